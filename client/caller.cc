@@ -5,7 +5,7 @@
 
 #include "client/channel/channel.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout_);
@@ -65,4 +65,4 @@ absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,
   return response;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -17,7 +17,7 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What happens to a call whose answer may have been lost.
 enum class Repeat {
@@ -79,6 +79,6 @@ class Caller {
   const std::chrono::milliseconds timeout_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CALLER_H_

@@ -11,6 +11,9 @@
 #include "client/summaries.h"
 
 namespace routing_replay {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 class ClientImpl final : public Client {

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 namespace {
 
@@ -33,4 +33,4 @@ absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What a call whose every attempt failed so far does next. Not thread-safe.
 class RetrySchedule {
@@ -39,6 +39,6 @@ struct RetryTime {
 absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
                               const std::function<absl::Status()>& attempt);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RETRY_H_

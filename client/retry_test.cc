@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -50,4 +50,4 @@ TEST_F(RetryTest, NeverWaitsPastTheDeadline) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

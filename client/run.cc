@@ -17,7 +17,11 @@
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
+
+using routing_replay::FromProto;  // run.h has more of them.
+using routing_replay::ToProto;
+
 namespace {
 
 using Stub = v1::RoutingReplay::Stub;
@@ -369,4 +373,4 @@ v1::OpenRunRequest MakeJoinRun(absl::string_view run) {
   return request;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -12,7 +12,7 @@
 #include "client/server_limits.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Makes or joins a run: `request` with geometry makes it, without joins. Exchanges versions: FAILED_PRECONDITION
 // (kVersionMismatch) naming both if the server is of another major version.
@@ -45,6 +45,6 @@ v1::OpenRunRequest MakeJoinRun(absl::string_view run);
 v1::RunOptions ToProto(const RunSettings& settings);
 absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RUN_H_

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 void RunLives::Open(size_t server, uint64_t life) {
   MutexLock lock(mutex_);
@@ -35,4 +35,4 @@ uint64_t RunLives::whole() const {
   return std::max<uint64_t>(whole, 1);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

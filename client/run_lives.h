@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The lives (OpenRunResponse.life) of a run that this client opened, one per server that it is on. A life of 0 is not
 // known, and fits any. Thread-safe.
@@ -31,6 +31,6 @@ class RunLives {
   std::vector<uint64_t> lives_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RUN_LIVES_H_

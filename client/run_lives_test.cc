@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(RunLivesTest, ARunThatWasMadeAgainIsKnownUntilItIsOpenedAgain) {
@@ -35,4 +35,4 @@ TEST(RunLivesTest, WhatIsNotKnownIsLearned) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

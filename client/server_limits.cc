@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // What is assumed of a server that does not say.
@@ -43,4 +43,4 @@ absl::Status CheckServerVersion(absl::string_view server_version) {
                     .client_version = ROUTING_REPLAY_VERSION});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Names in one request: far below any message limit.
 inline constexpr size_t kMaxNamesPerCall = 10000;
@@ -27,6 +27,6 @@ ServerLimits LimitsFrom(uint64_t max_message_bytes, uint64_t max_payload_bytes);
 // FAILED_PRECONDITION (kVersionMismatch) naming both if the server is of another major version than this client.
 absl::Status CheckServerVersion(absl::string_view server_version);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SERVER_LIMITS_H_

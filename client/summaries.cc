@@ -6,7 +6,10 @@
 #include "client/run.h"
 #include "proto/convert/convert.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
+
+using routing_replay::FromProto;  // run.h has more of them.
+
 namespace {
 
 using Stub = v1::RoutingReplay::Stub;
@@ -64,4 +67,4 @@ absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
   return summary;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

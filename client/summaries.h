@@ -8,12 +8,12 @@
 #include "client/caller.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // As Client::ListRuns and Client::GetServerInfo.
 absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller);
 absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SUMMARIES_H_

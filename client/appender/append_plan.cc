@@ -15,7 +15,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Room for everything of a message but its payload.
@@ -450,4 +450,4 @@ void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
   outcome.unverified_rows += ack.unverified_rows;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

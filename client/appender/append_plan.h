@@ -16,7 +16,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One message to send. `header.append_id` is left to the sender.
 struct AppendPiece {
@@ -87,6 +87,6 @@ absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome);
 // Adds what an ack says of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_APPENDER_APPEND_PLAN_H_

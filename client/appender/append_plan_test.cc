@@ -10,7 +10,7 @@
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -346,4 +346,4 @@ TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Credit is asked for at most so far ahead: enough to keep a connection busy over a round trip.
@@ -286,4 +286,4 @@ std::optional<Clock::Time> AppendQueue::NextEvent(Clock::Time now) const {
   return next;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

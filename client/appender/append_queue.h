@@ -20,7 +20,7 @@
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Appends of many samples that wait for their outcome, oldest first. What is not acknowledged is sent again: on the
 // next stream after a broken one, or after a refusal that time may cure. The server takes a repeated append once,
@@ -146,6 +146,6 @@ class AppendQueue {
   AppenderMetrics metrics_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_APPENDER_APPEND_QUEUE_H_

@@ -7,7 +7,7 @@
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -381,4 +381,4 @@ TEST_F(AppendQueueStepTest, AnAppendWithoutAnAnswerExpiresAndItsLateAckIsIgnored
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr Backoff::Options kRefusalBackoff{.initial = std::chrono::milliseconds(5),
@@ -171,4 +171,4 @@ AppenderMetrics AppendSession::metrics() const {
   return metrics;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

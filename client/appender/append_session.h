@@ -17,7 +17,7 @@
 #include "proto/wire/message/byte_chain.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The transport asks Next what to do, does it, and reports what came of it. Not thread-safe.
 class AppendSession {
@@ -105,6 +105,6 @@ class AppendSession {
   int64_t dropped_rows_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_APPENDER_APPEND_SESSION_H_

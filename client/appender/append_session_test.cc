@@ -9,7 +9,7 @@
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -257,4 +257,4 @@ TEST_F(AppendSessionTest, SurvivesWhateverBreaks) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,7 +6,7 @@
 #include "proto/transport/grpc_status.h"
 #include "proto/transport/queue_tag.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
@@ -59,4 +59,4 @@ void AppendStream::Write(AppendQueue::Message message) {
   call_->Write(builder.Build(), QueueTag(kWritten));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -13,7 +13,7 @@
 #include "client/appender/append_queue.h"
 #include "client/channel/link.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Not thread-safe: for the one thread that polls the queue. Between construction and the event that has `end` the queue
 // gives events with this class's tags; each goes to OnEvent. After that event the object may be destroyed, not before.
@@ -47,6 +47,6 @@ class AppendStream {
   bool broken_ = false;  // A write failed.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_APPENDER_APPEND_STREAM_H_

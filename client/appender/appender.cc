@@ -17,7 +17,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports.
@@ -277,4 +277,4 @@ std::unique_ptr<Appender> MakeAppender(AppenderRun run, AppenderOptions options)
   return std::make_unique<AppenderImpl>(std::move(run), std::move(options));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -14,7 +14,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What an appender must know of its run.
 struct AppenderRun {
@@ -33,6 +33,6 @@ struct AppenderRun {
 
 std::unique_ptr<Appender> MakeAppender(AppenderRun run, AppenderOptions options);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_APPENDER_APPENDER_H_

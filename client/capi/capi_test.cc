@@ -12,7 +12,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using nlohmann::json;
@@ -483,4 +483,4 @@ TEST_F(CapiTest, WeightVersionsOfOutputTokens) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

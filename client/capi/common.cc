@@ -12,8 +12,9 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;    // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 int32_t rr_abi_version(void) { return RR_ABI_VERSION; }
 

@@ -16,8 +16,9 @@
 #include "proto/wire/payload/text_form.h"
 #include "routing_replay/wire/error_detail.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;    // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 

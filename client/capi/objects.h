@@ -43,23 +43,23 @@ struct rr_run final {
 };
 
 struct rr_plan final {
-  routing_replay::AppendPlan plan;
+  routing_replay::client::AppendPlan plan;
 };
 
 struct rr_message final {
-  explicit rr_message(routing_replay::AppendQueue::Message content);
+  explicit rr_message(routing_replay::client::AppendQueue::Message content);
   rr_message(const rr_message&) = delete;
   rr_message& operator=(const rr_message&) = delete;
 
-  const routing_replay::AppendQueue::Message message;
+  const routing_replay::client::AppendQueue::Message message;
   std::vector<rr_span> parts;
 };
 
 struct rr_appender final {
-  explicit rr_appender(const routing_replay::AppendSession::Options& options) : session(options) {}
+  explicit rr_appender(const routing_replay::client::AppendSession::Options& options) : session(options) {}
 
-  routing_replay::AppendSession session;
-  std::vector<routing_replay::AppendQueue::Finished> taken;  // And not told of yet.
+  routing_replay::client::AppendSession session;
+  std::vector<routing_replay::client::AppendQueue::Finished> taken;  // And not told of yet.
 };
 
 struct rr_reader final {
@@ -68,55 +68,56 @@ struct rr_reader final {
 
   const routing_replay::Geometry geometry;
   const routing_replay::ReadRequest request;
-  std::unique_ptr<routing_replay::PlaneCollector> collector;
-  std::unique_ptr<routing_replay::ResumableRead> read;
+  std::unique_ptr<routing_replay::client::PlaneCollector> collector;
+  std::unique_ptr<routing_replay::client::ResumableRead> read;
   std::set<size_t> taken;
   bool ended = false;  // Well: all that was asked for is there.
 };
 
 struct rr_servers final {
-  explicit rr_servers(std::string endpoint) : choice(std::move(endpoint), routing_replay::ServerChoice::AnyBegin()) {}
+  explicit rr_servers(std::string endpoint)
+      : choice(std::move(endpoint), routing_replay::client::ServerChoice::AnyBegin()) {}
 
-  routing_replay::ServerChoice choice;
+  routing_replay::client::ServerChoice choice;
 };
 
 struct rr_security final {
-  const std::shared_ptr<const routing_replay::ClientSecurity> security;
+  const std::shared_ptr<const routing_replay::client::ClientSecurity> security;
 };
 
 struct rr_shard final {
-  const routing_replay::ShardMembers members;
+  const routing_replay::client::ShardMembers members;
 };
 
 struct rr_lives final {
   explicit rr_lives(size_t servers) : lives(servers) {}
 
-  routing_replay::RunLives lives;
+  routing_replay::client::RunLives lives;
 };
 
 struct rr_places final {
-  explicit rr_places(const routing_replay::ShardMembers& members) : places(members) {}
+  explicit rr_places(const routing_replay::client::ShardMembers& members) : places(members) {}
 
-  routing_replay::Places places;
+  routing_replay::client::Places places;
 };
 
 struct rr_merge final {
-  rr_merge(routing_replay::ReadRequest request, size_t layers, routing_replay::Places& places)
+  rr_merge(routing_replay::ReadRequest request, size_t layers, routing_replay::client::Places& places)
       : merge(std::move(request), layers, places) {}
 
-  routing_replay::ReadMerge merge;
+  routing_replay::client::ReadMerge merge;
 };
 
 struct rr_retry final {
   explicit rr_retry(routing_replay::Clock::Time deadline) : schedule(deadline) {}
 
-  routing_replay::RetrySchedule schedule;
+  routing_replay::client::RetrySchedule schedule;
 };
 
 struct rr_trajectory final {
-  routing_replay::Trajectory trajectory;
+  routing_replay::client::Trajectory trajectory;
   routing_replay::AppendOptions common;  // Of its appends.
-  std::deque<routing_replay::AppendPlan> plans;
+  std::deque<routing_replay::client::AppendPlan> plans;
 };
 
 namespace routing_replay::capi {

@@ -5,8 +5,9 @@
 #include "client/capi/objects.h"
 #include "proto/wire/message/read_message.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;    // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_reader** reader) {
   return Guard([&]() -> absl::Status {

@@ -4,8 +4,9 @@
 #include "client/capi/objects.h"
 #include "proto/json/json_object.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;    // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 

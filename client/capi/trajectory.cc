@@ -6,8 +6,9 @@
 #include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;    // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 

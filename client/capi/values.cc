@@ -13,6 +13,9 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::capi {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using nlohmann::json;

@@ -22,9 +22,11 @@ struct RunInfo {
   Geometry geometry;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  ServerLimits limits;
+  client::ServerLimits limits;
 
-  BlockOptions blocks() const { return {block_rows, codec, limits.max_message_bytes, limits.max_payload_bytes}; }
+  client::BlockOptions blocks() const {
+    return {block_rows, codec, limits.max_message_bytes, limits.max_payload_bytes};
+  }
 };
 
 // All of them: INVALID_ARGUMENT (kField) naming the field that is missing, unknown or of the wrong kind.
@@ -42,7 +44,7 @@ absl::StatusOr<Codec> CodecFrom(absl::string_view name);
 
 nlohmann::json ToJson(const AppendOutcome& outcome);
 nlohmann::json ToJson(const AppenderMetrics& metrics);
-nlohmann::json ToJson(const SamplePlanes& sample);
+nlohmann::json ToJson(const client::SamplePlanes& sample);
 
 }  // namespace routing_replay::capi
 

@@ -6,7 +6,7 @@
 
 #include "client/channel/channel_options.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 namespace {
 
@@ -26,4 +26,4 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const Cha
   return grpc::CreateCustomChannel(target.target, CredentialsOf(keys), arguments);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

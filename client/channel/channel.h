@@ -11,7 +11,7 @@
 #include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // A channel to `target` (from ServerTargets) over a connection of its own. Does not wait for the server. HTTP proxies
 // of the environment are ignored unless `use_http_proxy`.
@@ -23,6 +23,6 @@ inline std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) 
   return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_CHANNEL_H_

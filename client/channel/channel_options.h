@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct ChannelOption {
   const char* name;
@@ -40,6 +40,6 @@ constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
   }};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_CHANNEL_OPTIONS_H_

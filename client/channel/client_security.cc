@@ -17,7 +17,7 @@
 #include "proto/wire/local_address.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr absl::string_view kUnixPrefix = "unix:";
@@ -189,4 +189,4 @@ absl::Status ClientSecurity::Judge(absl::string_view authorization, const absl::
   return absl::UnavailableError("the token was replaced meanwhile");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

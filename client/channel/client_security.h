@@ -13,7 +13,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/security.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The metadata key of the token.
 inline constexpr char kAuthorizationKey[] = "authorization";
@@ -58,6 +58,6 @@ class ClientSecurity {
   mutable absl::StatusOr<std::string> authorization_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_CLIENT_SECURITY_H_

@@ -6,7 +6,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -132,4 +132,4 @@ TEST_F(ClientSecurityTest, AReplacedTokenIsTriedAgain) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

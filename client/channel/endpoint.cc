@@ -18,7 +18,7 @@
 #include "proto/wire/local_address.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::milliseconds kFilePoll(20);
@@ -162,4 +162,4 @@ absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endp
   return ServerTargets(*written);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

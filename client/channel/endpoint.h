@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The environment variable that is asked when no endpoint is given.
 inline constexpr char kEndpointVariable[] = "ROUTING_REPLAY_ENDPOINT";
@@ -47,6 +47,6 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_ENDPOINT_H_

@@ -7,7 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -99,4 +99,4 @@ TEST(EndpointTest, AFileIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

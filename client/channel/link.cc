@@ -4,7 +4,7 @@
 
 #include "client/channel/channel.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, bool use_http_proxy,
                                                  const SecuritySettings& settings, std::chrono::milliseconds timeout) {
@@ -63,4 +63,4 @@ void Link::Follow() {
   channel_ = MakeChannel(target_, keys_, use_http_proxy_);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -16,7 +16,7 @@
 #include "client/channel/server_choice.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // A channel, and what a call on it carries.
 struct ServerConnection {
@@ -65,6 +65,6 @@ class Link {
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_LINK_H_

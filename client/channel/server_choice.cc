@@ -3,7 +3,7 @@
 #include <random>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 uint64_t ServerChoice::AnyBegin() { return std::random_device()(); }
 
@@ -42,4 +42,4 @@ void ServerChoice::Take(std::vector<ServerTarget> targets) {
   at_ = begin_ % targets_.size();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -16,7 +16,7 @@
 #include "client/channel/endpoint.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Thread-safe.
 class ServerChoice {
@@ -49,6 +49,6 @@ class ServerChoice {
   size_t at_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHANNEL_SERVER_CHOICE_H_

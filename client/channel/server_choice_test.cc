@@ -6,7 +6,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -83,4 +83,4 @@ TEST(ServerChoiceTest, ABadEndpointIsRefused) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,6 +11,9 @@
 #include "proto/wire/mutex.h"
 
 namespace routing_replay {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // Samples whose state is asked for in one call of an import.

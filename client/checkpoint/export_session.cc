@@ -8,7 +8,7 @@
 #include "client/checkpoint/portions.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr int kMaxAttempts = 8;
@@ -200,4 +200,4 @@ absl::StatusOr<ExportOutcome> ExportSession::Finish() {
   return outcome_;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -23,7 +23,7 @@
 #include "proto/exported/exported_run.h"
 #include "routing_replay/checkpoint.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Not thread-safe.
 class ExportSession {
@@ -101,6 +101,6 @@ class ExportSession {
   ExportOutcome outcome_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHECKPOINT_EXPORT_SESSION_H_

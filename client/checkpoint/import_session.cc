@@ -8,7 +8,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Ids of one append, unless one row alone has more.
@@ -217,4 +217,4 @@ absl::Status SampleImport::Conflict(int64_t row, std::optional<int32_t> layer, a
       detail);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

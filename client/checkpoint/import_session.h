@@ -17,7 +17,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One append of an import. Views of the sample's file.
 struct ImportAppend {
@@ -80,6 +80,6 @@ void KeepGroups(std::optional<std::pair<int64_t, int64_t>> groups, ExportedRun& 
 // 0.
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHECKPOINT_IMPORT_SESSION_H_

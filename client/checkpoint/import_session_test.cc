@@ -7,7 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using ::testing::ElementsAre;
@@ -162,4 +162,4 @@ TEST_F(SampleImportTest, AnotherRouteNamesRowAndLayer) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

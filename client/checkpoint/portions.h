@@ -7,7 +7,7 @@
 
 #include "client/server_limits.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // How many of the first of `count` samples: some tens of MB, or one that has more. `bytes_of(i)` are the rows of one.
 template <typename BytesOf>
@@ -21,6 +21,6 @@ size_t PortionOf(size_t count, const BytesOf& bytes_of) {
   return count < kMaxNamesPerCall ? count : kMaxNamesPerCall;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHECKPOINT_PORTIONS_H_

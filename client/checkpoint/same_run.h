@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // To be asked once all samples of a list were looked at: those that were not there any more were released meanwhile if
 // this is OK. The error of Run::List otherwise, DATA_LOSS where a server lost the run or it was made again.
@@ -17,6 +17,6 @@ inline absl::Status CheckSameRun(Run& run, Producer producer) {
   return run.List(kNone, producer).status();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_CHECKPOINT_SAME_RUN_H_

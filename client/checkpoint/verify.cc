@@ -7,6 +7,9 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // Looks at nothing but what came.

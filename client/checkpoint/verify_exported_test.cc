@@ -8,7 +8,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -112,4 +112,4 @@ TEST_F(VerifyExportedTest, WhatIsNoExportedRunIsAnError) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

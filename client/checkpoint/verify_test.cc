@@ -7,7 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using ::testing::ElementsAre;
@@ -187,4 +187,4 @@ TEST_F(VerifyTest, AServerThatIsGoneIsAnError) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,7 +6,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record) {
   std::vector<RowRange> rows = asked.rows;
@@ -189,4 +189,4 @@ std::string ReadChecker::SampleName() const {
   return DescribeSample(asked.sample, asked.handle);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

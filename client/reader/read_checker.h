@@ -14,7 +14,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // How far a read has come.
 struct ReadProgress {
@@ -79,6 +79,6 @@ std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& 
 // The ordinals of `layers`, or of all MoE layers where it is empty. INVALID_ARGUMENT naming one that carries no routes.
 absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_READ_CHECKER_H_

@@ -7,7 +7,7 @@
 #include "client/testing/served_read.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -193,4 +193,4 @@ TEST_F(ReadCheckerTest, PlanesHoldTheSameIds) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -3,7 +3,7 @@
 #include "proto/wire/block/cut.h"
 #include "proto/wire/buffer.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 absl::Status RowCollector::OnRecord(const SampleRecord& record) {
   // The second record of a sample takes back what came before.
@@ -35,4 +35,4 @@ absl::Status RowCollector::OnPiece(const ReadPiece& piece) {
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

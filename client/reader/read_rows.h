@@ -6,7 +6,7 @@
 
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Collects every sample of a read as ids. Takes records and pieces in the order and with the checks of ReadChecker.
 class RowCollector final : public ReadSink {
@@ -26,6 +26,6 @@ class RowCollector final : public ReadSink {
   std::vector<SampleRows> samples_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_READ_ROWS_H_

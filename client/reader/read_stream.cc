@@ -6,7 +6,7 @@
 #include "proto/transport/grpc_status.h"
 #include "proto/transport/queue_tag.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
@@ -96,4 +96,4 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
   return std::optional<ReceivedBytes>(*std::move(bytes));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -18,7 +18,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Receives on a thread of its own, so that the next messages come over the network while the present one is worked on.
 // At most kWindow messages wait; then the server is not read from. Next is for one thread.
@@ -58,6 +58,6 @@ class ReadStream {
   std::thread receiver_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_READ_STREAM_H_

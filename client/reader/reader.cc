@@ -10,7 +10,7 @@
 #include "client/retry.h"
 #include "proto/wire/message/read_message.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 namespace {
 
@@ -64,4 +64,4 @@ absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& 
   return rows.Take();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

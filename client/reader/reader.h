@@ -9,7 +9,7 @@
 #include "proto/wire/clock.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // As Run::Read in client.h, with request.run filled in.
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
@@ -18,6 +18,6 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
 absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
                                                     Clock::Time deadline);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_READER_H_

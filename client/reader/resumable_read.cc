@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The whole read's sink as the sink of a part.
 class ResumableRead::PartSink final : public ReadSink {
@@ -131,4 +131,4 @@ std::vector<ResumableRead::Part> ResumableRead::Rest(const Part& part, const Rea
   return rest;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -18,7 +18,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The sink sees one read, as from ReadChecker: each record, row and layer once and in order, whoever sent them. What
 // the next server says of a sample that was half there must be what the one before said: the same revision and content
@@ -66,6 +66,6 @@ class ResumableRead {
   std::unique_ptr<ReadChecker> checker_;  // Of the first part.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_RESUMABLE_READ_H_

@@ -7,7 +7,7 @@
 #include "client/reader/row_planes.h"
 #include "client/testing/served_read.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -162,4 +162,4 @@ TEST_F(ResumableReadTest, ErrorsOfTheCheckerStay) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 #include "client/reader/read_checker.h"
 #include "proto/wire/block/cut.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 PlaneCollector::PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals)
     : geometry_(geometry), request_(request), ordinals_(std::move(ordinals)) {
@@ -72,4 +72,4 @@ void PlaneCollector::DecodeInto(uint8_t* out, int32_t ordinal, const ReadPiece& 
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

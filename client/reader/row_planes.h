@@ -8,7 +8,7 @@
 #include "proto/wire/buffer.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // A decoded sample: ids [layers][rows][top_k], little-endian, `id_bytes` each.
 struct SamplePlanes {
@@ -48,6 +48,6 @@ class PlaneCollector final : public ReadSink {
   int64_t row_ = 0;     // … and where the present run of rows starts.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_ROW_PLANES_H_

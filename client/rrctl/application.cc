@@ -11,7 +11,7 @@
 #include "client/rrctl/server_names.h"
 #include "client/rrctl/usage.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 void Complain(const absl::Status& status, ExitCode code) {
@@ -53,8 +53,8 @@ ExitCode Application::Main(std::vector<std::string> words) {
 }
 
 ExitCode Application::Complete(std::vector<std::string> words) const {
-  std::cout << CompletionLines(routing_replay::Complete(app_, words, ServerNames));
+  std::cout << CompletionLines(routing_replay::client::Complete(app_, words, ServerNames));
   return kExitOk;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/rrctl/failure.h"
 #include "client/rrctl/settings.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Uses the process's standard streams and signals, so there is one per process, and one call of Main.
 class Application {
@@ -31,6 +31,6 @@ class Application {
   CommandTree tree_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_APPLICATION_H_

@@ -4,7 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 namespace {
 
@@ -32,4 +32,4 @@ std::vector<std::string> JoinWatchInterval(std::vector<std::string> words) {
   return joined;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using ::testing::ElementsAre;
@@ -25,4 +25,4 @@ TEST(ArgumentsTest, EverythingElseStays) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

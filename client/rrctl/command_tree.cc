@@ -8,7 +8,7 @@
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/interval.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kFooter[] = R"(
@@ -389,4 +389,4 @@ void CommandTree::AddBench() {
   bench->add_option("--csv", settings_.bench_csv, "write the figures to this file, too, as CSV")->type_name("FILE");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

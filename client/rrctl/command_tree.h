@@ -13,7 +13,7 @@
 #include "client/rrctl/session.h"
 #include "client/rrctl/settings.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 using Command = std::function<absl::Status(Session&)>;
 
@@ -55,6 +55,6 @@ class CommandTree {
   bool drop_run_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_COMMAND_TREE_H_

@@ -1,7 +1,7 @@
 // The commands that read rows and tell what is in them.
 #include "client/rrctl/command_tree.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 void CommandTree::AddDiff() {
   DiffOptions& options = settings_.diff;
@@ -56,4 +56,4 @@ void CommandTree::AddReport() {
       ->type_name("N");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::vector<const CLI::Option*> Options(const CLI::App& app) { return app.get_options(); }
@@ -227,4 +227,4 @@ absl::StatusOr<std::string> CompletionScript(absl::string_view shell) {
   return absl::InvalidArgumentError(absl::StrCat("no completion for ", shell));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

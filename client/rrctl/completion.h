@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 inline constexpr char kCompleteCommand[] = "__complete";
 
@@ -46,6 +46,6 @@ std::string CompletionLines(const Completions& completions);
 // The script for "bash", "zsh" or "fish". INVALID_ARGUMENT for another shell.
 absl::StatusOr<std::string> CompletionScript(absl::string_view shell);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_COMPLETION_H_

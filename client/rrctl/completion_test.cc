@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,4 +101,4 @@ TEST(CompletionScriptTest, OneForEachShell) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

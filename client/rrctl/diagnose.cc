@@ -13,7 +13,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/explain_json.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using trainer::DescribedPlan;
@@ -87,4 +87,4 @@ absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptio
   return trainer::DiagnoseIds(*described, *recorded, *seen);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct DiagnoseOptions {
   std::string run;  // Whose rows the trainer replayed; empty: the description says what was seen.
@@ -25,6 +25,6 @@ struct DiagnoseOptions {
 absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptions& options,
                                              absl::string_view description);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DIAGNOSE_H_

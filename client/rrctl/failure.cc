@@ -9,7 +9,7 @@
 #include "proto/json/status_json.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr ExitMeaning kMeanings[] = {
@@ -76,4 +76,4 @@ std::string HintFor(const absl::Status& status, ExitCode code) {
   return "";
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

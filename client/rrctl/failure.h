@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 enum ExitCode : int {
   kExitOk = 0,
@@ -35,6 +35,6 @@ std::string FailureText(const absl::Status& status);
 // What to do next of a failure that ends with `code`, as the end of its line; empty where the text says it itself.
 std::string HintFor(const absl::Status& status, ExitCode code);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_FAILURE_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(FailureTest, TextHasCodeReasonMessageAndFields) {
@@ -67,4 +67,4 @@ TEST(FailureTest, TheReadmeHasTheExitCodes) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // More than any server takes in one append.
@@ -62,4 +62,4 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   return absl::DataLossError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

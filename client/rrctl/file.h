@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // All bytes of the file, of `input` where the path is "-". NOT_FOUND; DATA_LOSS; INVALID_ARGUMENT for more than an
 // append may have.
@@ -20,6 +20,6 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
 // cannot be written, DATA_LOSS where the disk does not take it.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_FILE_H_

@@ -8,7 +8,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::string TextOf(const std::string& path) {
@@ -50,4 +50,4 @@ TEST(FileTest, LinksAreNotFollowed) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "client/rrctl/portions.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // `portion` of `sample`, which has its recorded rows and the asked layers.
@@ -73,4 +73,4 @@ absl::StatusOr<RowRange> ParseRows(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not ROW or BEGIN:END"));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

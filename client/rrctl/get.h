@@ -12,7 +12,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct GetOptions {
   std::string run;
@@ -36,6 +36,6 @@ absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Produ
 // "3:17" → rows [3, 17); "5" → row 5.
 absl::StatusOr<RowRange> ParseRows(absl::string_view text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_GET_H_

@@ -12,7 +12,7 @@
 #include "proto/json/status_json.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kUnreachable[] = "unreachable";
@@ -218,4 +218,4 @@ absl::StatusOr<Document> DescribeRemoval(Client& client, const std::string& run,
   return all;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

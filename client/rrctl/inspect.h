@@ -13,7 +13,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // An object, counters in it.
 absl::StatusOr<Document> DescribeServer(Client& client);
@@ -40,6 +40,6 @@ absl::StatusOr<Document> Remove(Client& client, const std::string& run, const st
 absl::StatusOr<Document> DescribeRemoval(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_INSPECT_H_

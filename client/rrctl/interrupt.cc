@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 void EndByBrokenPipe() {
   signal(SIGPIPE, SIG_DFL);
@@ -45,4 +45,4 @@ bool HeldInterrupts::WaitFor(std::chrono::milliseconds timeout) {
   return true;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

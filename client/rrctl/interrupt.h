@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Holds both signals back in the thread that makes it and in the threads that it starts afterwards, so it is made
 // before any other thread. One at a time.
@@ -43,6 +43,6 @@ class HeldInterrupts {
 // Ends the process as SIGPIPE does, whatever becomes of that signal here otherwise.
 [[noreturn]] void EndByBrokenPipe();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_INTERRUPT_H_

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 absl::StatusOr<std::chrono::milliseconds> ParseInterval(absl::string_view text) {
   double seconds = 0;
@@ -20,4 +20,4 @@ absl::StatusOr<std::chrono::milliseconds> ParseInterval(absl::string_view text) 
   return absl::ToChronoMilliseconds(duration);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

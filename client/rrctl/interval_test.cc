@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -18,4 +18,4 @@ TEST(IntervalTest, SecondsOrANumberWithAUnit) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

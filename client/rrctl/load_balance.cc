@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   const auto busiest = std::max_element(counts.begin(), counts.end());
@@ -24,4 +24,4 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   return balance;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

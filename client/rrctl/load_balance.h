@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct LoadBalance {
   int64_t choices = 0;
@@ -23,6 +23,6 @@ struct LoadBalance {
 // `counts` of each expert, not empty.
 LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_LOAD_BALANCE_H_

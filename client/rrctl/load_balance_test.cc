@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(LoadBalanceTest, TheExtremes) {
@@ -42,4 +42,4 @@ TEST(LoadBalanceTest, AgreesWithASlowReference) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

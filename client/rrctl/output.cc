@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 std::string ToJsonLine(const Document& document) {
   return document.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Document::error_handler_t::replace);
@@ -52,4 +52,4 @@ absl::Status Output::Stream::End() {
   return output_.Flush();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

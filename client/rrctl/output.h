@@ -10,7 +10,7 @@
 #include "client/rrctl/table.h"
 #include "client/rrctl/terminal.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 enum class Format { kTable, kJson };
 
@@ -65,6 +65,6 @@ class Output::Stream {
   bool empty_ = true;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_OUTPUT_H_

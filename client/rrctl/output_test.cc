@@ -6,7 +6,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 const Document kRows = {{{"row", 0}, {"experts", {1, 2}}}, {{"row", 1}, {"experts", nullptr}}};
@@ -59,4 +59,4 @@ TEST(OutputTest, AReaderThatIsGoneIsAnError) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Some MB decoded, some tens of MB as JSON.
@@ -73,4 +73,4 @@ absl::Status ReadPortions(Run& run, const PortionRead& read,
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

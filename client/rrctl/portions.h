@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What is read of one sample. It is of one life: ABORTED (kOldRevision) if a revision other than `state`'s is met.
 struct PortionRead {
@@ -35,6 +35,6 @@ absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRan
 absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_PORTIONS_H_

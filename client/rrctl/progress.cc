@@ -8,7 +8,7 @@
 #include "client/rrctl/terminal.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::seconds kSettled(1);
@@ -43,4 +43,4 @@ void ProgressLine::Draw(const std::string& text) {
   shown_ = text;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct Progress {
   std::string phase;  // What is being done; empty: the command has one thing to do.
@@ -52,6 +52,6 @@ class ProgressLine {
   std::string shown_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_PROGRESS_H_

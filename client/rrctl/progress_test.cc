@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -40,4 +40,4 @@ TEST(ProgressMeterTest, NothingDoneHasNoRate) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

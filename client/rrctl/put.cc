@@ -11,7 +11,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/model_config.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // That the options and the file's shape tell; nothing where the run is to be there.
@@ -132,4 +132,4 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
   return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -12,7 +12,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct PutOptions {
   std::string run;
@@ -33,6 +33,6 @@ struct PutOptions {
 // `input` is read where the file is "-". An object: what the server said of the append, or of all of them.
 absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_PUT_H_

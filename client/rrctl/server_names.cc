@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::seconds kPatience(1);
@@ -66,4 +66,4 @@ std::vector<std::string> ServerNames(absl::string_view argument, const WordsByNa
   return names;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -16,7 +16,7 @@
 #include "trainer_plugin/layout/explain_json.h"
 #include "trainer_plugin/layout/plan_json.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 Session::Session(const Settings& settings)
     : settings_(settings), output_(std::cout, settings.format, Style::For(STDOUT_FILENO)) {}
 
@@ -72,14 +72,14 @@ absl::Status Session::Get() {
   const auto client = Connect();
   if (!client.ok()) return client.status();
   Output::Stream rows(output_);
-  absl::Status status =
-      routing_replay::Get(**client, settings_.get, [&rows](const Document& portion) { return rows.Add(portion); });
+  absl::Status status = routing_replay::client::Get(**client, settings_.get,
+                                                    [&rows](const Document& portion) { return rows.Add(portion); });
   return status.ok() ? rows.End() : status;
 }
 
 absl::Status Session::Put() {
   return Show(Layout::kRecords,
-              [this](Client& client) { return routing_replay::Put(client, settings_.put, std::cin); });
+              [this](Client& client) { return routing_replay::client::Put(client, settings_.put, std::cin); });
 }
 
 absl::Status Session::Bench() {
@@ -134,7 +134,7 @@ absl::Status Session::Import() {
 }
 
 absl::Status Session::Verify() {
-  const auto verified = settings_.transfer.directory.empty() ? Transfer(routing_replay::Verify) : VerifyHere();
+  const auto verified = settings_.transfer.directory.empty() ? Transfer(routing_replay::client::Verify) : VerifyHere();
   if (!verified.ok()) return verified.status();
   if (output_.format() == Format::kJson) {
     output_.Print(*verified, Layout::kRecords);
@@ -155,7 +155,7 @@ absl::StatusOr<Document> Session::VerifyHere() {
 }
 
 absl::Status Session::MakeToken() {
-  const auto made = routing_replay::MakeToken(settings_.token);
+  const auto made = routing_replay::client::MakeToken(settings_.token);
   if (!made.ok()) return made.status();
   const std::string hint = HintFor(settings_.token);
   if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
@@ -206,10 +206,10 @@ absl::Status Session::Plan() {
 }
 
 absl::Status Session::CompletionScript() {
-  const auto script = routing_replay::CompletionScript(settings_.shell);
+  const auto script = routing_replay::client::CompletionScript(settings_.shell);
   if (!script.ok()) return script.status();
   output_.Write(*script);
   return output_.Flush();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -13,7 +13,7 @@
 #include "client/rrctl/settings.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 using Query = std::function<absl::StatusOr<Document>(Client&)>;
 
@@ -70,6 +70,6 @@ class Session {
   ExitCode failed_ = kExitFailed;  // Of one that failed.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_SESSION_H_

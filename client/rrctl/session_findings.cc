@@ -11,7 +11,7 @@
 #include "proto/wire/human.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Without what has a table of its own.
@@ -47,7 +47,8 @@ absl::Status Session::Diff() {
   absl::StatusOr<Document> found;
   {
     ProgressLine line;
-    found = routing_replay::Diff(**client, settings_.diff, [&](const Progress& progress) { line.Show(progress); });
+    found =
+        routing_replay::client::Diff(**client, settings_.diff, [&](const Progress& progress) { line.Show(progress); });
   }
   if (!found.ok()) return found.status();
   if (output_.format() == Format::kJson) {
@@ -103,4 +104,4 @@ absl::Status Session::Report() {
   return output_.Flush();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -21,7 +21,7 @@
 #include "client/rrctl/transfer.h"
 #include "client/rrctl/watch.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct Settings {
   std::string endpoint;  // Empty: the environment's.
@@ -52,6 +52,6 @@ struct Settings {
   std::string shell;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_SETTINGS_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 bool IsBytes(absl::string_view key) { return absl::EndsWith(key, "_bytes") || absl::EndsWith(key, "_bytes_total"); }
@@ -127,4 +127,4 @@ void PrintRecord(const Document& object, std::ostream& out, const Style& style,
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

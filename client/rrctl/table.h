@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/rrctl/terminal.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 using Document = nlohmann::ordered_json;
 
@@ -44,6 +44,6 @@ void PrintRecord(const Document& object, std::ostream& out, const Style& style,
 std::string Title(absl::string_view key);
 std::string Cell(absl::string_view key, const Document& value);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_TABLE_H_

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 const Style kPlain(false);
@@ -66,4 +66,4 @@ TEST(TableTest, RecordIsALinePerKey) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kReset[] = "\033[0m";
@@ -113,4 +113,4 @@ std::string CutToWidth(absl::string_view text, int columns) {
   return cut;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Emphasis as ANSI sequences, or as nothing. Bytes that control a terminal must not be in the text.
 class Style {
@@ -44,6 +44,6 @@ int DisplayWidth(absl::string_view text);
 // The longest beginning that takes at most `columns`, with every ANSI sequence in it ended.
 std::string CutToWidth(absl::string_view text, int columns);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_TERMINAL_H_

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(TerminalTest, StyleIsNothingWithoutColour) {
@@ -36,4 +36,4 @@ TEST(TerminalTest, CutsBetweenCodePointsAndEndsSequences) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -23,7 +23,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "server/security/token_file.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
@@ -173,4 +173,4 @@ std::string HintFor(const TokenOptions& options) {
   return "";
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

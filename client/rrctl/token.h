@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/rrctl/table.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct TokenOptions {
   std::string name;
@@ -30,6 +30,6 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 // Of prefixes that do not end with a separator: which further runs they cover, for people; "" where all of them do.
 std::string HintFor(const TokenOptions& options);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_TOKEN_H_

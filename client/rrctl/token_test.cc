@@ -12,7 +12,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
@@ -188,4 +188,4 @@ TEST(TokenTest, AFileIsForItsOwnerAndNotReplaced) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -5,7 +5,7 @@
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 OnCheckpointProgress Forward(const ShowProgress& show) {
@@ -102,4 +102,4 @@ absl::Status DamageOf(const Document& verified) {
                    detail);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -14,7 +14,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct TransferOptions {
   std::string run;  // For an import empty: the name in the directory.
@@ -41,6 +41,6 @@ bool IsDirectoryName(absl::string_view name);
 // What Verify found as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
 absl::Status DamageOf(const Document& verified);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_TRANSFER_H_

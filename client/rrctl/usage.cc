@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "proto/wire/nearest.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // The innermost command that was named; the program where none was.
@@ -61,4 +61,4 @@ absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
   return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,12 +6,12 @@
 
 #include "absl/status/status.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // INVALID_ARGUMENT in one line: which word is wrong, those of the same kind that are nearest to it, and which --help
 // lists them all. `error` is what app.parse() threw.
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_USAGE_H_

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 class UsageTest : public ::testing::Test {
@@ -65,4 +65,4 @@ TEST_F(UsageTest, WhatIsMissingOrTooMuchIsNamed) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "proto/json/status_json.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using TimePoint = std::chrono::system_clock::time_point;
@@ -116,4 +116,4 @@ absl::Status Watch(const std::function<absl::StatusOr<Document>()>& ask, Layout 
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

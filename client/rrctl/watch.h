@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "client/rrctl/output.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Time and terminal as Watch sees them.
 struct WatchSurroundings {
@@ -34,6 +34,6 @@ struct WatchOptions {
 absl::Status Watch(const std::function<absl::StatusOr<Document>()>& ask, Layout layout, const WatchOptions& options,
                    const WatchSurroundings& surroundings, Output& output);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_WATCH_H_

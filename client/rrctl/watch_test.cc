@@ -6,7 +6,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -90,4 +90,4 @@ TEST_F(WatchTest, AReaderThatIsGoneEndsIt) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 #include "client/shard/errors.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::optional<size_t> First(absl::Span<const AnswerKind> answers, AnswerKind kind) {
@@ -58,4 +58,4 @@ absl::Status LostRunError(const std::string& endpoint) {
                    {.reason = Reason::kNoRun});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What became of a call of one member.
 enum class AnswerKind {
@@ -42,6 +42,6 @@ absl::Status CheckDistinct(absl::Span<const std::string> endpoints, absl::Span<c
 // DATA_LOSS (kNoRun): what JointAnswer::lost means.
 absl::Status LostRunError(const std::string& endpoint);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_ANSWERS_H_

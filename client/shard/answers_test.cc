@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr AnswerKind kGood = AnswerKind::kGood, kNoRun = AnswerKind::kNoRun, kAway = AnswerKind::kUnreachable,
@@ -59,4 +59,4 @@ TEST(AnswersTest, ALostRunNamesTheServerAndSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 bool IsNotFoundFor(const absl::Status& status, Reason reason) {
@@ -28,4 +28,4 @@ absl::Status WithServer(const absl::Status& status, const std::string& endpoint)
   return detail ? MakeError(status.code(), message, *detail) : absl::Status(status.code(), message);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // No answer, rather than a refusal.
 bool IsUnreachable(const absl::Status& status);
@@ -15,6 +15,6 @@ bool IsNoSample(const absl::Status& status);
 // `status` with the server named before its message. OK stays OK.
 absl::Status WithServer(const absl::Status& status, const std::string& endpoint);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_ERRORS_H_

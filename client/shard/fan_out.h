@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // call(0), … call(count - 1), each on a thread of its own. What they return, in this order.
 template <typename Call>
@@ -24,6 +24,6 @@ auto FanOut(size_t count, const Call& call) {
   return results;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_FAN_OUT_H_

@@ -4,7 +4,7 @@
 
 #include "client/server_limits.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 absl::StatusOr<std::optional<size_t>> Finder::Search(Producer producer, int64_t handle) {
   const auto found = members_->Locate(run_, producer, {handle}, DeadlineAfter(Clock::Real().Now(), kAskTimeout));
@@ -28,4 +28,4 @@ absl::StatusOr<size_t> Finder::PlaceOf(const AppendOptions& append, int64_t rows
   return *route.place;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "client/shard/places.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Thread-safe.
 class Finder {
@@ -34,6 +34,6 @@ class Finder {
   Places places_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_FINDER_H_

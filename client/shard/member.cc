@@ -7,7 +7,7 @@
 #include "client/server_limits.h"
 #include "proto/convert/convert.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // How long a server is tried that was not there the last time.
@@ -73,4 +73,4 @@ std::vector<std::optional<std::vector<int64_t>>> MemberSet::Locate(const std::st
   });
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -17,7 +17,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One server. Thread-safe.
 class Member {
@@ -87,6 +87,6 @@ absl::StatusOr<std::vector<T>> AnswersOf(const MemberSet& members, std::vector<a
   return good;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_MEMBER_H_

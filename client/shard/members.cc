@@ -12,7 +12,7 @@
 #include "client/channel/endpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kScheme[] = "shard:";
@@ -71,4 +71,4 @@ size_t ShardMembers::NaturalOwner(int64_t handle) const {
   return owner;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // A stated list of servers, none of which knows of the others; every client of a run states the same one. Immutable.
 //
@@ -43,6 +43,6 @@ class ShardMembers {
   uint64_t fingerprint_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_MEMBERS_H_

@@ -13,7 +13,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -195,4 +195,4 @@ TEST(PlacesTest, ForgetsWhatWasNotAskedFor) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 std::optional<size_t> Places::Find(Producer producer, int64_t handle) {
   const uint64_t key = Key(producer, handle);
@@ -72,4 +72,4 @@ void Places::Insert(uint64_t key, uint32_t member) {
   newer_[key] = member;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

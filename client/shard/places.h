@@ -14,7 +14,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // What an append says of where it goes.
 struct AppendFacts {
@@ -70,6 +70,6 @@ class Places {
   std::unordered_map<uint64_t, uint32_t> older_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_PLACES_H_

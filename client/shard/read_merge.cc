@@ -9,7 +9,7 @@
 #include "client/reader/read_checker.h"
 #include "client/shard/errors.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Samples of one search: what bounds a message of states.
@@ -217,4 +217,4 @@ ReadMerge::Step ReadMerge::Fail(absl::Status status) {
   return {.status = failed_};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -12,7 +12,7 @@
 #include "client/shard/places.h"
 #include "proto/wire/message/read_message.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Splits a read by member and gives messages as one server with all the samples would. Each member's answer is one
 // stream, received ahead by whoever does the I/O; the merge holds one message of each, whose bytes stay with the
@@ -103,6 +103,6 @@ class ReadMerge {
   absl::Status failed_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_READ_MERGE_H_

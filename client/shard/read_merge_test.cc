@@ -13,7 +13,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // One layer, E = 256, K = 1: a row is a byte.
@@ -329,4 +329,4 @@ TEST(ReadMergeEndTest, MessagesThatCannotBeReadAreTheServersFault) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

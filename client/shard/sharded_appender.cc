@@ -8,7 +8,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 void Add(const AppenderMetrics& part, AppenderMetrics& total) {
@@ -106,4 +106,4 @@ std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<Finder> finder, st
   return std::make_unique<ShardedAppender>(std::move(finder), std::move(runs), std::move(options));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,13 +8,13 @@
 #include "client/shard/finder.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One appender per member that is appended to, each with an equal share of the queue: a member that does not answer
 // fills its own and no other's. `runs`: by member.
 std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<Finder> finder, std::vector<std::shared_ptr<Run>> runs,
                                               AppenderOptions options);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_SHARDED_APPENDER_H_

@@ -14,7 +14,7 @@
 #include "client/summaries.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::vector<RunSummary> Merged(std::vector<std::vector<RunSummary>> parts) {
@@ -143,4 +143,4 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectSharded(const ClientOptions& opti
   return std::make_unique<ShardedClient>(*std::move(members));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

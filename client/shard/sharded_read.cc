@@ -11,7 +11,7 @@
 #include "client/retry.h"
 #include "client/shard/read_merge.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // The streams of one read.
@@ -110,4 +110,4 @@ absl::Status ReadSharded(const MemberSet& members, Places& places, const Geometr
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

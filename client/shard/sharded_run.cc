@@ -14,7 +14,7 @@
 #include "client/shard/sharded_read.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {
@@ -191,4 +191,4 @@ std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, st
   return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened, std::move(lives));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

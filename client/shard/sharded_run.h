@@ -9,7 +9,7 @@
 #include "client/shard/member.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total);
 
@@ -17,6 +17,6 @@ void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total);
 std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
                                     std::shared_ptr<RunLives> lives);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_SHARD_SHARDED_RUN_H_

@@ -68,7 +68,7 @@ class ServedReadTest : public ::testing::Test {
   // Answers `request` for samples that all hold `routes_`, unrecorded rows left out.
   Messages Serve(const ReadRequest& request, Codec codec, size_t pieces_per_message) {
     Messages out;
-    const auto ordinals = *LayerOrdinals(geometry_, request.layers);
+    const auto ordinals = *client::LayerOrdinals(geometry_, request.layers);
     ReadResponse message;
     std::vector<uint8_t>* bytes = &out.AddBytes();
     const auto flush = [&] {

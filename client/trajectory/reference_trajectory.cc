@@ -3,6 +3,9 @@
 #include <algorithm>
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;

@@ -28,7 +28,7 @@ struct ReferenceTurn {
   std::optional<int64_t> row_start;  // Absent: no rows.
   std::vector<Label> labels;
   std::vector<int64_t> versions;  // One per label.
-  TurnOutcome outcome = TurnOutcome::kFinished;
+  client::TurnOutcome outcome = client::TurnOutcome::kFinished;
   bool missing_is_unrecorded = false;
   bool seal = false;
   bool cut = false;
@@ -54,7 +54,7 @@ class ReferenceTrajectory {
   std::optional<Parent> parent;
   // Of a sample that was found: the tokens that its rows belong to, where the server can tell; until tokens are told.
   std::optional<Tokens> resumed;
-  TrajectoryCounters counters;
+  client::TrajectoryCounters counters;
 
   // Rows that stay with the turn, or the error that it is.
   ReferenceAnswer Keep(const ReferenceTurn& turn, int64_t& keep) const;

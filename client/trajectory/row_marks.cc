@@ -6,7 +6,7 @@
 #include "proto/wire/block/cut.h"
 #include "proto/wire/buffer.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Goes on with the digests of the block's rows, layer by layer.
@@ -40,4 +40,4 @@ std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows)
   return marks;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One row of a sample.
 struct RowMark {
@@ -32,6 +32,6 @@ inline bool SameRoute(const RowMark& a, const RowMark& b) {
 // One per row of rows.rows. Equal ids give equal marks whatever the codec and the cut into blocks. Thread-safe.
 std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_TRAJECTORY_ROW_MARKS_H_

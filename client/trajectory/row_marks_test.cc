@@ -7,7 +7,7 @@
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Marks of `rows` of the routes, decoded in a codec and cut into windows.
@@ -55,4 +55,4 @@ TEST(RowMarksTest, OrderAndLayerMatter) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

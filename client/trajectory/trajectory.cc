@@ -9,7 +9,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using Kind = RowMark::Kind;
@@ -298,4 +298,4 @@ int64_t Trajectory::NextRow(absl::Span<const uint32_t> tokens) const {
   return std::min(rows(), CommonPrefix(tokens_, tokens));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -31,7 +31,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Thread-compatible.
 class Trajectory {
@@ -126,6 +126,6 @@ class Trajectory {
   TrajectoryCounters counters_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_TRAJECTORY_TRAJECTORY_H_

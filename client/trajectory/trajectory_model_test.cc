@@ -21,10 +21,11 @@
 
 namespace routing_replay::testing {
 
+using namespace client;  // NOLINT(google-build-using-namespace)
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
-using Subject = routing_replay::Trajectory;  // Not the endless sample of the store's tests.
+using Subject = client::Trajectory;  // Not the endless sample of the store's tests.
 using Step = TurnDecision::Step;
 constexpr int32_t kWindow = 32;
 constexpr int64_t kTopK = 2;

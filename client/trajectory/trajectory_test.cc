@@ -5,7 +5,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::Fails;
@@ -211,4 +211,4 @@ TEST(TrajectoryTest, CutsGoWithTheTokensAndOpenASealedSample) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

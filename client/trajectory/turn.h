@@ -12,7 +12,7 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // How the engine ended a request. Only a finished one must give all rows.
 enum class TurnOutcome : uint8_t { kFinished, kAborted, kPreempted };
@@ -82,6 +82,6 @@ struct TrajectoryCounters {
   int64_t failed_appends = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_TRAJECTORY_TURN_H_

@@ -7,7 +7,7 @@
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // The rows of a turn, opened once and decoded piece by piece.
@@ -182,4 +182,4 @@ absl::StatusOr<TurnPlan> PlanTurn(Turn turn, const TurnRows* rows, const AppendO
   return plan;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -14,7 +14,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Rows as the engine gave them.
 struct TurnRows {
@@ -40,6 +40,6 @@ struct TurnPlan {
 absl::StatusOr<TurnPlan> PlanTurn(Turn turn, const TurnRows* rows, const AppendOptions& common,
                                   const Geometry& geometry, const BlockOptions& blocks, Trajectory& trajectory);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_TRAJECTORY_TURN_PLAN_H_

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/exported/files.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 absl::Status NoLocks(const std::filesystem::path& path, const std::string& reason) {
@@ -60,4 +60,4 @@ DirectoryLock::~DirectoryLock() {
   close(descriptor_);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

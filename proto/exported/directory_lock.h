@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // An empty file that stays in the directory, since whoever waits for it may have it open already.
 inline constexpr char kExportLock[] = "lock";
@@ -33,6 +33,6 @@ class DirectoryLock {
   int descriptor_ = -1;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_EXPORTED_DIRECTORY_LOCK_H_

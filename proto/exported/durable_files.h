@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // All of them: INTERNAL with what the system says. None follows a link in the place of a file that it writes.
 class DurableFiles {
@@ -37,6 +37,6 @@ class DurableFiles {
                        absl::Span<const absl::Span<const uint8_t>> parts);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_EXPORTED_DURABLE_FILES_H_

@@ -11,7 +11,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directory) {
   auto marked = ReadMarkedRun(directory);
@@ -54,4 +54,4 @@ absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directo
                    {.reason = Reason::kShape, .field = "file", .sample = sample.sample});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

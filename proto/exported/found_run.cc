@@ -14,7 +14,7 @@
 #include "proto/exported/marked_run.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 bool IsOtherVersion(const absl::Status& status) {
@@ -207,4 +207,4 @@ std::string JournalStart(const ExportedRun& run, int64_t generation) {
       {.run = run.run, .producer = run.producer, .geometry = run.geometry, .generation = generation, .samples = {}}));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

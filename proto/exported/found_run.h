@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/exported/exported_run.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 struct FoundRun {
   // Of the index that holds, with what the journal adds where an export did not end.
@@ -45,6 +45,6 @@ absl::Status CheckSameRun(const std::filesystem::path& directory, const Exported
 // The line that a journal starts with.
 std::string JournalStart(const ExportedRun& run, int64_t generation);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_EXPORTED_FOUND_RUN_H_

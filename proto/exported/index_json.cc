@@ -12,7 +12,7 @@
 #include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 using nlohmann::json;
@@ -171,4 +171,4 @@ absl::StatusOr<ExportedSample> ExportedSampleFromJson(absl::string_view text) {
   return sample;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -9,7 +9,7 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/checksum.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr size_t kCrcDigits = 8, kFileDigits = 8, kMostDigits = 18;
@@ -83,4 +83,4 @@ absl::string_view AsText(absl::Span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -10,7 +10,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 absl::StatusOr<std::vector<uint8_t>> ReadMarker(const std::filesystem::path& directory) {
@@ -61,4 +61,4 @@ absl::Status Damaged(absl::string_view what, const std::string& sample) {
   return MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum, .sample = sample});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -8,7 +8,7 @@
 #include "proto/exported/exported_run.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 inline DType NpyDType(const Geometry& geometry) { return geometry.max_id_bytes() == 1 ? DType::kU8 : DType::kU16; }
 
@@ -17,6 +17,6 @@ inline std::vector<int64_t> NpyShape(const Geometry& geometry, const ExportedSam
   return {sample.recorded_rows(), geometry.num_moe_layers(), geometry.max_top_k()};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_EXPORTED_NPY_SHAPE_H_

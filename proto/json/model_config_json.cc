@@ -1,6 +1,6 @@
 #include "proto/json/model_config_json.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 using nlohmann::json;
@@ -59,4 +59,4 @@ json ModelRoutingToJson(const ModelRouting& routing) {
           {"sources", routing.sources}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

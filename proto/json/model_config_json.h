@@ -11,10 +11,10 @@
 
 #include "routing_replay/wire/model_config.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 nlohmann::json ModelRoutingToJson(const ModelRouting& routing);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_JSON_MODEL_CONFIG_JSON_H_

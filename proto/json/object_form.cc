@@ -11,7 +11,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 using nlohmann::json;
@@ -71,4 +71,4 @@ absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::strin
   return form;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

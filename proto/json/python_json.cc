@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 std::string QuoteNonFinite(absl::string_view text) {
   constexpr std::pair<absl::string_view, const char*> kWords[] = {
@@ -34,4 +34,4 @@ std::string QuoteNonFinite(absl::string_view text) {
   return quoted;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

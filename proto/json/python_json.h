@@ -6,11 +6,11 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // The text with these words as strings: "nan", "inf", "-inf". Text without them is as it was.
 std::string QuoteNonFinite(absl::string_view text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_JSON_PYTHON_JSON_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 using Indexer = simdjson::internal::dom_parser_implementation;
@@ -168,4 +168,4 @@ absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body
   return walker.take();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -2,7 +2,7 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 void Set(nlohmann::json& json, const char* key, const std::string& value) {
@@ -43,4 +43,4 @@ nlohmann::json StatusToJson(const absl::Status& status) {
   return json;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

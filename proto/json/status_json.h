@@ -14,12 +14,12 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 nlohmann::json StatusToJson(const absl::Status& status);
 // [[begin, end], …]
 nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_JSON_STATUS_JSON_H_

@@ -14,7 +14,7 @@
 #include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // All of them: INVALID_ARGUMENT (kField) naming the field that is of the wrong kind. An absent field changes nothing.
 
@@ -43,6 +43,6 @@ struct TakenTensor {
 // As above, and "take": [begin, end], "ids_and_weights": false.
 absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_JSON_WIRE_JSON_H_

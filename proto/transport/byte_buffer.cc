@@ -1,6 +1,6 @@
 #include "proto/transport/byte_buffer.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 absl::StatusOr<ReceivedBytes> ReceivedBytes::From(grpc::ByteBuffer& buffer) {
   ReceivedBytes received;
@@ -34,4 +34,4 @@ grpc::ByteBuffer ByteBufferBuilder::Build() {
   return buffer;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/byte_chain.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // A received message: keeps gRPC's slices alive as long as it lives. Move-only.
 class ReceivedBytes {
@@ -43,6 +43,6 @@ class ByteBufferBuilder {
   std::vector<grpc::Slice> slices_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_TRANSPORT_BYTE_BUFFER_H_

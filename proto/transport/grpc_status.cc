@@ -2,7 +2,7 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -16,4 +16,4 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
                          status.error_details());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 inline void* QueueTag(intptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
 }
 inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(queue_tag); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_TRANSPORT_QUEUE_TAG_H_

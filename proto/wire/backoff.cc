@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 std::function<double()> SeededRandom() {
@@ -29,4 +29,4 @@ Clock::Duration Backoff::Next() {
   return wait;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -6,7 +6,7 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // Exponential with jitter. Not thread-safe; copies are independent.
 class Backoff {
@@ -33,6 +33,6 @@ class Backoff {
   Clock::Duration nominal_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_BACKOFF_H_

@@ -10,7 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
@@ -66,4 +66,4 @@ absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   return std::optional<std::string>(*std::move(text));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

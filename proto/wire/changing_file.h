@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // Not thread-safe. A look costs one stat of the file.
 class ChangingFile {
@@ -41,6 +41,6 @@ class ChangingFile {
   std::optional<Stamp> seen_;  // Nothing: look for sure.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_CHANGING_FILE_H_

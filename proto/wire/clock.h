@@ -6,7 +6,7 @@
 #include <atomic>
 #include <chrono>
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // Thread-safe.
 class Clock {
@@ -55,6 +55,6 @@ class ManualClock final : public Clock {
   std::atomic<Duration::rep> ticks_{std::chrono::duration_cast<Duration>(std::chrono::hours(1)).count()};
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_CLOCK_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 std::string HumanBytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -49,4 +49,4 @@ std::string Timestamp(std::chrono::system_clock::time_point time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromChrono(time), absl::UTCTimeZone());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

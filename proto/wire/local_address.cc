@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 bool IsLoopbackHost(absl::string_view host) {
@@ -29,4 +29,4 @@ bool IsLocalAddress(absl::string_view address) {
   return IsLoopbackHost(host);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

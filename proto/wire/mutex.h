@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 class ABSL_LOCKABLE Mutex {
  public:
@@ -56,6 +56,6 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_MUTEX_H_

@@ -2,7 +2,7 @@
 #ifndef PROTO_WIRE_OPENSSL_FREE_H_
 #define PROTO_WIRE_OPENSSL_FREE_H_
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // std::unique_ptr<X509, OpenSslFree<X509_free>>
 template <auto free_function>
@@ -13,6 +13,6 @@ struct OpenSslFree {
   }
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_OPENSSL_FREE_H_

@@ -12,7 +12,7 @@
 #include <cstring>
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace HWY_NAMESPACE {
 
 // As many T as the vector has, from an address of any alignment. As bytes: a copy into lanes becomes narrower stores,
@@ -30,7 +30,7 @@ hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 HWY_AFTER_NAMESPACE();
 
 #endif  // PROTO_WIRE_SIMD_LOAD_INL_H_

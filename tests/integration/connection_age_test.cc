@@ -18,6 +18,9 @@
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using std::chrono::steady_clock;

@@ -13,6 +13,9 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using ::testing::HasSubstr;

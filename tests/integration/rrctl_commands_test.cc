@@ -11,6 +11,9 @@
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // What a get of `routes` shows, with `unrecorded` rows.

@@ -6,6 +6,9 @@
 #include "tests/security/guarded_client.h"
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using ::testing::HasSubstr;

@@ -95,7 +95,7 @@ absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
   fetch.ended = false;
   fetch.sink =
       std::make_unique<StagingSink>(described.plan, fetch.slices, fetch.sequences, fetch.read_options, fetch.staged);
-  auto checker = ReadChecker::Create(described.geometry, fetch.request, *fetch.sink);
+  auto checker = client::ReadChecker::Create(described.geometry, fetch.request, *fetch.sink);
   if (!checker.ok()) return checker.status();
   fetch.checker = *std::move(checker);
   return absl::OkStatus();

@@ -20,7 +20,7 @@ rrt_error* rrt_inspect_new(const char* text, size_t size, rrt_inspect** inspect)
     made->request = MakeInspectRequest(made->geometry, made->sequences, said.options);
     made->request.run = std::move(said.run);
     made->sink = std::make_unique<InspectSink>(made->sequences);
-    auto checker = ReadChecker::Create(made->geometry, made->request, *made->sink);
+    auto checker = client::ReadChecker::Create(made->geometry, made->request, *made->sink);
     if (!checker.ok()) return checker.status();
     made->checker = *std::move(checker);
     *inspect = made.release();

@@ -51,7 +51,7 @@ struct rrt_fetch final {
   routing_replay::trainer::StagedRows staged;
   std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Where a cache stands before the source.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;
-  std::unique_ptr<routing_replay::ReadChecker> checker;
+  std::unique_ptr<routing_replay::client::ReadChecker> checker;
   bool ended = false;
 };
 
@@ -65,7 +65,7 @@ struct rrt_inspect final {
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::trainer::InspectSink> sink;
-  std::unique_ptr<routing_replay::ReadChecker> checker;
+  std::unique_ptr<routing_replay::client::ReadChecker> checker;
   bool ended = false;
 };
 

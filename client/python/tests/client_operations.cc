@@ -18,7 +18,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using nlohmann::json;
@@ -178,6 +178,6 @@ int Main(const char* endpoint, const char* run) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
-int main(int argc, char** argv) { return argc == 3 ? routing_replay::Main(argv[1], argv[2]) : 2; }
+int main(int argc, char** argv) { return argc == 3 ? routing_replay::client::Main(argv[1], argv[2]) : 2; }

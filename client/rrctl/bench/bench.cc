@@ -15,7 +15,7 @@
 #include "proto/json/geometry_json.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll(20);
@@ -175,4 +175,4 @@ absl::StatusOr<Document> RunBench(Client& client, const BenchOptions& options, c
                     {"geometry", GeometryToJson(*geometry)}}}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

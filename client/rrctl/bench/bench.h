@@ -12,7 +12,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct BenchOptions {
   int64_t samples = 32;  // Per round.
@@ -42,6 +42,6 @@ struct BenchHooks {
 // sizes that make no sample, CANCELLED if interrupted, DEADLINE_EXCEEDED if max_time passed before anything was read.
 absl::StatusOr<Document> RunBench(Client& client, const BenchOptions& options, const BenchHooks& hooks);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_BENCH_BENCH_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::string Show(double value, const std::string& unit) {
@@ -61,4 +61,4 @@ std::string FigureCsv(const Document& figures) {
   return text;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 
 #include "client/rrctl/table.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // {"name", "median", "min", "max", "unit", "floor": null, "ratio": null}. `values` are not empty.
 Document Figure(const std::string& name, std::vector<double> values, const std::string& unit);
@@ -24,6 +24,6 @@ Document FigureTable(const Document& figures);
 // Figures as CSV with exact numbers, a line of names first: "figure,median,min,max,unit".
 std::string FigureCsv(const Document& figures);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_BENCH_FIGURES_H_

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(FiguresTest, MedianAndSpread) {
@@ -47,4 +47,4 @@ TEST(FiguresTest, HostIsDescribed) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

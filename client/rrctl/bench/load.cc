@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // A call begun just before the deadline still gets this.
@@ -89,4 +89,4 @@ absl::Status BenchLoad::ReadBack(const std::string& sample) const {
                    {.sample = sample});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/rrctl/bench/phase.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Random rows as an engine has them, which every sample shares. Immutable; thread-safe.
 class BenchLoad {
@@ -35,6 +35,6 @@ class BenchLoad {
   std::vector<uint16_t> ids_;  // [rows][layers][K]
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_BENCH_LOAD_H_

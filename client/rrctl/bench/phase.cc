@@ -8,7 +8,7 @@
 
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 class Phase {
@@ -80,4 +80,4 @@ PhaseResult RunPhase(const PhaseOptions& options, const std::function<PhaseTask(
   return phase.Wait();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

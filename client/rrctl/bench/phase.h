@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct PhaseResult {
   absl::Status status;            // The first failure, which ends the phase.
@@ -34,6 +34,6 @@ struct PhaseOptions {
 // Each worker makes its task in a thread of its own, before any of them starts an item.
 PhaseResult RunPhase(const PhaseOptions& options, const std::function<PhaseTask(int worker)>& make_task);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_BENCH_PHASE_H_

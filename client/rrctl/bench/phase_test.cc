@@ -7,7 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 Clock::Time Later() { return Clock::Real().Now() + std::chrono::minutes(5); }
@@ -69,4 +69,4 @@ TEST(PhaseTest, StopsWhenAskedAndAtItsDeadline) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 struct Side {
@@ -186,4 +186,4 @@ absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const 
   return Summarize(*a, *b, compared);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct DiffOptions {
   std::string run;  // That both are of; empty: A and B are each "RUN:SAMPLE".
@@ -35,6 +35,6 @@ absl::Status CheckNames(const DiffOptions& options);
 // ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_COMPARE_DIFF_H_

@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Not thread-safe.
 class ExpertSet {
@@ -32,6 +32,6 @@ class ExpertSet {
   std::vector<int32_t> times_;  // All 0 between calls.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_COMPARE_EXPERT_SET_H_

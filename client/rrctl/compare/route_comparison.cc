@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 absl::Span<const uint16_t> ChoiceAt(const DecodedRows& rows, int32_t ordinal, int64_t slot, int32_t top_k) {
@@ -75,4 +75,4 @@ bool RouteComparison::CompareRow(int64_t row, const DecodedRows& a, int64_t slot
   return differs;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

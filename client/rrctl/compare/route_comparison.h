@@ -11,7 +11,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. What it points to outlives it.
 struct DecodedRows {
@@ -63,6 +63,6 @@ class RouteComparison {
   int64_t rows_ = 0, differing_rows_ = 0, only_a_ = 0, only_b_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_COMPARE_ROUTE_COMPARISON_H_

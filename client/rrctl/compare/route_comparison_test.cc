@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // A record as the slow reference has it: row → layer → ids.
@@ -157,4 +157,4 @@ TEST(ExpertSetTest, RepeatedIdsCountAsOftenAsBothHaveThem) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -6,7 +6,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr int64_t kSoon = int64_t{7} * 24 * 3600;  // Seconds.
@@ -147,4 +147,4 @@ Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std:
                          "TLS flags out");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/rrctl/doctor/sockets.h"
 #include "client/rrctl/doctor/tls_probe.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Fills `addresses`.
 Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses);
@@ -23,6 +23,6 @@ Finding CheckConnect(const ServerAddress& server, const std::vector<SocketAddres
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
                  const std::optional<TlsIdentity>& identity);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_CONNECTION_CHECKS_H_

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -228,4 +228,4 @@ TEST(TlsTest, OneSideAloneSpeaksIt) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

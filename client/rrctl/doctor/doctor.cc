@@ -14,7 +14,7 @@
 #include "client/rrctl/failure.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr int kLatencyCalls = 20;
@@ -171,4 +171,4 @@ absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const 
   return findings;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

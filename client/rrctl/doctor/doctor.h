@@ -10,7 +10,7 @@
 #include "client/rrctl/doctor/proxy.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct DoctorOptions {
   bool transfer = true;  // Measure with a scratch run, which is dropped.
@@ -24,6 +24,6 @@ struct DoctorOptions {
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options,
                                              const Environment& environment);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_DOCTOR_H_

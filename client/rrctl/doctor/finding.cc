@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 bool Has(const std::vector<Finding>& findings, Verdict verdict) {
@@ -60,4 +60,4 @@ Document FindingTable(const std::vector<Finding>& findings) {
   return rows;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 
 #include "client/rrctl/table.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 enum class Verdict { kOk, kWarn, kFail, kSkip };
 const char* VerdictName(Verdict verdict);
@@ -27,6 +27,6 @@ Document ToDocument(const std::vector<Finding>& findings);
 Document FindingTable(const std::vector<Finding>& findings);
 bool AnyFailed(const std::vector<Finding>& findings);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_FINDING_H_

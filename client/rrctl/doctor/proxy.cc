@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr const char* kProxyVariables[] = {"grpc_proxy", "https_proxy", "http_proxy"};
@@ -49,4 +49,4 @@ Finding CheckProxy(const ServerAddress& server, const Environment& environment) 
   return finding;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -9,7 +9,7 @@
 #include "client/rrctl/doctor/finding.h"
 #include "client/rrctl/doctor/servers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The value of a variable; empty where it is not set.
 using Environment = std::function<std::string(const char* name)>;
@@ -19,6 +19,6 @@ using Environment = std::function<std::string(const char* name)>;
 // go through one.
 Finding CheckProxy(const ServerAddress& server, const Environment& environment);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_PROXY_H_

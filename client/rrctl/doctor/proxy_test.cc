@@ -4,7 +4,7 @@
 
 #include <map>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 Finding Check(const std::map<std::string, std::string>& variables,
@@ -49,4 +49,4 @@ TEST(FindingTest, TheWorstVerdictIsTheWhole) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 #include "client/channel/endpoint.h"
 #include "client/shard/members.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // The parts of a target as GrpcTarget makes it.
@@ -53,4 +53,4 @@ absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint,
   return servers;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

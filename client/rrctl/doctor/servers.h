@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct ServerAddress {
   std::string endpoint;  // As a client takes it.
@@ -22,6 +22,6 @@ struct ServerAddress {
 // endpoint) where it is none, DEADLINE_EXCEEDED where the file of a "file:PATH" stays empty for `timeout`.
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_SERVERS_H_

@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout(100);
@@ -33,4 +33,4 @@ TEST(ServersTest, WhatIsNone) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/server_limits.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using Stub = v1::RoutingReplay::Stub;
@@ -210,4 +210,4 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
   return finding;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "client/rrctl/doctor/finding.h"
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // One GetServerInfo, with the moments around it.
 struct Answer {
@@ -37,6 +37,6 @@ struct Access {
 absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch);
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_SERVICE_CHECKS_H_

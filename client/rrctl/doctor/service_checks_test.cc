@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using std::chrono::milliseconds;
@@ -75,4 +75,4 @@ TEST(ServiceChecksTest, AccessIsTold) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

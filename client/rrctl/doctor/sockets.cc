@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 absl::StatusOr<std::vector<SocketAddress>> UnixAddress(const std::string& path) {
@@ -79,4 +79,4 @@ absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::mill
   return socket;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/rrctl/doctor/servers.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct SocketAddress {
   sockaddr_storage bytes = {};
@@ -44,6 +44,6 @@ class Socket {
 // DEADLINE_EXCEEDED: no answer, as from a firewall that drops.
 absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_SOCKETS_H_

@@ -15,7 +15,7 @@
 #include "proto/wire/human.h"
 #include "proto/wire/openssl_free.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
@@ -181,4 +181,4 @@ bool SpeaksTls(const Socket& socket) {
   return spoken;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "client/rrctl/doctor/sockets.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // PEM texts; what is empty is left out, without authorities those of the system are taken.
 struct TlsIdentity {
@@ -41,6 +41,6 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& ident
 // Whether what listens there answers TLS at all.
 bool SpeaksTls(const Socket& socket);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_DOCTOR_TLS_PROBE_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins) {
   std::vector<std::pair<size_t, size_t>> runs;
@@ -28,4 +28,4 @@ Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins) {
   return histogram;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Cuts `count` things in order into at most `max_bins` runs of one length (the last may be shorter): half-open
 // positions.
@@ -22,6 +22,6 @@ struct Histogram {
 // With at most `max_bins` ranges. `values` are not negative; without any there are no ranges.
 Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_BINS_H_

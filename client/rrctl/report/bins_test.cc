@@ -7,7 +7,7 @@
 
 #include "client/rrctl/report/sample_choice.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using Runs = std::vector<std::pair<size_t, size_t>>;
@@ -71,4 +71,4 @@ TEST(ChooseSamplesTest, ItIsSpread) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

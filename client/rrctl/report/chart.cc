@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "client/rrctl/report/html.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 std::string YAxis(const Chart& chart) {
@@ -68,4 +68,4 @@ std::string ChartHtml(const Chart& chart) {
   return absl::StrCat(html, chart.svg, "</div>", XAxis(chart), "</div>");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

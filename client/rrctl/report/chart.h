@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // `at` is a share of the way from the left, or from the top.
 struct Tick {
@@ -34,6 +34,6 @@ struct Chart {
 };
 std::string ChartHtml(const Chart& chart);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_CHART_H_

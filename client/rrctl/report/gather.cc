@@ -17,7 +17,7 @@
 #include "client/rrctl/report/sample_tables.h"
 #include "client/rrctl/report/version_bins.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
@@ -269,4 +269,4 @@ absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& optio
                   {"mismatch", gatherer.Mismatch()}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

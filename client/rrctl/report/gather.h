@@ -11,7 +11,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 struct ReportOptions {
   std::string run;
@@ -43,6 +43,6 @@ struct ReportOptions {
 // do not end it.
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_GATHER_H_

@@ -8,7 +8,7 @@
 #include "client/rrctl/output.h"
 #include "client/rrctl/terminal.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 std::string HtmlText(absl::string_view text) {
   return absl::StrReplaceAll(Printable(text),
@@ -26,4 +26,4 @@ std::string FillTemplate(absl::string_view page, const std::map<std::string, std
   return absl::StrReplaceAll(page, replacements);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "client/rrctl/table.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // For text between tags and for values of attributes in double quotes; control characters as Printable shows them.
 std::string HtmlText(absl::string_view text);
@@ -20,6 +20,6 @@ std::string ScriptJson(const Document& document);
 // value stays.
 std::string FillTemplate(absl::string_view page, const std::map<std::string, std::string>& values);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_HTML_H_

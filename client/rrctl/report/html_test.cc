@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(HtmlTest, MarkupIsText) {
@@ -23,4 +23,4 @@ TEST(HtmlTest, ValuesAreNotFilledAgain) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -16,7 +16,7 @@
 #include "client/rrctl/report/template.h"
 #include "proto/wire/human.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr size_t kTicks = 5;
@@ -444,4 +444,4 @@ std::string RenderReport(const Document& report, const std::string& made) {
   return FillTemplate(kReportTemplate, values);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

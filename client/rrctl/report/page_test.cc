@@ -4,7 +4,7 @@
 
 #include "client/rrctl/report/chart.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr char kHostile[] = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{data}}\"'&";
@@ -112,4 +112,4 @@ TEST(ChartTest, TicksAreInTheMiddleOfCells) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

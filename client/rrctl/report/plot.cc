@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr double kHeight = 100;  // Of what has no cells.
@@ -150,4 +150,4 @@ double RoundUp(double value) {
   return 10 * power;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

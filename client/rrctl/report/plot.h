@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Steps of a colour scale on each side: class "s1" … "s8", and "m1" … "m8" below the middle of a scale with two sides.
 inline constexpr int kSteps = 8;
@@ -41,6 +41,6 @@ std::string Bars(const std::vector<Bar>& bars, const std::vector<std::string>& s
 // The smallest of 1, 1.2, 1.6, 2, 3, 4, 5, 6 and 8 times a power of ten that is not below `value`; 1 for 0.
 double RoundUp(double value);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_PLOT_H_

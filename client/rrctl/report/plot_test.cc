@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 TEST(PlotTest, Steps) {
@@ -74,4 +74,4 @@ TEST(PlotTest, RoundUp) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr int64_t kNoRow = -2;  // No row is its neighbour.
@@ -69,4 +69,4 @@ void RouteScan::CountBins(const DecodedRows& rows, absl::Span<const BinnedRows> 
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -11,7 +11,7 @@
 #include "client/rrctl/compare/route_comparison.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // Rows whose load is counted in bin `bin`.
 struct BinnedRows {
@@ -52,6 +52,6 @@ class RouteScan {
   std::vector<std::vector<uint16_t>> last_;  // Its choices.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_ROUTE_SCAN_H_

@@ -7,7 +7,7 @@
 #include "tests/generator/latent_generator.h"
 #include "tests/generator/statistics.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 using testing::GeneratedSample;
@@ -97,4 +97,4 @@ TEST(RouteScanTest, BinsCountTheirRows) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

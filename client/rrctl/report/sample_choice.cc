@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // The finalizer of SplitMix64.
@@ -31,4 +31,4 @@ std::vector<size_t> ChooseSamples(absl::Span<const int64_t> handles, size_t coun
   return chosen;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -5,7 +5,7 @@
 
 #include "client/rrctl/report/bins.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 constexpr size_t kLengthBins = 32;
@@ -113,4 +113,4 @@ Document GroupTable(const std::vector<SampleState>& samples, const std::vector<s
   return rows;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -10,7 +10,7 @@
 #include "client/rrctl/table.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // The parts of a report that are called so; see gather.h.
 Document LengthTable(const std::vector<SampleState>& samples);
@@ -24,6 +24,6 @@ size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t g
 // {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} of one range each.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_SAMPLE_TABLES_H_

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 SampleState Sample(const std::string& name, int64_t group, int64_t rows, std::vector<RowRange> unrecorded = {}) {
@@ -68,4 +68,4 @@ TEST(SampleTablesTest, ManyGroupsShareRanges) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -2,10 +2,10 @@
 #ifndef CLIENT_RRCTL_REPORT_TEMPLATE_H_
 #define CLIENT_RRCTL_REPORT_TEMPLATE_H_
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 extern const char kReportTemplate[];
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_TEMPLATE_H_

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/report/bins.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 // Counts of each expert are kept for every bin.
@@ -44,4 +44,4 @@ std::vector<BinnedRows> VersionBins::BinsOf(const SampleState& sample) const {
   return rows;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -12,7 +12,7 @@
 #include "client/rrctl/report/route_scan.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::client {
 
 // By number, those without one last by their label; neighbours together where they are many.
 class VersionBins {
@@ -35,6 +35,6 @@ class VersionBins {
   std::vector<std::string> labels_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::client
 
 #endif  // CLIENT_RRCTL_REPORT_VERSION_BINS_H_

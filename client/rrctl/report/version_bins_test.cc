@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::client {
 namespace {
 
 SampleState Sample(std::vector<WeightSpan> weights) {
@@ -41,4 +41,4 @@ TEST(VersionBinsTest, ManyShareBins) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::client

@@ -8,7 +8,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 absl::Status Invalid(Reason reason, absl::string_view what, std::optional<int32_t> layer = {},
@@ -111,4 +111,4 @@ Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec) {
   return out;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

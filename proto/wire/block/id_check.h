@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 struct IdFault {
   enum class Kind { kRange, kDuplicate };
@@ -23,6 +23,6 @@ struct IdFault {
 std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
                                    bool duplicates);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_BLOCK_ID_CHECK_H_

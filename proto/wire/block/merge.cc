@@ -6,7 +6,7 @@
 #include "proto/wire/block/bits.h"
 #include "proto/wire/block/cut.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 // Appends the part's rows of one layer at bit `to_bit` of `to`, in `codec`.
@@ -82,4 +82,4 @@ int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const B
   return std::count(differs.begin(), differs.end(), true);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -5,7 +5,7 @@
 #include "proto/wire/message/message_reader.h"
 #include "proto/wire/message/payload_split.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr int kPayloadField = 15;
@@ -368,4 +368,4 @@ std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes) {
   return refused;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -2,7 +2,7 @@
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/message_reader.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 std::string EncodeCredit(const Credit& credit) {
@@ -126,4 +126,4 @@ absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes) {
   return response;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 ByteChain ByteChain::Sub(size_t offset, size_t size) const {
   ByteChain out;
@@ -58,4 +58,4 @@ void ChainCursor::CopyTo(absl::Span<uint8_t> out) {
   });
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

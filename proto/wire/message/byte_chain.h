@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // A sequence of spans read as one. Owns nothing. Copyable.
 class ByteChain {
@@ -78,6 +78,6 @@ class ChainCursor {
   size_t in_span_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 std::string FieldPath::ToString() const {
   std::string out = parent == nullptr ? "" : parent->ToString();
@@ -115,4 +115,4 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

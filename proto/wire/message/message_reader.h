@@ -17,7 +17,7 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMaxTokens = kMaxRows + 1;
@@ -122,6 +122,6 @@ T MessageReader::Checked(const char* name, T value) {
   return value;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_MESSAGE_MESSAGE_READER_H_

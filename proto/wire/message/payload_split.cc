@@ -5,7 +5,7 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 std::optional<uint64_t> ReadVarint(ChainCursor& cursor) {
@@ -73,4 +73,4 @@ absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_fi
   return split;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

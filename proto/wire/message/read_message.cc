@@ -6,7 +6,7 @@
 #include "proto/wire/message/message_reader.h"
 #include "proto/wire/message/payload_split.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr int kPayloadField = 15;
@@ -391,4 +391,4 @@ absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
   return response;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

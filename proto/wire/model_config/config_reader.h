@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // Names of one fact.
 using Keys = absl::Span<const char* const>;
@@ -61,6 +61,6 @@ class ConfigReader {
   absl::Status status_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_CONFIG_READER_H_

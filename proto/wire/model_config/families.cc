@@ -6,7 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 using enum LayerPattern;
@@ -212,4 +212,4 @@ const RouterFacts& UnknownRouter() {
   return kUnknown;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

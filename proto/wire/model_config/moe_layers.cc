@@ -6,7 +6,7 @@
 #include "proto/wire/model_config/invalid_config.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr absl::string_view kFrequency = "moe_layer_freq";
@@ -176,4 +176,4 @@ absl::StatusOr<std::vector<bool>> HybridMoeFlags(absl::string_view pattern, absl
   return flags;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

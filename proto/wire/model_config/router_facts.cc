@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 std::optional<RouterScore> ScoreOf(const RouterFacts& facts, ConfigReader& reader) {
@@ -141,4 +141,4 @@ void ReadRouterFacts(const RouterFacts& facts, const Geometry& geometry, ConfigR
   routing.group_limit = GroupLimitOf(facts.group_best, geometry, reader);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

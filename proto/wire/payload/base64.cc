@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -80,4 +80,4 @@ absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text) {
   return bytes;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

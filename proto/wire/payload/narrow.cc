@@ -12,7 +12,7 @@
 #include "proto/wire/simd_load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -115,11 +115,11 @@ uint64_t Narrow(size_t element_bytes, const uint8_t* from, size_t count, size_t 
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 HWY_EXPORT(Narrow);
 
@@ -177,5 +177,5 @@ int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 #endif  // HWY_ONCE

@@ -8,7 +8,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 absl::Status CheckSpans(absl::Span<const VersionedTokens> spans, int64_t output_tokens) {
@@ -51,4 +51,4 @@ absl::StatusOr<std::vector<WeightSpan>> OutputWeights(absl::Span<const Versioned
   return weights;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

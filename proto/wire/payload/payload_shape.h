@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 struct TensorShape {
   DType dtype = DType::kUnspecified;
@@ -27,6 +27,6 @@ absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, a
 absl::StatusOr<int64_t> FlatRows(const TensorDescription& description, int64_t layers, int64_t top_k,
                                  absl::Span<const uint8_t> payload);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_PAYLOAD_PAYLOAD_SHAPE_H_

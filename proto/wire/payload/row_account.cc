@@ -7,7 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 absl::Status CheckCount(const char* field, int64_t count, int64_t limit) {
@@ -56,4 +56,4 @@ absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim) {
   return WrongCount(claim, expected, all);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

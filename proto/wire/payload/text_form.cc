@@ -12,7 +12,7 @@
 #include "proto/wire/payload/narrow.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 constexpr char kMagic[] = "nrlre1";
@@ -113,4 +113,4 @@ absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text) {
   return bytes;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire

@@ -12,7 +12,7 @@
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay {
+namespace routing_replay::inline wire {
 
 // A payload inside a text.
 struct TextForm {
@@ -37,6 +37,6 @@ absl::Status CheckNarrowestDType(const TensorView& tensor);
 // malformed.
 absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 
 #endif  // PROTO_WIRE_PAYLOAD_TEXT_FORM_H_

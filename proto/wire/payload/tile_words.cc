@@ -9,7 +9,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -82,11 +82,11 @@ void TileSquares(const uint8_t* rows, int64_t stride, int64_t count, uint8_t* co
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay {
+namespace routing_replay::inline wire {
 namespace {
 
 HWY_EXPORT(TileSquares);
@@ -97,5 +97,5 @@ void TileWords(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<ui
   HWY_DYNAMIC_DISPATCH(TileSquares)(rows, stride, count, planes.data(), planes.size());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::inline wire
 #endif  // HWY_ONCE

@@ -8,6 +8,9 @@
 #include "proto/wire/clock.h"
 
 namespace routing_replay::bench {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr std::chrono::seconds kTimeout(60);

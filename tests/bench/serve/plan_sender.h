@@ -23,16 +23,16 @@ class PlanSender {
   ~PlanSender();
 
   // Returns when all are acknowledged; the first error of any. A broken stream is an error.
-  absl::Status Send(std::vector<AppendPlan> plans);
+  absl::Status Send(std::vector<client::AppendPlan> plans);
 
  private:
   absl::Status Step();
-  absl::Status OnEvent(AppendStream::Event event);
+  absl::Status OnEvent(client::AppendStream::Event event);
 
-  const ServerConnection connection_;
+  const client::ServerConnection connection_;
   grpc::CompletionQueue events_;
-  AppendSession session_;
-  std::unique_ptr<AppendStream> stream_;
+  client::AppendSession session_;
+  std::unique_ptr<client::AppendStream> stream_;
 };
 
 }  // namespace routing_replay::bench

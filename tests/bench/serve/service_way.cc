@@ -10,6 +10,9 @@
 #include "tests/bench/serve/way.h"
 
 namespace routing_replay::bench {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr std::chrono::seconds kTimeout(60);

@@ -16,6 +16,7 @@
 
 namespace routing_replay::bench {
 
+using namespace client;  // NOLINT(google-build-using-namespace)
 using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 

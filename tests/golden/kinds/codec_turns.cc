@@ -11,6 +11,9 @@
 #include "tests/golden/kind.h"
 
 namespace routing_replay::golden {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using Row = std::vector<int32_t>;  // [layers · K]
