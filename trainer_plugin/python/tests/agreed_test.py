@@ -75,8 +75,9 @@ class AgreedTest(unittest.TestCase):
         for said, lengths in ((lambda *piece: [Sequence(*piece)], [9]), (lambda *piece: [[Sequence(*piece)]], None)):
             for start, rows, status in ((tokens - 9, 8, "OK"), (tokens - 9, 9, "OUT_OF_RANGE")):
                 asked = expected([*said("s0", start, rows, 9), Sequence("s0", 0, 1, 2)], None, lengths and [9, 2], {})
-                begun = self.steps("drop").begin(asked)
-                self.assertEqual(begun.counts, {status: 1})
+                for order in (asked[::-1], asked):
+                    begun = self.steps("drop").begin(order)
+                    self.assertEqual(begun.counts, {status: 1})
         with self.assertRaisesRegex(
             trainer.FailedPreconditionError, f"rows up to {tokens} asked, there are {tokens - 1}"
         ):
@@ -96,6 +97,10 @@ class AgreedTest(unittest.TestCase):
         batch = self.source.fetch(plan_of(some(0, 1)), sequences=said, missing="live")
         self.assertEqual([one["status"] for one in batch.sequences], ["LENGTH_MISMATCH", "TOKENS_MISMATCH"])
         self.assertEqual(batch.fallback_sequences, 2)
+        steps.saw(batch)
+        with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
+            steps.end_pass()
+        self.assertRegex(logged.output[0], "compares nothing.*: 1 LENGTH_MISMATCH, 1 TOKENS_MISMATCH")
 
     def test_a_shadow_that_compares_nothing_says_so(self) -> None:
         """Once for each set of reasons, whether a step is begun or not."""
