@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -255,4 +256,5 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
   return out;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -19,7 +19,8 @@
 #include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A uint64 field as a count: INVALID_ARGUMENT above `maximum`.
 absl::StatusOr<int64_t> CountFromProto(uint64_t value, int64_t maximum, absl::string_view field);
@@ -54,6 +55,7 @@ absl::StatusOr<Provenance> FromProto(const v1::Provenance& from, absl::string_vi
 v1::SampleState ToProto(const SampleState& state);
 absl::StatusOr<SampleState> FromProto(const v1::SampleState& state);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_CONVERT_CONVERT_H_

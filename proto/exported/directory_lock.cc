@@ -13,7 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/exported/files.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status NoLocks(const std::filesystem::path& path, const std::string& reason) {
@@ -60,4 +61,5 @@ DirectoryLock::~DirectoryLock() {
   close(descriptor_);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

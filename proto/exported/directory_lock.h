@@ -6,7 +6,8 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // An empty file that stays in the directory, since whoever waits for it may have it open already.
 inline constexpr char kExportLock[] = "lock";
@@ -33,6 +34,7 @@ class DirectoryLock {
   int descriptor_ = -1;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_DIRECTORY_LOCK_H_

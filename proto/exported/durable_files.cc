@@ -14,7 +14,8 @@
 #include "proto/exported/files.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // A file system writes what many wait for at once; more than so many gain little on any.
@@ -135,4 +136,5 @@ absl::Status DurableFiles::Replace(const std::filesystem::path& path, const std:
   return status;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

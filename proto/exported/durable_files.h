@@ -8,7 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // All of them: INTERNAL with what the system says. None follows a link in the place of a file that it writes.
 class DurableFiles {
@@ -37,6 +38,7 @@ class DurableFiles {
                        absl::Span<const absl::Span<const uint8_t>> parts);
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_DURABLE_FILES_H_

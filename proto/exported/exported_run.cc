@@ -11,7 +11,8 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directory) {
   auto marked = ReadMarkedRun(directory);
@@ -54,4 +55,5 @@ absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directo
                    {.reason = Reason::kShape, .field = "file", .sample = sample.sample});
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -28,7 +28,8 @@
 #include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct ExportedSample {
   std::string sample;
@@ -175,6 +176,7 @@ class ExportedIds {
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
                                             const ExportedSample& sample);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_EXPORTED_RUN_H_

@@ -13,7 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 std::string Failure(const std::filesystem::path& path, absl::string_view what) {
@@ -79,4 +80,5 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path)
   return bytes;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -11,7 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A file that was not there, by this very name: no link is followed. ALREADY_EXISTS if the name is taken; INTERNAL with
 // what the system says, and then there is no such file.
@@ -22,6 +23,7 @@ absl::Status DirectoryError(const std::error_code& error, const std::filesystem:
 // NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read or is no regular file.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_FILES_H_

@@ -14,7 +14,8 @@
 #include "proto/exported/marked_run.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 bool IsOtherVersion(const absl::Status& status) {
@@ -207,4 +208,5 @@ std::string JournalStart(const ExportedRun& run, int64_t generation) {
       {.run = run.run, .producer = run.producer, .geometry = run.geometry, .generation = generation, .samples = {}}));
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

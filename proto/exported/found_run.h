@@ -14,7 +14,8 @@
 #include "absl/status/statusor.h"
 #include "proto/exported/exported_run.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct FoundRun {
   // Of the index that holds, with what the journal adds where an export did not end.
@@ -45,6 +46,7 @@ absl::Status CheckSameRun(const std::filesystem::path& directory, const Exported
 // The line that a journal starts with.
 std::string JournalStart(const ExportedRun& run, int64_t generation);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_FOUND_RUN_H_

@@ -12,7 +12,8 @@
 #include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using nlohmann::json;
@@ -171,4 +172,5 @@ absl::StatusOr<ExportedSample> ExportedSampleFromJson(absl::string_view text) {
   return sample;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -8,7 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "proto/exported/exported_run.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 std::string ExportedIndexToJson(const ExportedRun& run);
 // INVALID_ARGUMENT (kField) naming what is missing, unknown, of the wrong kind or out of range; FAILED_PRECONDITION
@@ -19,6 +20,7 @@ absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text);
 std::string ExportedSampleToJson(const ExportedSample& sample);
 absl::StatusOr<ExportedSample> ExportedSampleFromJson(absl::string_view text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_INDEX_JSON_H_

@@ -9,7 +9,8 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/checksum.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr size_t kCrcDigits = 8, kFileDigits = 8, kMostDigits = 18;
@@ -83,4 +84,5 @@ absl::string_view AsText(absl::Span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -10,7 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 inline constexpr char kExportMarker[] = "DONE", kExportJournal[] = "journal";
 // What is to become an index, the marker or the journal; whatever has these names in such a directory is nothing else.
@@ -41,6 +42,7 @@ std::vector<absl::string_view> JournalLines(absl::string_view text);
 absl::Span<const uint8_t> AsBytes(absl::string_view text);
 absl::string_view AsText(absl::Span<const uint8_t> bytes);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_LAYOUT_H_

@@ -10,7 +10,8 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::StatusOr<std::vector<uint8_t>> ReadMarker(const std::filesystem::path& directory) {
@@ -61,4 +62,5 @@ absl::Status Damaged(absl::string_view what, const std::string& sample) {
   return MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum, .sample = sample});
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

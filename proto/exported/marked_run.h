@@ -11,7 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "proto/exported/exported_run.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct MarkedRun {
   int64_t index = 0;  // The number in its name.
@@ -24,6 +25,7 @@ absl::StatusOr<MarkedRun> ReadMarkedRun(const std::filesystem::path& directory);
 // DATA_LOSS (kChecksum).
 absl::Status Damaged(absl::string_view what, const std::string& sample = "");
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_MARKED_RUN_H_

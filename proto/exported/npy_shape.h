@@ -8,7 +8,8 @@
 #include "proto/exported/exported_run.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 inline DType NpyDType(const Geometry& geometry) { return geometry.max_id_bytes() == 1 ? DType::kU8 : DType::kU16; }
 
@@ -17,6 +18,7 @@ inline std::vector<int64_t> NpyShape(const Geometry& geometry, const ExportedSam
   return {sample.recorded_rows(), geometry.num_moe_layers(), geometry.max_top_k()};
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_NPY_SHAPE_H_

@@ -14,7 +14,8 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // What is synced at once: enough for a file system to write many at a time, and no more than a moment's worth of a
@@ -298,4 +299,5 @@ absl::Status RunExporter::Finish() {
       sample);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

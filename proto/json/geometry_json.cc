@@ -4,7 +4,8 @@
 
 #include "proto/json/json_object.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path) {
   Geometry::Options options;
@@ -42,4 +43,5 @@ nlohmann::json GeometryToJson(const Geometry& geometry) {
           {"top_k", std::move(top_k)}};
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -12,13 +12,15 @@
 #include "absl/strings/string_view.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // `path` names the object in messages. INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the
 // wrong kind; the geometry's own rules are Geometry::Create's.
 absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path);
 nlohmann::json GeometryToJson(const Geometry& geometry);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_GEOMETRY_JSON_H_

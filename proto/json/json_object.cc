@@ -5,7 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 JsonObject::JsonObject(const Json& json, absl::string_view path) : json_(json), path_(path) {
   if (!json.is_object()) Fail("", "is not an object");
 }
@@ -130,4 +131,5 @@ std::string DumpJson(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

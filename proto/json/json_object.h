@@ -14,7 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Each Read… stores a field that is there and of the right kind and range, and leaves its target alone otherwise. The
 // first thing that is wrong is kept: ask status() after the last Read…. Not thread-safe. Keeps a reference to `json`.
@@ -84,6 +85,7 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_vi
 // One line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const nlohmann::json& json);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_JSON_OBJECT_H_

@@ -1,6 +1,7 @@
 #include "proto/json/model_config_json.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using nlohmann::json;
@@ -59,4 +60,5 @@ json ModelRoutingToJson(const ModelRouting& routing) {
           {"sources", routing.sources}};
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -11,10 +11,12 @@
 
 #include "routing_replay/wire/model_config.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 nlohmann::json ModelRoutingToJson(const ModelRouting& routing);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_MODEL_CONFIG_JSON_H_

@@ -11,7 +11,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using nlohmann::json;
@@ -71,4 +72,5 @@ absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::strin
   return form;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -9,7 +9,8 @@
 #include "absl/strings/string_view.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Who writes the object, and so which fields must be there and what dtypes there are.
 enum class ObjectDialect : uint8_t {
@@ -31,6 +32,7 @@ struct ObjectForm {
 // rest.
 absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::string_view text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_OBJECT_FORM_H_

@@ -6,7 +6,8 @@
 
 #include "absl/strings/match.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 std::string QuoteNonFinite(absl::string_view text) {
   constexpr std::pair<absl::string_view, const char*> kWords[] = {
@@ -34,4 +35,5 @@ std::string QuoteNonFinite(absl::string_view text) {
   return quoted;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

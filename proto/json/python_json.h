@@ -6,11 +6,13 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // The text with these words as strings: "nan", "inf", "-inf". Text without them is as it was.
 std::string QuoteNonFinite(absl::string_view text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_PYTHON_JSON_H_

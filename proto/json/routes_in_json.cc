@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using Indexer = simdjson::internal::dom_parser_implementation;
@@ -168,4 +169,5 @@ absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body
   return walker.take();
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

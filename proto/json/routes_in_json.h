@@ -10,7 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A text of the body.
 struct RouteText {
@@ -27,6 +28,7 @@ struct RouteText {
 // are checked, not numbers and words. Thread-safe.
 absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_ROUTES_IN_JSON_H_

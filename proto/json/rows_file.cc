@@ -16,7 +16,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using nlohmann::json;
@@ -182,4 +183,5 @@ absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, ab
   return Invalid(Reason::kRowCount, "index.seq_lens", absl::StrCat("do not add up to the file's ", rows, " rows"));
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

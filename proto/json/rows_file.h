@@ -12,7 +12,8 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // One tensor of a safetensors file.
 struct SafeTensor {
@@ -44,6 +45,7 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
 // sequences must cover. INVALID_ARGUMENT (kField, kRowCount; field "index…"), NOT_FOUND if the index lacks the stem.
 absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_ROWS_FILE_H_

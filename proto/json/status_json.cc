@@ -2,7 +2,8 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 void Set(nlohmann::json& json, const char* key, const std::string& value) {
@@ -43,4 +44,5 @@ nlohmann::json StatusToJson(const absl::Status& status) {
   return json;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

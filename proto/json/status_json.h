@@ -14,12 +14,14 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 nlohmann::json StatusToJson(const absl::Status& status);
 // [[begin, end], …]
 nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_STATUS_JSON_H_

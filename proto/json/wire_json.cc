@@ -5,7 +5,8 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr std::array<std::pair<const char*, DType>, 6> kDTypes = {{{"U8", DType::kU8},
@@ -118,4 +119,5 @@ absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text) {
   return tensor;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

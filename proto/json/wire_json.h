@@ -14,7 +14,8 @@
 #include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // All of them: INVALID_ARGUMENT (kField) naming the field that is of the wrong kind. An absent field changes nothing.
 
@@ -43,6 +44,7 @@ struct TakenTensor {
 // As above, and "take": [begin, end], "ids_and_weights": false.
 absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_JSON_WIRE_JSON_H_

@@ -1,6 +1,7 @@
 #include "proto/transport/byte_buffer.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 absl::StatusOr<ReceivedBytes> ReceivedBytes::From(grpc::ByteBuffer& buffer) {
   ReceivedBytes received;
@@ -34,4 +35,5 @@ grpc::ByteBuffer ByteBufferBuilder::Build() {
   return buffer;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -14,7 +14,8 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/byte_chain.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A received message: keeps gRPC's slices alive as long as it lives. Move-only.
 class ReceivedBytes {
@@ -43,6 +44,7 @@ class ByteBufferBuilder {
   std::vector<grpc::Slice> slices_;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_TRANSPORT_BYTE_BUFFER_H_

@@ -2,7 +2,8 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
@@ -16,4 +17,5 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
                          status.error_details());
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 inline void* QueueTag(intptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
 }
 inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(queue_tag); }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_TRANSPORT_QUEUE_TAG_H_

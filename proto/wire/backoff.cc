@@ -4,7 +4,8 @@
 #include <random>
 #include <utility>
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 std::function<double()> SeededRandom() {
@@ -29,4 +30,5 @@ Clock::Duration Backoff::Next() {
   return wait;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -6,7 +6,8 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Exponential with jitter. Not thread-safe; copies are independent.
 class Backoff {
@@ -33,6 +34,7 @@ class Backoff {
   Clock::Duration nominal_;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BACKOFF_H_

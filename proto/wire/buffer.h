@@ -10,7 +10,8 @@
 
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Move-only, fixed-size, uninitialised at first, empty once moved from. 64-byte alignment is what SIMD loads and
 // cudaMemcpyAsync like best; bytes inside a gRPC slice lie anywhere.
@@ -46,6 +47,7 @@ class Buffer {
   size_t size_ = 0;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BUFFER_H_

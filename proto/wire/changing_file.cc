@@ -10,7 +10,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
@@ -66,4 +67,5 @@ absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   return std::optional<std::string>(*std::move(text));
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -11,7 +11,8 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Not thread-safe. A look costs one stat of the file.
 class ChangingFile {
@@ -41,6 +42,7 @@ class ChangingFile {
   std::optional<Stamp> seen_;  // Nothing: look for sure.
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_CHANGING_FILE_H_

@@ -6,7 +6,8 @@
 #include <atomic>
 #include <chrono>
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Thread-safe.
 class Clock {
@@ -55,6 +56,7 @@ class ManualClock final : public Clock {
   std::atomic<Duration::rep> ticks_{std::chrono::duration_cast<Duration>(std::chrono::hours(1)).count()};
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_CLOCK_H_

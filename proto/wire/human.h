@@ -8,7 +8,8 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // "1023 B", "12.3 MiB", "300 GiB"
 std::string HumanBytes(double bytes);
@@ -28,6 +29,7 @@ std::string HumanDuration(std::chrono::milliseconds duration);
 // RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".
 std::string Timestamp(std::chrono::system_clock::time_point time);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_HUMAN_H_

@@ -6,7 +6,8 @@
 
 #include "absl/strings/match.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 bool IsLoopbackHost(absl::string_view host) {
@@ -29,4 +30,5 @@ bool IsLocalAddress(absl::string_view address) {
   return IsLoopbackHost(host);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

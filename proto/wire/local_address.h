@@ -4,12 +4,14 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // True for "unix:PATH", and for "host:port" or "[v6]:port" with a loopback address (127.0.0.0/8, ::1) or the name
 // "localhost". Other names count as elsewhere: nothing is resolved.
 bool IsLocalAddress(absl::string_view address);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_LOCAL_ADDRESS_H_

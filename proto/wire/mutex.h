@@ -12,7 +12,8 @@
 
 #include "absl/base/thread_annotations.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 class ABSL_LOCKABLE Mutex {
  public:
@@ -56,6 +57,7 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MUTEX_H_

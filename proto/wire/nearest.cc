@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // Letters to put in, take out or exchange on the way from one to the other.
@@ -45,4 +46,5 @@ std::string ThereIsNo(absl::string_view kind, absl::string_view word, const std:
                       near.empty() ? "" : absl::StrCat("; did you mean ", absl::StrJoin(near, " or "), "?"));
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

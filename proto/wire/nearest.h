@@ -7,7 +7,8 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Those of `words` that are nearest to `word`, in their order: one letter differs, or a third of its letters; none
 // where all differ more.
@@ -16,6 +17,7 @@ std::vector<std::string> Nearest(absl::string_view word, const std::vector<std::
 // "there is no KIND 'word'; did you mean a or b?"
 std::string ThereIsNo(absl::string_view kind, absl::string_view word, const std::vector<std::string>& words);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_NEAREST_H_

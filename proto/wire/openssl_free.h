@@ -2,7 +2,8 @@
 #ifndef PROTO_WIRE_OPENSSL_FREE_H_
 #define PROTO_WIRE_OPENSSL_FREE_H_
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // std::unique_ptr<X509, OpenSslFree<X509_free>>
 template <auto free_function>
@@ -13,6 +14,7 @@ struct OpenSslFree {
   }
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_OPENSSL_FREE_H_

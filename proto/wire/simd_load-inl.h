@@ -12,7 +12,8 @@
 #include <cstring>
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace HWY_NAMESPACE {
 
 // As many T as the vector has, from an address of any alignment. As bytes: a copy into lanes becomes narrower stores,
@@ -30,7 +31,8 @@ hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 HWY_AFTER_NAMESPACE();
 
 #endif  // PROTO_WIRE_SIMD_LOAD_INL_H_

@@ -10,7 +10,8 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -52,11 +53,13 @@ void GatherFields(uint64_t* words, size_t count, int width, int id_bits) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 HWY_EXPORT(SpreadFields);
@@ -155,5 +158,6 @@ void UnpackIds(absl::Span<const uint8_t> packed, int bit_offset, int width, int6
   }
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 #endif  // HWY_ONCE

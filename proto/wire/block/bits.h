@@ -6,7 +6,8 @@
 
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Copies `bits` bits from bit `from_bit` of `from` to bit `to_bit` of `to`; the other bits of `to` stay. Both must be
 // long enough and must not overlap.
@@ -19,6 +20,7 @@ void PackIds(const uint8_t* ids, int id_bytes, int width, int64_t count, uint8_t
 // The inverse, from bit `bit_offset` (0 … 7) of `packed` on.
 void UnpackIds(absl::Span<const uint8_t> packed, int bit_offset, int width, int64_t count, int id_bytes, uint8_t* ids);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BLOCK_BITS_H_

@@ -8,7 +8,8 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status Invalid(Reason reason, absl::string_view what, std::optional<int32_t> layer = {},
@@ -111,4 +112,5 @@ Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec) {
   return out;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

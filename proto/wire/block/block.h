@@ -15,7 +15,8 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A block that somebody else owns. Valid as long as the owner.
 struct BlockView {
@@ -60,6 +61,7 @@ void ComputeCrc(const Geometry& geometry, Block& block);
 // The same rows in another codec, CRCs made anew. PACKED that would not be smaller than RAW comes back as RAW.
 Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BLOCK_BLOCK_H_

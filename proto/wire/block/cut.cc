@@ -7,7 +7,8 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal) {
   if (Crc32c(block.plane(geometry, ordinal)) == block.plane_crc32c[ordinal]) return absl::OkStatus();
@@ -57,4 +58,5 @@ void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t
   PackIds(ids.data(), layer.id_bytes(), geometry.id_bits(ordinal, codec), rows * layer.top_k, plane.data());
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -9,7 +9,8 @@
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // DATA_LOSS naming the layer if the plane's bytes do not fit its stored CRC32C.
 absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal);
@@ -32,6 +33,7 @@ void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t b
 void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t rows, absl::Span<const uint8_t> ids,
                  absl::Span<uint8_t> plane);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BLOCK_CUT_H_

@@ -19,7 +19,8 @@
 
 #ifndef PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
 #define PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of so many.
 
@@ -37,11 +38,13 @@ struct RowsSeen {
 // Whether rows of so many bytes lie in groups without crossing them: 2, 4, 8 or 16.
 constexpr bool FitsGroups(size_t row_bytes) { return kGroupBytes % row_bytes == 0; }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 #endif  // PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -152,11 +155,13 @@ bool HasDuplicateU16(const uint16_t* ids, size_t count, size_t k, const uint16_t
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 HWY_EXPORT(MaxIdU8);
@@ -275,5 +280,6 @@ std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const u
                                : Find<uint16_t>(layer, ids, rows, duplicates);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 #endif  // HWY_ONCE

@@ -8,7 +8,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct IdFault {
   enum class Kind { kRange, kDuplicate };
@@ -23,6 +24,7 @@ struct IdFault {
 std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
                                    bool duplicates);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BLOCK_ID_CHECK_H_

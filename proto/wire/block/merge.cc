@@ -6,7 +6,8 @@
 #include "proto/wire/block/bits.h"
 #include "proto/wire/block/cut.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // Appends the part's rows of one layer at bit `to_bit` of `to`, in `codec`.
@@ -82,4 +83,5 @@ int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const B
   return std::count(differs.begin(), differs.end(), true);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -8,7 +8,8 @@
 #include "absl/types/span.h"
 #include "proto/wire/block/block.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // One block of codec `codec` (or RAW where PACKED does not shrink it) from parts whose rows follow each other without a
 // gap inside one window. Every part's planes are verified against their CRC first: DATA_LOSS naming row and layer.
@@ -19,6 +20,7 @@ absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows
 // differ. Ids are compared, not bytes.
 int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_BLOCK_MERGE_H_

@@ -5,7 +5,8 @@
 #include "proto/wire/message/message_reader.h"
 #include "proto/wire/message/payload_split.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr int kPayloadField = 15;
@@ -368,4 +369,5 @@ std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes) {
   return refused;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -18,7 +18,8 @@
 #include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct PrefixReference {
   std::string sample;
@@ -110,6 +111,7 @@ absl::StatusOr<AppendAck> ParseAppendAck(const ByteChain& bytes);
 std::string EncodeAppendResponse(const AppendResponse& response);
 absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_

@@ -2,7 +2,8 @@
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/message_reader.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 std::string EncodeCredit(const Credit& credit) {
@@ -126,4 +127,5 @@ absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes) {
   return response;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

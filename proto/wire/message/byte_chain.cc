@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 ByteChain ByteChain::Sub(size_t offset, size_t size) const {
   ByteChain out;
@@ -58,4 +59,5 @@ void ChainCursor::CopyTo(absl::Span<uint8_t> out) {
   });
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -10,7 +10,8 @@
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A sequence of spans read as one. Owns nothing. Copyable.
 class ByteChain {
@@ -78,6 +79,7 @@ class ChainCursor {
   size_t in_span_ = 0;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_

@@ -2,7 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 std::string FieldPath::ToString() const {
   std::string out = parent == nullptr ? "" : parent->ToString();
@@ -115,4 +116,5 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

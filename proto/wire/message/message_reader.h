@@ -17,7 +17,8 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMaxTokens = kMaxRows + 1;
@@ -122,6 +123,7 @@ T MessageReader::Checked(const char* name, T value) {
   return value;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_MESSAGE_READER_H_

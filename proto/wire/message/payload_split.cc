@@ -5,7 +5,8 @@
 
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 std::optional<uint64_t> ReadVarint(ChainCursor& cursor) {
@@ -73,4 +74,5 @@ absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_fi
   return split;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -7,7 +7,8 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/message/byte_chain.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct SplitMessage {
   std::string header;  // Every field but the payload, as it stood on the wire.
@@ -19,6 +20,7 @@ struct SplitMessage {
 // malformed.
 absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_field);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_PAYLOAD_SPLIT_H_

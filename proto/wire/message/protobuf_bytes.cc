@@ -1,6 +1,7 @@
 #include "proto/wire/message/protobuf_bytes.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 void ProtobufWriter::RawVarint(uint64_t value) {
   for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
@@ -103,4 +104,5 @@ absl::string_view ProtobufReader::bytes() {
   return ok_ ? view_ : absl::string_view();
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

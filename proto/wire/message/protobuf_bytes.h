@@ -10,7 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Appends fields to a string. Scalar fields of value 0 and empty strings are left out, as proto3 does; the Always forms
 // write them (optional fields, elements of repeated ones).
@@ -117,6 +118,7 @@ void ProtobufReader::RepeatedVarint(Add add) {
   }
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_PROTOBUF_BYTES_H_

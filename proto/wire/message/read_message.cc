@@ -6,7 +6,8 @@
 #include "proto/wire/message/message_reader.h"
 #include "proto/wire/message/payload_split.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr int kPayloadField = 15;
@@ -391,4 +392,5 @@ absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
   return response;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

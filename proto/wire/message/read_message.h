@@ -13,7 +13,8 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A run of layers x a run of rows inside one block; read.proto, Piece. Its bytes are part of the message's payload.
 struct Piece {
@@ -50,6 +51,7 @@ std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Spa
 // INVALID_ARGUMENT if malformed, or if the pieces' bytes do not add up to the payload.
 absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MESSAGE_READ_MESSAGE_H_

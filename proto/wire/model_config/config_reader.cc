@@ -7,7 +7,8 @@
 #include "proto/wire/model_config/invalid_config.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 std::string Listed(Keys keys) {
   std::string list;
@@ -138,4 +139,5 @@ std::optional<std::vector<int64_t>> ConfigReader::IntOrInts(const char* fact, Ke
   return std::vector<int64_t>{*number};
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -13,7 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Names of one fact.
 using Keys = absl::Span<const char* const>;
@@ -61,6 +62,7 @@ class ConfigReader {
   absl::Status status_;
 };
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_CONFIG_READER_H_

@@ -6,7 +6,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 using enum LayerPattern;
@@ -212,4 +213,5 @@ const RouterFacts& UnknownRouter() {
   return kUnknown;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -10,7 +10,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/model_config.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // How a type tells which layers are MoE layers where no mlp_layer_types does.
 enum class LayerPattern : uint8_t {
@@ -72,6 +73,7 @@ const Family* FindFamily(absl::string_view model_type);
 // What keys alone tell, for types that are in no family.
 const RouterFacts& UnknownRouter();
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_FAMILIES_H_

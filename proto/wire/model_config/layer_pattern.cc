@@ -11,7 +11,8 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr const char* kFact = "moe_layers";
@@ -308,4 +309,5 @@ LayerPlan PlanLayersByKeys(int64_t mtp_layers, ConfigReader& reader) {
   return *std::move(plan);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

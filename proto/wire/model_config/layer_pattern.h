@@ -10,7 +10,8 @@
 #include "proto/wire/model_config/families.h"
 #include "proto/wire/model_config/moe_layers.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct LayerPlan {
   int64_t num_layers = 0;
@@ -25,6 +26,7 @@ LayerPlan PlanLayers(const Family& family, int64_t mtp_layers, ConfigReader& rea
 // disagree.
 LayerPlan PlanLayersByKeys(int64_t mtp_layers, ConfigReader& reader);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_LAYER_PATTERN_H_

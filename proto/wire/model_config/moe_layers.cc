@@ -6,7 +6,8 @@
 #include "proto/wire/model_config/invalid_config.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr absl::string_view kFrequency = "moe_layer_freq";
@@ -176,4 +177,5 @@ absl::StatusOr<std::vector<bool>> HybridMoeFlags(absl::string_view pattern, absl
   return flags;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

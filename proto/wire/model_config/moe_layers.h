@@ -12,7 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Layer i is a MoE layer if all that is set says so: first <= i <= last, i % step == offset, i not in `dense`, and
 // flags[i] where there are flags.
@@ -44,6 +45,7 @@ absl::StatusOr<MoeLayerFrequency> ParseMoeLayerFrequency(absl::string_view text)
 // that is none.
 absl::StatusOr<std::vector<bool>> HybridMoeFlags(absl::string_view pattern, absl::string_view key);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_MOE_LAYERS_H_

@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 std::optional<RouterScore> ScoreOf(const RouterFacts& facts, ConfigReader& reader) {
@@ -141,4 +142,5 @@ void ReadRouterFacts(const RouterFacts& facts, const Geometry& geometry, ConfigR
   routing.group_limit = GroupLimitOf(facts.group_best, geometry, reader);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

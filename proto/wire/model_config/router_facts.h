@@ -7,12 +7,14 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/model_config.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Sets score_function, renormalized, scaling_factor, group_limit, expert_bias and shared_experts. What is wrong is told
 // by the reader's status().
 void ReadRouterFacts(const RouterFacts& facts, const Geometry& geometry, ConfigReader& reader, ModelRouting& routing);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_MODEL_CONFIG_ROUTER_FACTS_H_

@@ -8,12 +8,14 @@
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // The bytes that `text` stands for. INVALID_ARGUMENT (kEncoding, field "payload") saying where it is malformed.
 
 absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_BASE64_H_

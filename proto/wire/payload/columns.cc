@@ -5,7 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status InvalidColumns(Reason reason, absl::string_view field, absl::string_view what,
@@ -72,4 +73,5 @@ absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const 
   return columns;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

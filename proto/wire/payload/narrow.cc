@@ -12,7 +12,8 @@
 #include "proto/wire/simd_load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -115,11 +116,13 @@ uint64_t Narrow(size_t element_bytes, const uint8_t* from, size_t count, size_t 
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 HWY_EXPORT(Narrow);
 
@@ -177,5 +180,6 @@ int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {
   }
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 #endif  // HWY_ONCE

@@ -6,7 +6,8 @@
 
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Bytes of one element; 0 for kUnspecified and for numbers that are no dtype.
 int32_t DTypeBytes(DType dtype);
@@ -20,6 +21,7 @@ uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_b
 // The element at `index`, sign kept.
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_NARROW_H_

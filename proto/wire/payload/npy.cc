@@ -10,7 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr uint8_t kMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
@@ -156,4 +157,5 @@ std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape) {
   return file + header;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

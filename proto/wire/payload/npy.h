@@ -10,7 +10,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct NpyHeader {
   DType dtype = DType::kUnspecified;
@@ -26,6 +27,7 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);
 // What stands before the elements of such a file: a multiple of 64 bytes. `dtype` is one of the header's.
 std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_NPY_H_

@@ -8,7 +8,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status CheckSpans(absl::Span<const VersionedTokens> spans, int64_t output_tokens) {
@@ -51,4 +52,5 @@ absl::StatusOr<std::vector<WeightSpan>> OutputWeights(absl::Span<const Versioned
   return weights;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -12,7 +12,8 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // Output tokens begin, …, end - 1 of a response were sampled with these weights (vLLM's weight_versions).
 struct VersionedTokens {
@@ -34,6 +35,7 @@ int64_t VersionNumber(absl::string_view text);
 absl::StatusOr<std::vector<WeightSpan>> OutputWeights(absl::Span<const VersionedTokens> spans, int64_t prompt_tokens,
                                                       int64_t output_tokens, int64_t row_start);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_OUTPUT_WEIGHTS_H_

@@ -11,7 +11,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // Base64 text of more bytes than a .npy header may have; whole groups of four.
@@ -65,4 +66,5 @@ absl::StatusOr<int64_t> FlatRows(const TensorDescription& description, int64_t l
                               row_bytes, " bytes each"));
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

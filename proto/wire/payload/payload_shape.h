@@ -9,7 +9,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 struct TensorShape {
   DType dtype = DType::kUnspecified;
@@ -27,6 +28,7 @@ absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, a
 absl::StatusOr<int64_t> FlatRows(const TensorDescription& description, int64_t layers, int64_t top_k,
                                  absl::Span<const uint8_t> payload);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_PAYLOAD_SHAPE_H_

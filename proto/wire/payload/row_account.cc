@@ -7,7 +7,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status CheckCount(const char* field, int64_t count, int64_t limit) {
@@ -56,4 +57,5 @@ absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim) {
   return WrongCount(claim, expected, all);
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -7,7 +7,8 @@
 #include "absl/status/statusor.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // What fewer rows than asked for mean. An engine's rows always end with that of the last but one token.
 enum class ShortRows : uint8_t {
@@ -42,6 +43,7 @@ int64_t SurplusRows(RowRange rows, int64_t num_tokens);
 // "append.rows") for any other number of rows, saying so where it is the one of an engine that ignored start.
 absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_ROW_ACCOUNT_H_

@@ -10,7 +10,8 @@
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // [rows][layers][top_k] little-endian elements in C order, at any alignment. Points into the payload or into the
 // buffers kept beside it.
@@ -39,6 +40,7 @@ absl::Status TakeSlots(RowRange take, TensorView& view);
 // Leaves the first half of the K axis, in memory of its own. INVALID_ARGUMENT (kShape) if the axis is odd.
 absl::Status KeepIds(TensorView& view);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_

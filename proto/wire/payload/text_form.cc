@@ -12,7 +12,8 @@
 #include "proto/wire/payload/narrow.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 constexpr char kMagic[] = "nrlre1";
@@ -113,4 +114,5 @@ absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text) {
   return bytes;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

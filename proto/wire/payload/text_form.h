@@ -12,7 +12,8 @@
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/tensor.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // A payload inside a text.
 struct TextForm {
@@ -37,6 +38,7 @@ absl::Status CheckNarrowestDType(const TensorView& tensor);
 // malformed.
 absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_TEXT_FORM_H_

@@ -5,7 +5,8 @@
 
 #include "proto/wire/payload/tile_words.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 // A cache line of a row holds the ids of several layers: it is read once for all of them. More planes at a time would
@@ -77,4 +78,5 @@ void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const T
   }
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay

@@ -6,7 +6,8 @@
 
 #include "absl/types/span.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 
 // One layer: its ids are `bytes` bytes at `offset` in each row, and go to `plane`, [rows][bytes].
 struct TileColumn {
@@ -18,6 +19,7 @@ struct TileColumn {
 // Copies `count` rows that lie `stride` bytes apart from `rows` on. Planes must not overlap each other or the rows.
 void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns);
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_TILE_H_

@@ -9,7 +9,8 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -82,11 +83,13 @@ void TileSquares(const uint8_t* rows, int64_t stride, int64_t count, uint8_t* co
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 HWY_EXPORT(TileSquares);
@@ -97,5 +100,6 @@ void TileWords(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<ui
   HWY_DYNAMIC_DISPATCH(TileSquares)(rows, stride, count, planes.data(), planes.size());
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
 #endif  // HWY_ONCE

@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::inline wire {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 absl::Status Malformed(Reason reason, absl::string_view field, absl::string_view what) {
@@ -45,4 +46,5 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
   return raw;
 }
 
-}  // namespace routing_replay::inline wire
+}  // namespace wire
+}  // namespace routing_replay
