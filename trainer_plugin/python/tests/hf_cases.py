@@ -144,8 +144,9 @@ class Cases(unittest.TestCase):
 
     @contextlib.contextmanager
     def attached(self, model: Any, rollout: Rollout | None, **options: Any) -> Iterator[Any]:
+        """The last row of a sample is live, as `by_hand` has it."""
         source = None if rollout is None else rollout.source()
-        replay = hf.attach(model, source=source, **options)
+        replay = hf.attach(model, source=source, **({"last_row": "live"} | options))
         try:
             yield replay
         finally:

@@ -7,20 +7,23 @@ import functools
 import sys
 import unittest
 from typing import Any
+from unittest import mock
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import hf_models
     import torch
     import torch.distributed as dist
-    from hf_cases import Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
+    from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
     from hf_r2_cases import RecordCases
+    from host_cuda import NoKernels
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
+    from routing_replay_trainer._device_buffers import DeviceBuffers
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with transformers")
     sys.exit(SKIPPED)
@@ -58,6 +61,44 @@ class TransformersTest(RecordCases):
                 out, loss = loss_of(model, rollout.call)
             loss.backward()
         self.assert_same(model, out, peer, expected)
+
+    @over("packed", "right")
+    def test_the_last_row_of_a_sample(self, model: Any, rollout: Rollout) -> None:
+        """It takes filler, and no layer calls topk, unless padding chooses live or its sample falls back."""
+        with Choices(rollout.forced), torch.no_grad():
+            expected = loss_of(model, rollout.call)[0]
+        calls = []
+
+        def topk(scores: torch.Tensor, k: int, *arguments: Any, **options: Any) -> Any:
+            if (scores.shape[-1], k) == (EXPERTS, TOP_K):
+                calls.append(k)
+            return own(scores, k, *arguments, **options)
+
+        own, pads = torch.topk, 0 if rollout.layout == "packed" else 5
+        for last_row, options, absent, lives in (
+            ("filler", {}, False, pads > 0),
+            ("filler", {"pads": "filler"}, False, False),
+            ("live", {"pads": "filler"}, False, True),
+            ("filler", {"pads": "filler"}, True, True),
+        ):
+            options |= {"missing": "live", "max_fallback_fraction": 1.0, "watch": "off", "last_row": last_row}
+            with self.attached(model, rollout, **options) as replay:
+                samples = [rollout.samples[0], "absent"] if absent else rollout.samples
+                calls.clear()
+                with mock.patch.object(torch, "topk", topk), replay.micro_batch(samples, **rollout.said):
+                    out, loss = loss_of(model, rollout.call)
+                self.assertEqual(len(calls), len(rollout.layers) if lives else 0)
+                loss.backward()
+                replay.end_step()
+                metrics = replay.metrics()
+            torch.testing.assert_close(out[:6], expected[:6], rtol=1e-4, atol=1e-5)  # Nothing before it depends on it.
+            unrecorded = 4 if absent else 2 if last_row == "live" else 0
+            self.assertEqual(metrics["routing_replay/unrecorded_rows"], unrecorded)
+            self.assertEqual(metrics["routing_replay/replayed_rows"], 6 if absent else 9)
+            if absent and not pads:
+                self.assertEqual(metrics["routing_replay/pad_rows"], 1)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "last_row"):
+            hf.attach(model, source=rollout.source(), last_row="first")
 
     @over("right")
     def test_the_base_model_alone(self, model: Any, rollout: Rollout) -> None:
@@ -97,6 +138,25 @@ class TransformersTest(RecordCases):
         hf.attach(model, source=rollout.source()).detach()
 
 
+class NoKernelsTest(NoKernels, Cases):
+    models = hf_models.MODELS
+
+    @over("right", "packed")
+    def test_inference_first(self, model: Any, rollout: Rollout) -> None:
+        """Memory that a pass under inference_mode has made is written to by the passes after it."""
+        peer = copy.deepcopy(model)
+        expected = self.by_hand(peer, rollout)
+        with self.attached(model, rollout) as replay:
+            self.assertIsInstance(replay._buffers, DeviceBuffers)
+            with torch.inference_mode(), replay.micro_batch(rollout.samples, **rollout.said):
+                self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], expected))
+            replay.end_step()
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                out, loss = loss_of(model, rollout.call)
+            loss.backward()
+            self.assert_same(model, out, peer, expected)
+
+
 class ShardedTest(unittest.TestCase):
     """One rank of one, with gloo: what FSDP does to modules, their classes and their hooks."""
 
@@ -113,13 +173,13 @@ class ShardedTest(unittest.TestCase):
             for first in ("attached", "sharded"):
                 with self.subTest(name, first=first):
                     model, peer, rollout = self.start(name)
-                    replay = hf.attach(model, source=rollout.source()) if first == "attached" else None
+                    replay = hf.attach(model, source=rollout.source(), last_row="live") if first == "attached" else None
                     mesh = init_device_mesh("cpu", (1,))
                     for layer in model.model.layers:
                         fully_shard(block_of(layer), mesh=mesh)
                         fully_shard(layer, mesh=mesh)
                     fully_shard(model, mesh=mesh)
-                    replay = replay or hf.attach(model, source=rollout.source())
+                    replay = replay or hf.attach(model, source=rollout.source(), last_row="live")
                     self.check(model, model, peer, rollout, replay)
 
     def test_fsdp(self) -> None:
@@ -127,14 +187,14 @@ class ShardedTest(unittest.TestCase):
             for first in ("attached", "sharded"):
                 with self.subTest(name, first=first):
                     model, peer, rollout = self.start(name)
-                    replay = hf.attach(model, source=rollout.source()) if first == "attached" else None
+                    replay = hf.attach(model, source=rollout.source(), last_row="live") if first == "attached" else None
                     layer = model.model.layers[rollout.layers[-1]]
                     wrapped = {type(layer), type(block_of(layer))}
                     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=wrapped)
                     sharded = FullyShardedDataParallel(
                         model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu")
                     )
-                    replay = replay or hf.attach(sharded, source=rollout.source())
+                    replay = replay or hf.attach(sharded, source=rollout.source(), last_row="live")
                     self.check(sharded, model, peer, rollout, replay)
 
     def start(self, name: str) -> tuple[Any, Any, Rollout]:
@@ -163,8 +223,9 @@ class ShardedTest(unittest.TestCase):
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    """Without `Cases` itself, which has no models."""
-    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (TransformersTest, ShardedTest)))
+    """Without `Cases` itself, which has no models, and which a GPU in name only changes nothing of."""
+    own = map(loader.loadTestsFromTestCase, (TransformersTest, ShardedTest))
+    return unittest.TestSuite([*own, NoKernelsTest("test_inference_first")])
 
 
 if __name__ == "__main__":

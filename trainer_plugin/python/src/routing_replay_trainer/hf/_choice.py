@@ -84,13 +84,15 @@ class Chooser:
         """[N, K]: the ids of the record, and the live choice where a row has none."""
         binding, batch = self._binding, answer.of.batch
         ids = binding.ids(answer, device).long()
-        has_live = batch.unrecorded_rows + batch.live_rows + (batch.pad_rows if self._live_pads else 0) > 0
+        # The plan's own pads: last tokens on filler count as pads, and nothing else may want a choice.
+        live_pads = self._live_pads and batch.plan.row_map["pads"] > 0
+        has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         wants_live = binding.wants_live(answer)
         if has_live or wants_live:
             chosen = live()
         if has_live:
             not_replayed = binding.states(answer, device) != REPLAYED
-            alive = not_replayed if self._live_pads else binding.chooses_live(answer, device)
+            alive = not_replayed if live_pads else binding.chooses_live(answer, device)
             ids = torch.where(alive.unsqueeze(1), chosen, ids)
         if wants_live:
             binding.seen(answer, chosen)

@@ -36,6 +36,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _PADS = ("live", "filler")
+_LAST_ROWS = ("filler", "live")
 _OF_PASSES = ("forward_only", "record")  # Arguments that say nothing of rows.
 _SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
 
@@ -48,6 +49,7 @@ def attach(
     mode: Mode = "R3",
     missing: Missing = "strict",
     pads: Literal["live", "filler"] = "live",
+    last_row: Literal["filler", "live"] = "filler",
     ranks: Mapping[str, int] | None = None,
     cp_size: int = 1,
     ep_size: int = 1,
@@ -73,8 +75,8 @@ def attach(
         `missing` and max_fallback_fraction say; "disabled" touches nothing
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
-    pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
-        without a recorded route, as the last one of every sample, always choose live
+    pads: rows of padding choose live, as without replay, or take filler spread over experts
+    last_row: as `megatron.attach` has it; where padding of the micro-batch chooses live, last tokens do as well
     ranks: {"cp"} of this process where sequences are cut, and
     cp_size: over how many, in contiguous pieces (Ulysses and the like)
     ep_size: size of the expert-parallel group, which filler is spread over
@@ -100,8 +102,9 @@ def attach(
         on_policy=on_policy,
         writer=writer,
     )
-    if pads not in _PADS:
-        raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
+    for name, said, known in (("pads", pads, _PADS), ("last_row", last_row, _LAST_ROWS)):
+        if said not in known:
+            raise invalid(name, f"{said!r} is none of {', '.join(known)}")
     _options.check_agreement(mode, missing, agree, integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
@@ -111,7 +114,7 @@ def attach(
         binds = mode == "R3"
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
     placed = _Placed(dict(ranks or {}), cp_size, ep_size)
-    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract, writer)
+    return Replay(model, config, steps, mode, missing, (pads, last_row), placed, watched, contract, writer)
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Replay(Attached):
         steps: Steps | None,
         mode: Mode,
         missing: Missing,
-        pads: str,
+        filler: tuple[str, str],
         placed: _Placed,
         watch: Watch,
         contract: Contract,
@@ -151,7 +154,8 @@ class Replay(Attached):
     ) -> None:
         self._steps = steps
         self._mode = mode
-        self._live_pads = pads == "live"
+        pads, last_row = filler
+        self._live_pads, self._last_row_filler = pads == "live", last_row == "filler"
         self._placed = placed
         self._plans = Plans(lambda _, said: Plan(**self._plan_arguments(said)))
         self._targets = ReplayTargets()
@@ -333,7 +337,7 @@ class Replay(Attached):
     def _plan_arguments(self, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "geometry": self._geometry,
-            "micro_batch": micro_batch,
+            "micro_batch": {"last_row_filler": self._last_row_filler} | dict(micro_batch),
             "rank": self._placed.ranks,
             "ep_size": self._placed.ep_size,
         }
