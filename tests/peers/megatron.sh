@@ -1,79 +1,64 @@
 #!/usr/bin/env bash
-# The torch operators and the Megatron face beside Megatron-Core's own objects, on the CPU: their tests, and the golden
-# files that describe RouterReplay and TopKRouter.
+# Megatron-Core itself on the CPU: its GPTModel and MoELayer under its own schedules, in one process and on four and
+# eight ranks over gloo, with the README's recipe; the torch operators and the face beside its routers; and the golden
+# files that describe RouterReplay and TopKRouter. With an older version the operators and the face alone.
 #
-#   tests/peers/megatron.sh [--python PYTHON] [--build DIR]
+#   tests/peers/megatron.sh [--build DIR]
 #
-#   --python PYTHON  an interpreter that has megatron-core (default: the environment's RR_MEGATRON_PYTHON, else one of
-#                    a virtual environment of its own under build/peers, which is made once and takes several GB:
-#                    megatron-core 0.19.2 with Python 3.12 or later, else 0.16.1). Where neither Python nor packages are
-#                    to be had there is nothing to do: exit status 77
-#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --build DIR  a built release tree (default: build/release, built where needed)
+#
+# Ten minutes on two cores. The environments under build/peers are made once: torch (5.4 GB), and 0.1 GB for each
+# version. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
 
-usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/megatron.sh; }
+newest=0.19.2 older=0.16.1
 
-python=${RR_MEGATRON_PYTHON:-} build=''
+build=
 while [ $# -gt 0 ]; do
   case $1 in
-    --python | --build)
+    --build)
       [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      printf -v "${1#--}" %s "$2"
+      build=$2
       shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/megatron.sh; exit 0 ;;
+    *) echo "unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
 
-# environment: makes one with the newest megatron-core that a Python of this machine can have, and names its interpreter.
 environment() {
-  local candidate version
-  for candidate in python3.12 python3.13 python3.11 python3.10; do
-    "$candidate" -c '' 2>/dev/null || continue
-    version=0.19.2
-    [[ $candidate == python3.1[01] ]] && version=0.16.1
-    local venv=$PWD/build/peers/megatron-core-$version
-    if [ ! -e "$venv/complete" ]; then
-      "$candidate" -m venv --clear "$venv" >&2
-      "$venv/bin/pip" install --quiet "megatron-core==$version" 'torch>=2.6' 'numpy>=1.25' >&2 || return 1
-      touch "$venv/complete"
-    fi
-    echo "$venv/bin/python"
-    return
-  done
-  return 1
+  peer_torch >/dev/null &&
+    peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
 }
 
-if [ -z "$python" ] && ! python=$(environment); then
-  echo "skipped: no Python that can have megatron-core, or no packages; name one with --python or RR_MEGATRON_PYTHON"
-  exit 77
-fi
-if [ -z "$build" ]; then
-  build=build/release
-  cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing_replay_trainer_capi golden_runner
-fi
-build=$(realpath "$build")
-
-export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
-export ROUTING_REPLAY_LIBRARY_DIR=$build/lib RR_GOLDEN_PYTHON=$python
+build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server golden_runner)
+export PYTHONPATH=$PWD/trainer_plugin/python/src:$PWD/client/python/src:$PWD/tests/peers:$PWD/trainer_plugin/python/tests
+export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
+export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
-for test in \
-  collective \
-  device \
-  ops \
-  megatron_faults_peer \
-  megatron_gpu_peer \
-  megatron_peer \
-  megatron_schedule_peer \
-  megatron_watch_peer \
-  golden_megatron; do
-  echo "== $test"
-  "$python" trainer_plugin/python/tests/${test}_test.py || status=1
-done
+
+# run VERSION PYTHON TEST...: files of tests, by their paths without _test.py.
+run() {
+  local version=$1 python=$2 test failed=''
+  shift 2
+  for test in "$@"; do
+    echo "== Megatron-Core $version: ${test##*/}"
+    "$python" "${test}_test.py" || failed=yes
+  done
+  [ -z "$failed" ] || { status=1; return 0; }
+  "$python" tests/peers/common/support.py Megatron-Core "$version" 'routers, faces'
+}
+
+units=trainer_plugin/python/tests
+faces=("$units"/{collective,device,ops,megatron_faults_peer,megatron_gpu_peer,megatron_peer,megatron_watch_peer})
+python=$(environment $older) || { echo "skipped: no packages for Megatron-Core"; exit 77; }
+run $older "$python" "${faces[@]}"
+python=$(environment $newest)
+export RR_GOLDEN_PYTHON=$python
+run $newest "$python" "${faces[@]}" $units/golden_megatron tests/peers/megatron/{gpt,gpt_ranks,recipe}
 echo "== golden files"
 "$build/bin/golden_runner" || status=1
 exit $status

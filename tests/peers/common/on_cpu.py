@@ -90,8 +90,14 @@ def install() -> None:
 
 
 def install_megatron() -> None:
-    """`install`, and Megatron-Core's own way of setting the random state of a device."""
+    """`install`, and two functions of Megatron-Core: how it sets the random state of a device, and how its dispatcher
+    reads counts (as arrays from a device, but as the tensors that they are from the CPU, which gloo does not take)."""
     install()
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def read(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    token_dispatcher.maybe_move_tensor_to_cpu = read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 import unittest
 import warnings
@@ -51,7 +50,6 @@ class OneRank:
         return 0
 
 
-ROUTERS_KNOW_MTP = "is_mtp_layer" in inspect.signature(TopKRouter.__init__).parameters  # Not those of 0.16.
 GROUPS = types.SimpleNamespace(tp=OneRank(), cp=OneRank(), tp_cp=OneRank(), tp_dp_cp=OneRank())
 
 
@@ -63,12 +61,12 @@ class CpuRouter(TopKRouter):
 
 
 class MoeLayer(nn.Module):
-    def __init__(self, config: TransformerConfig, number: int, *, is_mtp: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, number: int) -> None:
         super().__init__()
         self.layer_number = number
         self.checkpointed = "moe" in (config.recompute_modules or ())
         self.mlp = nn.Module()
-        self.mlp.router = CpuRouter(config, GROUPS, **({"is_mtp_layer": is_mtp} if ROUTERS_KNOW_MTP else {}))
+        self.mlp.router = CpuRouter(config, GROUPS)
         self.mlp.router.set_layer_number(number)
         self.experts = nn.Parameter(torch.randn(config.num_moe_experts, HIDDEN, HIDDEN) * 0.2)
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # (probs, map) of every router call.
@@ -95,17 +93,10 @@ class DenseLayer(nn.Module):
         return hidden + self.linear(hidden)
 
 
-class MtpLayer(nn.Module):
-    def __init__(self, config: TransformerConfig, number: int) -> None:
-        super().__init__()
-        self.layer_number = number
-        self.mtp_model_layer = MoeLayer(config, number, is_mtp=True)
-
-
 class Model(nn.Module):
-    """A chunk with the layers of these numbers; those that are dense, and MTP layers, as the configuration says."""
+    """A chunk with the layers of these numbers; those that are dense as the configuration says."""
 
-    def __init__(self, config: TransformerConfig, numbers: list[int], *, mtp: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, numbers: list[int]) -> None:
         super().__init__()
         self.config = config
         pattern = config.moe_layer_freq
@@ -114,22 +105,14 @@ class Model(nn.Module):
         self.decoder.layers = nn.ModuleList(
             MoeLayer(config, number) if pattern[number - 1] else DenseLayer(number) for number in numbers
         )
-        if mtp:
-            self.mtp = nn.Module()
-            self.mtp.layers = nn.ModuleList([MtpLayer(config, 1)])
 
     def set_input_tensor(self, tensor: Any) -> None:
         pass
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.config.recompute_granularity == "full" and self.training:
-            hidden = megatron_random.checkpoint(self._layers, False, hidden)
-        else:
-            hidden = self._layers(hidden)
-        if hasattr(self, "mtp"):
-            for layer in self.mtp.layers:
-                hidden = layer.mtp_model_layer(hidden)
-        return hidden
+            return megatron_random.checkpoint(self._layers, False, hidden)
+        return self._layers(hidden)
 
     def _layers(self, hidden: torch.Tensor) -> torch.Tensor:
         for layer in self.decoder.layers:

@@ -1,4 +1,4 @@
-"""Replay in Megatron-Core's real routers: the same probabilities, maps and gradients as the peer told by hand."""
+"""Replay in Megatron-Core's real routers: what stands beside a step of its whole models (tests/peers/megatron)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import megatron_models as models
     import torch
-    from megatron.core import __version__ as megatron_version
     from megatron.core.pipeline_parallel.schedules import set_current_microbatch
     from megatron_case import MegatronCase, Staged
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, PIPELINE, CountingSource, Rollout, by_hand
@@ -31,55 +30,12 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 
-# sqrtsoftplus is of 0.18 and later.
-OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 # What the host waits for a device in.
 READS = ("cpu", "item", "tolist", "__index__", "__bool__", "__int__")
-SCORE_FUNCTIONS = ("softmax", "sigmoid") if OLDER else ("softmax", "sigmoid", "sqrtsoftplus")
 
 
 class MegatronTest(MegatronCase):
     by_topk = ("native",)  # Where rows that are live choose by torch.topk.
-
-    def test_fused(self) -> None:
-        """Our operator in place of the peer's function: the same map; probabilities and gradients within rounding."""
-        for scores in SCORE_FUNCTIONS:
-            with self.subTest(scores):
-                options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
-                config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
-                chunks = self.chunks(config)
-                peers = copy.deepcopy(chunks)
-                for peer in peers:
-                    peer.eval()
-                rollout = Rollout(config, 1)
-                replay = self.attach(chunks, config, rollout.source, inject="fused")
-                outputs = self.step(replay, rollout, chunks)
-                for (index, chunk), output in outputs.items():
-                    hidden = self.hidden(index).requires_grad_()
-                    expected = by_hand(peers[chunk], rollout, index, hidden)
-                    expected.square().sum().backward()
-                    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
-                for chunk, peer in zip(chunks, peers, strict=True):
-                    for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
-                        difference = (ours.grad - theirs.grad).abs().max().item()
-                        self.assertLessEqual(difference, 1e-5 * theirs.grad.abs().max().item(), name)
-                    for layer, moe in models.moe_layers(chunk).items():
-                        maps = [routing_map for _, routing_map in moe.seen]
-                        for _, routing_map in models.moe_layers(peer)[layer].seen:
-                            self.assertEqual(sum(torch.equal(routing_map, ours) for ours in maps), 2)
-                layers = sum(len(models.moe_layers(chunk)) for chunk in chunks)
-                called = replay._tally._calls
-                called.add(counters := torch.tensor(list(called.read().values())))
-                # Each row of a layer once, although it is routed again in recompute.
-                rows = layers * sum(sum(lengths) for lengths in LENGTHS)
-                self.assertEqual(int(counters[:3].sum()), rows)
-                self.assertEqual(replay.metrics()["routing_replay/clamped_ids"], 0)
-                # A copy routes live, and so does the model that is let go.
-                copied = copy.deepcopy(chunks[0])
-                replay.detach()
-                live = chunks[0](self.hidden(0))
-                self.assertTrue(torch.equal(copied(self.hidden(0)), live))
-                self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
 
     def test_fused_needs_no_router_replay(self) -> None:
         config = models.make_config(moe_enable_routing_replay=False)
@@ -92,35 +48,6 @@ class MegatronTest(MegatronCase):
         ids, recorded = rollout.ids(0, 0)
         used = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
-
-    def test_interleaved_with_recompute(self) -> None:
-        for options in (
-            {},
-            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
-        ):
-            for scores in SCORE_FUNCTIONS:
-                with self.subTest(scores=scores, **options):
-                    config = self.config(moe_router_score_function=scores, **options)
-                    chunks = self.chunks(config)
-                    peers = copy.deepcopy(chunks)
-                    for peer in peers:
-                        peer.eval()
-                    rollout = Rollout(config, 1)
-                    replay = self.attach(chunks, config, rollout.source)
-                    self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
-                    self.assertEqual(replay.kept, 0)
-                    replay.end_step()
-                    for chunk, peer in zip(chunks, peers, strict=True):
-                        for layer, moe in models.moe_layers(chunk).items():
-                            forward = 2 if options else 1
-                            self.assertEqual(len(moe.seen), forward * MICRO_BATCHES)
-                            self.assertFalse(moe.mlp.router.router_replay.replay_backward_list)
-                            self.assertIsNone(moe.mlp.router.router_replay.target_topk_idx)
-                            theirs = models.moe_layers(peer)[layer].seen
-                            for probs, routing_map in theirs:
-                                same = [torch.equal(probs, p) and torch.equal(routing_map, m) for p, m in moe.seen]
-                                self.assertEqual(sum(same), forward)
 
     def test_other_models_stay_live(self) -> None:
         config = self.config()
@@ -144,22 +71,6 @@ class MegatronTest(MegatronCase):
         with replay.micro_batch(rollout.samples(1), packed_seq_params=rollout.packed(1)):
             self.assertTrue(torch.equal(chunks[0](hidden), live))
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
-
-    def test_an_mtp_router_stays_live(self) -> None:
-        config = models.make_config(mtp_num_layers=1)
-        model = models.Model(config, [1, 2, 3, 4], mtp=True)
-        rollout = Rollout(config, 3)
-        replay = self.attach([model], config, rollout.source)
-        with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0):
-            output = model(self.hidden(0).requires_grad_())
-        output.sum().backward()
-        router = model.mtp.layers[0].mtp_model_layer
-        ids, recorded = rollout.ids(0, 0)
-        mtp_ids = router.seen[0][1].nonzero()[:, 1].view(len(ids), -1)
-        first = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
-        self.assertEqual(first[recorded].tolist(), ids[recorded].sort(1).values.tolist())
-        self.assertNotEqual(mtp_ids[recorded].tolist(), first[recorded].tolist())
-        self.assertNotIn("get_replay_topk", vars(router.mlp.router.router_replay))
 
     def test_forward_only_passes_leave_nothing(self) -> None:
         config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
@@ -187,52 +98,6 @@ class MegatronTest(MegatronCase):
             self.step(replay, rollout, chunks)
         self.assertEqual(replay.buffer_bytes, held)
         self.assertEqual(replay.kept, 0)
-
-    def test_r2_replays_what_a_rank_recorded(self) -> None:
-        """After the weights have changed, the training pass takes the experts of the forward-only pass."""
-        for inject in ("native", "fused"):
-            with self.subTest(inject):
-                config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
-                chunks = self.chunks(config)
-                rollout = Rollout(config, 7)
-                replay = self.attach(chunks, config, None, mode="R2", inject=inject)
-                for index in range(MICRO_BATCHES):
-                    for chunk in chunks:
-                        set_current_microbatch(chunk, index)
-                        tokens = torch.tensor(np.concatenate(rollout.tokens[index]))
-                        packed = rollout.packed(index)
-                        with (
-                            torch.no_grad(),
-                            replay.micro_batch(rollout.samples(index), tokens=tokens, packed_seq_params=packed),
-                        ):
-                            chunk(self.hidden(index))
-                recorded = [{k: [m for _, m in v.seen] for k, v in models.moe_layers(c).items()} for c in chunks]
-                for chunk in chunks:
-                    for layer in models.moe_layers(chunk).values():
-                        layer.seen.clear()
-                        with torch.no_grad():
-                            layer.mlp.router.weight.add_(torch.randn_like(layer.mlp.router.weight))
-                self.step(replay, rollout, chunks)
-                layers = sum(len(models.moe_layers(chunk)) for chunk in chunks)
-                rows = sum(tokens - 1 for own in LENGTHS for tokens in own)
-                held = rows * layers * config.moe_router_topk
-                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], held)
-                differing = 0
-                for chunk, before in zip(chunks, recorded, strict=True):
-                    for number, layer in models.moe_layers(chunk).items():
-                        self.assertEqual(len(layer.seen), 2 * MICRO_BATCHES)
-                        maps = [m for _, m in layer.seen]
-                        for index, expected in enumerate(before[number]):
-                            kept = rollout.ids(index, number)[1]
-                            same = [len(m) == len(expected) and torch.equal(m[kept], expected[kept]) for m in maps]
-                            self.assertGreaterEqual(sum(same), 2)
-                            live = layer.mlp.router.routing(layer.mlp.router.gating(self.hidden(index)))[1]
-                            differing += int((live != expected).any(1).sum())
-                self.assertGreater(differing, 0)
-                replay.release_records()
-                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
-                    self.step(replay, rollout, chunks)
 
     def test_r2_with_documents_that_nobody_has_named(self) -> None:
         """What has a name is recorded, written and replayed; the rest routes live, and not on filler."""
@@ -381,31 +246,6 @@ class MegatronTest(MegatronCase):
             self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
             replay.detach()
 
-    def test_shadow_changes_nothing(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 5)
-        live = copy.deepcopy(chunks)
-        replay = self.attach(chunks, config, rollout.source, mode="shadow")
-        outputs = self.step(replay, rollout, chunks)
-        for (index, chunk), output in outputs.items():
-            self.assertTrue(torch.equal(output, live[chunk](self.hidden(index))))
-        metrics = replay.metrics()
-        layer = models.moe_layers(live[0])[1]
-        common = slots = none = 0
-        for index, (_, routing_map) in enumerate(layer.seen):
-            ids, recorded = rollout.ids(index, 1)
-            hits = routing_map.gather(1, ids).sum(1)[recorded]
-            common, slots, none = (
-                common + hits.sum().item(),
-                slots + ids[recorded].numel(),
-                none + (hits == 0).sum().item(),
-            )
-        self.assertAlmostEqual(metrics["routing_replay/overlap/layer_01"], common / slots)
-        self.assertGreater(metrics["routing_replay/no_overlap_fraction"], 0)
-        self.assertLess(metrics["routing_replay/no_overlap_fraction"], 1)
-        self.assertEqual(metrics["routing_replay/unrecorded_rows"], CHUNKS * sum(map(len, LENGTHS)))
-
     def test_a_step_reads_every_slice_once(self) -> None:
         config = self.config()
         chunks = self.chunks(config)
@@ -473,41 +313,6 @@ class MegatronTest(MegatronCase):
                     chunk(self.hidden(index))
         self.assertEqual(source.samples, CHUNKS * len(samples))
         self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
-
-    def test_a_loss_that_changes_the_output_in_place(self) -> None:
-        """Of an output that is a view, as Megatron's logits of one row are."""
-
-        class Model(models.Model):
-            def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-                return super().forward(hidden).transpose(0, 1).contiguous()
-
-        for options in (
-            {},
-            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
-        ):
-            with self.subTest(**options):
-                config = models.make_config(**options)
-                model = Model(config, [1, 2, 3, 4])
-                peer = copy.deepcopy(model)
-                peer.eval()
-                rollout = Rollout(config, 9)
-                replay = self.attach(model, config, rollout.source)
-                for index in range(2):
-                    with replay.micro_batch(
-                        rollout.samples(index), packed_seq_params=rollout.packed(index), index=index
-                    ):
-                        output = model(self.hidden(index).requires_grad_())
-                    output.div_(0.7)
-                    output.square().sum().backward()
-                    expected = by_hand(peer, rollout, index, self.hidden(index).requires_grad_()).transpose(0, 1)
-                    expected = expected.contiguous().clone().div_(0.7)
-                    self.assertTrue(torch.equal(output, expected))
-                    expected.square().sum().backward()
-                replay.end_step()
-                for (name, ours), theirs in zip(model.named_parameters(), peer.parameters(), strict=True):
-                    difference = (ours.grad - theirs.grad).abs().max().item()
-                    self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
 
     def test_no_forward_step_waits_for_a_device(self) -> None:
         """What is read of tensors that say where sequences are is read before the schedule."""

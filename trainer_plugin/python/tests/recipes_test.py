@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import inspect
 import re
 import sys
@@ -282,33 +281,6 @@ class RecipesTest(unittest.TestCase):
         self.assertLessEqual(calls, methods)
         shown = {name for name in methods if not name.startswith("_")} - {"buffer_bytes", "kept"}
         self.assertEqual(shown - calls, set())
-
-    def test_megatron_lm(self) -> None:
-        recipe = self.recipe("Megatron-LM")
-        replay = recipe["attach"](self.model)
-        batches = []
-        for samples in STEP:
-            ends = np.cumsum([0, *(LENGTHS[name] for name in samples)])
-            packed = types.SimpleNamespace(
-                qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_q_padded=None, total_tokens=None
-            )
-            stream = np.concatenate([tokens_of(name) for name in samples])
-            names = [f"key-{name}" for name in samples]
-            batch = {"samples": names, "all_tokens": stream, "tokens": stream, "position_ids": None}
-            batches.append(batch | {"packed_seq_params": packed})
-
-        step = functools.partial(recipe["forward_step"], replay, "loss")
-        tokens = [tokens_of(name) for name in SAMPLES]
-        said = {"data_iterator": iter(batches), "model": self.model, "num_microbatches": 2, "forward_only": False}
-        losses, metrics = recipe["train_step"](replay, step, self.names, tokens, 17, **said)
-        self.assertEqual([loss for _, loss in losses], ["loss", "loss"])
-        self.assertIn("routing_replay/replayed_fraction", metrics)
-        self.assertEqual((replay.begun, replay.reduced), (self.names, [None]))
-        self.assert_replayed(replay)
-        said["data_iterator"] = iter([])
-        with self.assertRaises(StopIteration):
-            recipe["train_step"](replay, step, self.names, tokens, 17, **said)
-        self.assertEqual(replay.log[-2:], ["begin", "abandoned"])
 
     def attach_of_megatron(self) -> Any:
         return self.recipe("Megatron-LM")["attach"]

@@ -1,0 +1,211 @@
+"""Megatron-Core's own GPTModel and MoELayer under its own forward_backward_func, in one process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import gpt
+import routing_replay_trainer as trainer
+import steps
+import torch
+from common.support import passed
+from gpt import Layout
+from megatron.core import __version__ as version
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from routing_replay_trainer import megatron
+
+ONE = Layout()
+DEEPER = {"num_layers": 4, "moe_layer_freq": [0, 1, 1, 1]}
+
+
+def setUpModule() -> None:
+    store = os.path.join(unittest.enterModuleContext(tempfile.TemporaryDirectory()), "store")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    torch.set_num_threads(1)
+
+
+class GptTest(unittest.TestCase):
+    def test_every_call_and_every_gradient(self) -> None:
+        """Two sequences of a micro-batch, each of them a sample, or the first tokens of one: last rows are filler, or
+        have a route as all others."""
+        rows = 0
+        for inject, recompute, scores, cut in itertools.product(
+            ("native", "fused"), gpt.RECOMPUTE, ("softmax", "sigmoid", "sqrtsoftplus"), (False, True)
+        ):
+            with self.subTest(inject=inject, recompute=recompute, scores=scores, cut=cut):
+                options = {"moe_router_score_function": scores, "moe_router_topk_scaling_factor": 2.5}
+                rows += steps.replays(ONE, inject=inject, recompute=recompute, cut=cut, **DEEPER, **options)
+        for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
+            with self.subTest(inject=inject, recompute=recompute, packed=True):
+                rows += steps.replays(ONE, inject=inject, recompute=recompute, packed=True, **DEEPER)
+        for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
+            with self.subTest(inject=inject, recompute=recompute, staged=True):
+                rows += steps.replays(ONE, inject=inject, recompute=recompute, staged=True, **DEEPER)
+        print(f"{rows} rows and layers as recorded")
+        passed("Megatron-Core", version, "GPTModel: native, fused; recompute none, moe, full", steps.CHANGED)
+
+    def test_losses_of_routers(self) -> None:
+        """Gradients of the router's weights are those of Megatron's own replay, and have the losses in them."""
+        for inject, kind in itertools.product(("native", "fused"), ("aux_loss", "seq_aux_loss", "global_aux_loss")):
+            with self.subTest(inject=inject, kind=kind):
+                said = {"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.1}
+                step = steps.Step(ONE, inject=inject, recompute="moe", cut=True, **DEEPER, **said)
+                replay = step.attach()
+                step.run(replay)
+                step.compare(step.as_recorded())
+                step.counted(replay)
+                with_losses = gpt.gradients(step.chunks)
+                _, without = step.by_hand({}, moe_aux_loss_coeff=0.0, moe_z_loss_coeff=None)
+                name = next(name for name in without if "router.weight" in name)
+                self.assertFalse(torch.equal(with_losses[name], without[name]))
+        passed("Megatron-Core", version, "GPTModel with auxiliary losses and z-loss", steps.CHANGED)
+
+    def test_capacity(self) -> None:
+        """Room for all: nothing is different. Less: experts of replayed rows are dropped, as the warning says, and the
+        rest are those of the record; Megatron's own replay drops the same."""
+        room = gpt.EXPERTS / gpt.TOP_K
+        for inject, (factor, pads) in itertools.product(
+            ("native", "fused"), ((room, False), (room, True), (0.5, False), (0.5, True))
+        ):
+            with self.subTest(inject=inject, factor=factor, pads=pads):
+                options = {"moe_expert_capacity_factor": factor, "moe_pad_expert_input_to_capacity": pads}
+                said = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.0}
+                step = steps.Step(ONE, inject=inject, recompute="moe", cut=True, **DEEPER, **options, **said)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "moe_expert_capacity_factor"):
+                    step.attach(missing="strict")
+                with self.assertLogs("routing_replay_trainer", "WARNING"):
+                    replay = step.attach()
+                step.run(replay)
+                kept = told = 0
+                for layer, calls in step.calls.maps.items():
+                    for _, tokens in step.tokens():
+                        record, _ = gpt.dense(step.rollout, tokens, layer)
+                        kept += max(int((call & record).sum()) for call in calls)
+                        told += int(record.sum())
+                if factor < room:
+                    self.assertLess(kept, told)
+                elif pads:  # Maps have more than the record then: what fills the room.
+                    self.assertEqual(kept, told)
+                else:
+                    step.as_recorded()
+                step.counted(replay)
+                step.compare({})
+        passed("Megatron-Core", version, "GPTModel with capacity factors", steps.CHANGED)
+
+    def test_rows_that_are_moved_by_one_are_found(self) -> None:
+        """The check of the checks."""
+        for inject in ("native", "fused"):
+            step = steps.Step(ONE, inject=inject, recompute="moe", cut=True)
+            replay = step.attach(step.rollout.shifted(trainer), watch="off")
+            step.run(replay)
+            with self.assertRaisesRegex(AssertionError, "calls as recorded"):
+                step.as_recorded()
+            with self.assertRaises(AssertionError):
+                step.compare({})
+            replay.detach()
+
+    def test_r2(self) -> None:
+        """After the weights have moved, a training step takes the experts that the forward-only one has chosen."""
+        for inject, recompute in itertools.product(("native", "fused"), gpt.RECOMPUTE):
+            with self.subTest(inject=inject, recompute=recompute):
+                step = steps.Step(ONE, inject=inject, recompute=recompute, **DEEPER)
+                replay = megatron.attach(step.chunks, mode="R2", inject=inject)
+                step.run(replay, forward_only=True)
+                before = {layer: list(calls) for layer, calls in step.calls.maps.items()}
+                self.assertEqual([len(calls) for calls in before.values()], [4] * 3)
+                step.calls.maps.clear()
+                with torch.no_grad():
+                    for router in gpt.routers(step.chunks):
+                        router.weight.add_(torch.randn_like(router.weight))
+                step.run(replay)
+                moved = 0
+                for layer, calls in step.calls.maps.items():
+                    self.assertEqual(len(calls), 4 * step.times)
+                    for (_, tokens), expected in zip(step.tokens(), before[layer], strict=True):
+                        own = torch.tensor(step.rollout.recorded[tokens.numpy()])
+                        same = [torch.equal(call[own], expected[own]) for call in calls]
+                        self.assertEqual(sum(same), step.times)
+                said = step.counted(replay, watched=False)
+                self.assertEqual(said["record_bytes"], 4 * 30 * 3 * gpt.TOP_K)
+                replay.release_records()
+                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                    step.run(replay)
+                replay.detach()
+                step.calls.maps.clear()
+                gpt.step(step.chunks, step.rollout)
+                for layer, calls in step.calls.maps.items():
+                    moved += sum(not torch.equal(live, old) for live, old in zip(calls, before[layer], strict=False))
+                self.assertGreater(moved, 0)
+        passed("Megatron-Core", version, "GPTModel in mode R2", steps.CHANGED)
+
+    def test_shadow(self) -> None:
+        """It changes no bit, and says which share of the live choice the record has."""
+        for inject in ("native", "fused"):
+            step = steps.Step(ONE, inject=inject, recompute="moe", **DEEPER)
+            replay = step.attach(mode="shadow")
+            step.run(replay)
+            ours = gpt.gradients(step.chunks)
+            live = ONE.model(step.config)
+            calls = gpt.Calls(live)
+            losses = gpt.step(live, step.rollout)
+            self.assertEqual(step.losses, losses)
+            for name, gradient in gpt.gradients(live).items():
+                self.assertTrue(torch.equal(ours[name], gradient), name)
+            said = replay.metrics()
+            for layer, maps in calls.maps.items():
+                common = slots = 0
+                for (_, tokens), chosen in zip(step.tokens(), maps[::2], strict=True):
+                    told, recorded = gpt.dense(step.rollout, tokens, layer)
+                    common += int((told & chosen)[recorded].sum())
+                    slots += int(told[recorded].sum())
+                self.assertAlmostEqual(said[f"routing_replay/overlap/layer_{layer:02}"], common / slots)
+            replay.detach()
+        passed("Megatron-Core", version, "GPTModel in mode shadow", steps.CHANGED)
+
+    def test_mtp(self) -> None:
+        """Routers of the MTP block route live, beside others that replay."""
+        said = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.1}
+        for inject, recompute in itertools.product(("native", "fused"), ("none", "full")):
+            with self.subTest(inject=inject, recompute=recompute):
+                step = steps.Step(ONE, inject=inject, recompute=recompute, **said)
+                replay = step.attach()
+                step.run(replay)
+                step.as_recorded()
+                step.counted(replay)
+                self.assertEqual(len(step.calls.mtp), 4 * step.times)
+                for (_, tokens), chosen in zip(step.tokens(), step.calls.mtp[:: step.times], strict=True):
+                    told, recorded = gpt.dense(step.rollout, tokens, 1)
+                    self.assertFalse(torch.equal(chosen[recorded], told[recorded]))
+                replay.detach()
+        passed("Megatron-Core", version, "GPTModel with an MTP block", steps.CHANGED)
+
+    def test_memory_is_constant(self) -> None:
+        step = steps.Step(ONE, recompute="full", **DEEPER)
+        replay = step.attach()
+        held = []
+        for _ in range(8):
+            step.run(replay)
+            held.append((replay.kept, replay.buffer_bytes))
+        self.assertEqual(set(held[1:]), {held[1]})
+        self.assertEqual(held[1][0], 0)
+
+    def test_what_megatron_wants_transformer_engine_for(self) -> None:
+        """Where these change, the tests' own attention and norms are not needed any more."""
+        ONE.start()
+        with self.assertRaisesRegex(AssertionError, "only supported by TEDotProductAttention"):
+            DotProductAttention(Layout(cp=2).config(), 1, None, "self")
+        attention = DotProductAttention(ONE.config(), 1, mock.Mock(), "self")
+        with self.assertRaisesRegex(AssertionError, "Packed sequence is not supported"):
+            attention(None, None, None, None, packed_seq_params=mock.Mock())
+        with self.assertRaisesRegex(AssertionError, "sequence parallel not supported"):
+            WrappedTorchNorm(Layout(tp=2).config(), 16)
+
+
+if __name__ == "__main__":
+    unittest.main()
