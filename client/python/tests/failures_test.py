@@ -16,7 +16,7 @@ import numpy as np
 from support import Gate, Server, ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay import _failures, aio, errors
+from routing_replay import _calls, _failures, aio, errors
 
 GEOMETRY = rr.Geometry.uniform(num_layers=2, num_experts=16, top_k=2)
 ROWS = random_routes(np.random.default_rng(1), 20, 2, 16, 2)
@@ -163,6 +163,30 @@ class FlushTest(ServerTest):
                 await asyncio.sleep(0.2)
                 await run.append("late", ROWS, seal=True)
                 np.testing.assert_array_equal((await reading).rows, ROWS)
+
+        asyncio.run(work())
+
+
+class LongAnswerTest(ServerTest):
+    def test_states_that_do_not_fit_in_one_answer(self) -> None:
+        """They are asked for in parts, and come in the order asked."""
+        rows = random_routes(np.random.default_rng(2), 20_000, 2, 16, 2)
+        holes = [(i, i + 1) for i in range(0, 40_000, 2)]
+        names = [*(f"fork{i}" for i in range(24)), "parent"]
+        with rr.Client(self.server.endpoint) as client, client.run(self.run_name, GEOMETRY) as run:
+            run.append("parent", rows, unrecorded=holes)
+            for name in names[:-1]:
+                run.append(name, prefix=rr.Prefix("parent", 40_000))
+            run.flush(PATIENCE)
+            with self.assertRaises(rr.ResourceExhaustedError) as raised:
+                run._do(_calls.stat(self.run_name, names, "rollout"))
+            self.assertEqual(raised.exception.reason, "LENGTH")
+            self.assertEqual([state.sample for state in run.stat_many(names)], names)
+
+        async def work() -> None:
+            async with aio.Client(self.server.endpoint) as client:
+                states = await (await client.run(self.run_name)).stat_many(names)
+                self.assertEqual([state.sample for state in states], names)
 
         asyncio.run(work())
 
