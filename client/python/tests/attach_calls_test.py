@@ -237,6 +237,20 @@ class GapTest(AttachedTest):
         state = self.run_.stat("0/0")
         self.assertEqual((state.sealed, state.committed_rows, state.unrecorded), (False, 2, ()))
 
+    def test_what_goes_on_without_tokens_is_not_marked(self) -> None:
+        """Nobody knows whether the rows that are there are of the same sample."""
+        rows = base64.b64encode(ROUTES[4:].astype("<i4").tobytes()).decode()
+        meta = {"id": "q", "finish_reason": {"type": "length"}, "routed_experts": rows, "prompt_tokens": len(PROMPT)}
+        answer = {"output_ids": ANSWER, "meta_info": {**meta, "completion_tokens": len(ANSWER)}}
+        engine = SimpleNamespace(generate=lambda prompt, routed_experts_start_len: answer)
+        attachment = self.attached(engine)
+        self.run_.append("q", ROUTES[:2])
+        self.run_.flush()
+        engine.generate(prompt="text", routed_experts_start_len=4)
+        self.flush(attachment)
+        state = self.run_.stat("q")
+        self.assertEqual((state.sealed, state.committed_rows, state.unrecorded), (False, 2, ()))
+
     def test_detaching_marks_as_well(self) -> None:
         llm = Llm()
         attachment = self.attached(llm)

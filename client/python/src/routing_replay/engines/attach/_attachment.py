@@ -120,7 +120,7 @@ class Attachment:
 
     A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused, be it
     here or by the server because rows before them are missing, `flush` says why, and they are marked as unrecorded. Not
-    so where the store has another sample of that name.
+    so where the store has another sample of that name, or one that may be another, as the output has no token ids.
 
     An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts stay where
     they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
