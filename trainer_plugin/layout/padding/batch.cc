@@ -52,7 +52,7 @@ absl::Status CheckBatch(const UnpaddedBatch& batch, absl::string_view framework,
       return Invalid(field(), absl::StrCat("brings the batch above ", kMaxStreamRows, " tokens"));
     }
     tokens += shape.tokens;
-    if (!Takes(rule, shape)) {
+    if (!shape.live && !Takes(rule, shape)) {
       return Invalid(Reason::kShape, field(),
                      absl::StrCat(shape.recorded_rows, " recorded rows for T = ", shape.tokens, " tokens: ", framework,
                                   " takes ", WordsOf(rule)));

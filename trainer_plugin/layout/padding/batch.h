@@ -15,8 +15,8 @@ namespace routing_replay::trainer {
 // How many recorded rows a framework takes for a sample of T tokens.
 enum class RecordedRule : uint8_t { kTokensLessOne, kTokensOrOneLess, kAtMostTokens };
 
-// INVALID_ARGUMENT: sizes that cannot be, no sequence, more than kMaxStreamRows tokens (kField); recorded rows that the
-// framework refuses (kShape).
+// INVALID_ARGUMENT: sizes that cannot be, no sequence, more than kMaxStreamRows tokens (kField); recorded rows of a
+// sample that the framework refuses (kShape). What is of no sample has none.
 absl::Status CheckBatch(const UnpaddedBatch& batch, absl::string_view framework, RecordedRule rule);
 
 // INVALID_ARGUMENT (kField, "padding.<name>") unless 1 <= value <= kMaxStreamRows.

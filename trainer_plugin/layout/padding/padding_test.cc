@@ -231,6 +231,20 @@ TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
   refused(SkyRlPadding{}, 7, "SkyRL takes at most T");
 }
 
+TEST(Padding, WhatIsOfNoSampleIsPaddedAsAnyOther) {
+  const UnpaddedBatch samples = Batch({6, 3}, 2, 1, false);
+  UnpaddedBatch batch = samples;
+  batch.sequences[1] = {.tokens = 3, .live = true};
+  for (const PaddingPolicy& policy :
+       {PaddingPolicy(VerlPadding{}), PaddingPolicy(SlimePadding{}), PaddingPolicy(MilesPadding{}),
+        PaddingPolicy(MsSwiftPadding{}), PaddingPolicy(ArealPadding{}), PaddingPolicy(SkyRlPadding{})}) {
+    ASSERT_OK_AND_ASSIGN(const auto expected, PredictPadding(samples, policy));
+    ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, policy));
+    EXPECT_EQ(prediction.layout.cu_seqlens_padded, expected.layout.cu_seqlens_padded) << prediction.policy;
+    EXPECT_TRUE(prediction.layout.sequences[1].live) << prediction.policy;
+  }
+}
+
 TEST(Padding, SlicesWithoutSequenceParallelismAreHazards) {
   for (const PaddingPolicy& policy :
        {PaddingPolicy(VerlPadding{}), PaddingPolicy(SkyRlPadding{}), PaddingPolicy(MsSwiftPadding{})}) {
