@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is needed, builds once and runs every test that this machine can run.
 #
-#   tests/run.sh [--sanitizers] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
+#   tests/run.sh [--sanitizers] [--debug] [--odr] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
 #
 #   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
 #                 gRPC-free core under ThreadSanitizer
+#   --debug       also the unit tests of the Debug preset, with assertions on
+#   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes,
 #                 the wheels in other Pythons, and the hand-off beside the peers' libraries, where RR_PEERS names the
@@ -25,7 +27,7 @@ install=yes
 extras=()
 for argument in "$@"; do
   case $argument in
-    --sanitizers | --peers | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
+    --sanitizers | --debug | --odr | --peers | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown option $argument" >&2; usage >&2; exit 2 ;;
@@ -70,6 +72,18 @@ sanitizers() {
   suite tsan
 }
 
+odr() {
+  cmake --preset odr
+  local planted=build/odr/planted.log
+  cmake --build build/odr --target odr_planted >"$planted" 2>&1 || true
+  if ! grep -q "struct Planted.* violates the C++ One Definition Rule" "$planted"; then
+    cat "$planted"
+    echo "odr: two definitions of one type are not seen"
+    failed+=(odr)
+  fi
+  cmake --build build/odr -j "$jobs" --target odr_check || failed+=(odr)
+}
+
 # long NAME SCRIPT: the long runs of one kind. Exit status 77: they cannot run here, and the script has said why.
 long() {
   local status=0
@@ -85,6 +99,8 @@ long() {
 for extra in "${extras[@]}"; do
   case $extra in
     sanitizers) sanitizers ;;
+    debug) suite dev -L '^unit$' ;;
+    odr) odr ;;
     peers)
       long megatron tests/peers/megatron.sh
       long hf tests/peers/hf.sh
