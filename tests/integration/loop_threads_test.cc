@@ -320,6 +320,24 @@ TEST_F(RedisLoopThreadsTest, AnAppendAsksForNothingBeforeItsPipeline) {
   EXPECT_EQ(Calls("hmget") - looks, kAppends) << "the scripts' own; who asks for a run's record adds one";
 }
 
+TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
+  OpenRun("run", Geometry::Uniform(1, 16, 2));
+  v1::StatRequest request;
+  request.set_run("run");
+  for (int i = 0; i < kAppends; ++i) {
+    ASSERT_TRUE(PutRow(absl::StrCat(i), {0, 1}, 1).ok());
+    request.add_samples(absl::StrCat(i));
+    request.add_samples(absl::StrCat("none", i));
+  }
+  const int64_t looks = Calls("hget");
+  grpc::ClientContext context;
+  v1::StatResponse response;
+  ASSERT_TRUE(stub_->Stat(&context, request, &response).ok());
+  EXPECT_EQ(response.found_size(), kAppends);
+  EXPECT_EQ(response.missing_size(), kAppends);
+  EXPECT_EQ(Calls("hget") - looks, 1) << "each look asks whether the run lives";
+}
+
 TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForThatRun) {
   OpenRun("run", Geometry::Uniform(1, 16, 2));
   ASSERT_TRUE(PutRow("a", {0, 1}, 1).ok());
