@@ -350,14 +350,10 @@ void CommandTree::AddRemove() {
   const CLI::Option* samples = AddSamples(rm, "names of samples");
   const CLI::Option* all = rm->add_flag("--all", drop_run_, "drop the run with all its samples");
   rm->add_flag("--dry-run", settings_.dry_run, "remove nothing, and say what would be");
+  rm->add_flag("--yes", settings_.yes, "do not ask before a run is dropped");
   rm->callback([this, samples, all] {
     if (samples->empty() == all->empty()) throw CLI::ValidationError("rm", "name samples, or give --all");
-    command_ = [this](Session& session) {
-      return session.Show(Layout::kRecords, [this](Client& client) {
-        return settings_.dry_run ? DescribeRemoval(client, settings_.run, settings_.samples)
-                                 : Remove(client, settings_.run, settings_.samples);
-      });
-    };
+    command_ = &Session::Remove;
   });
 }
 

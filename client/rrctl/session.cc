@@ -82,6 +82,22 @@ absl::Status Session::Put() {
               [this](Client& client) { return routing_replay::client::Put(client, settings_.put, std::cin); });
 }
 
+absl::Status Session::Remove() {
+  return Show(Layout::kRecords, [this](Client& client) -> absl::StatusOr<Document> {
+    const std::string& run = settings_.run;
+    const bool asks = settings_.samples.empty() && !settings_.yes && IsTerminal(STDIN_FILENO);
+    if (settings_.dry_run || asks) {
+      auto removal = DescribeRemoval(client, run, settings_.samples);
+      if (settings_.dry_run || !removal.ok()) return removal;
+      std::cerr << "drop run " << run << " with " << (*removal)["samples"] << " samples? [y/N] ";
+      std::string answer;
+      std::getline(std::cin, answer);
+      if (answer != "y" && answer != "yes") return absl::AbortedError("nothing was removed");
+    }
+    return routing_replay::client::Remove(client, run, settings_.samples);
+  });
+}
+
 absl::Status Session::Bench() {
   HeldInterrupts held;
   const auto client = Connect();

@@ -28,6 +28,8 @@ class Session {
   absl::Status ShowStatus();
   absl::Status Get();
   absl::Status Put();
+  // Asks before it drops a run, where standard input is a terminal: ABORTED if the answer is not yes.
+  absl::Status Remove();
   absl::Status Bench();
   absl::Status Export();
   absl::Status Import();

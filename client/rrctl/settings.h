@@ -32,6 +32,7 @@ struct Settings {
   std::string run;
   std::vector<std::string> samples;
   bool dry_run = false;
+  bool yes = false;
   Producer producer = Producer::kRollout;
   bool watching = false;
   WatchOptions watch;

@@ -57,6 +57,7 @@ class SessionTest(unittest.TestCase):
                 [*ALONE, "bash", "-c", script],
                 cwd=work,
                 env=environment,
+                stdin=subprocess.DEVNULL,  # On a terminal rrctl asks.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

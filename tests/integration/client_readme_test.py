@@ -36,7 +36,14 @@ class ClientReadmeTest(unittest.TestCase):
     def run_here(self, *words, **environment):
         environment = self.environment | environment
         done = subprocess.run(
-            words, check=False, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=PATIENCE
+            words,
+            check=False,
+            cwd=self.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,  # On a terminal rrctl asks.
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         self.assertEqual(done.returncode, 0, f"{words[-1]}\n{done.stdout}\n{done.stderr}")
         return done.stdout

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from rrctl_test import PATIENCE, RRCTL, RrctlTest, npy
+from rrctl_test import PATIENCE, RRCTL, RrctlTest, Terminal, npy
 
 
 class MistakesTest(RrctlTest):
@@ -52,6 +52,20 @@ class MistakesTest(RrctlTest):
         would = self.json("rm", "dry", "a", "none", "--dry-run")
         self.assertEqual((would["samples"], would["removed"]), (1, False))
         self.assertEqual(len(self.json("ls", "dry")), 2)
+
+    def test_on_a_terminal_a_run_is_dropped_after_a_yes_alone(self):
+        self.put("asked", "a", 3)
+        for answer, code in (("n", 1), ("", 1), ("yes", 0)):
+            self.assertIn("asked", [run["run"] for run in self.json("runs")])
+            terminal = Terminal(RRCTL, "rm", "asked", "--all")
+            terminal.read_until(r"drop run asked with 1 samples\? \[y/N\] ")
+            os.write(terminal.master, f"{answer}\n".encode())
+            text, status = terminal.end()
+            self.assertEqual(status, code, text)
+        self.assertNotIn("asked", [run["run"] for run in self.json("runs")])
+        self.put("asked", "a", 3)
+        text, status = Terminal(RRCTL, "rm", "asked", "--all", "--yes").end()
+        self.assertEqual((status, "[y/N]" in text), (0, False), text)
 
     def test_a_file_that_is_rejected_makes_no_run(self):
         rows = npy(1, 1, 2, [3, 64])

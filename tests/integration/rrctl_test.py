@@ -126,7 +126,7 @@ class RrctlTest(unittest.TestCase):
         return self.json("put", run, sample, "-", "--experts", "128", *words, stdin=rows_file(rows, layers, k))
 
     def drop_at_end(self, run):
-        self.addCleanup(self.run_rrctl, "rm", run, "--all")
+        self.addCleanup(self.run_rrctl, "rm", run, "--all", "--yes")
 
 
 class CommandsTest(RrctlTest):
