@@ -85,7 +85,6 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   auto lost_samples = std::make_shared<std::atomic<int64_t>>(0);
   return OpenedStore{NewRedisStore("redis", std::move(cluster),
                                    {.clock = options.clock,
-                                    .budget = options.budget,
                                     .default_ttl = options.default_ttl,
                                     .handle_of = std::move(options.handle_of),
                                     .prefix = prefix,

@@ -39,7 +39,7 @@ struct StoreFactory {
   // 4).
   bool forks_share_blocks = true;
   // Whether it is one server. Of several, asked by turns, each hears soon of what another did, but not before the other
-  // answers; and what it keeps for itself (expert counts) is given back when it hears or looks.
+  // answers.
   bool one_server = true;
   // Whether a watch hears of everything from its beginning. Where others may change a sample, it takes a moment, after
   // which the watch is called in case that it missed something.

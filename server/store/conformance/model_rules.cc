@@ -126,11 +126,9 @@ class ModelTest {
     for (const std::string& each : kSamples) CheckSample(each);
   }
 
-  void Finish(bool all_is_given_back) {
+  void Finish() {
     for (const std::string& name : kSamples) Release(name);
-    if (all_is_given_back) {
-      EXPECT_EQ(budget_.used(), store_.GetTotals().run_bytes);
-    }
+    EXPECT_EQ(budget_.used(), store_.GetTotals().run_bytes);
   }
 
  private:
@@ -293,7 +291,7 @@ TEST_P(StoreConformance, RandomOperationsDoWhatTheModelDoes) {
     ReopenRun({.strict = seed % 3 == 0, .block_rows = kWindow, .codec = seed % 2 == 0 ? Codec::kRaw : Codec::kPacked});
     ModelTest test(*store_, *budget_, run_, seed, tally);
     for (int step = 0; step < 250 && !HasFailure(); ++step) test.Step();
-    test.Finish(GetParam().one_server);
+    test.Finish();
     if (HasFailure()) return;
   }
   for (const char* name : {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS",

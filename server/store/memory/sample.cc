@@ -252,10 +252,8 @@ MemorySample::Remains MemorySample::EndLocked() {
   life_ = Life::kRemoved;
   Remains remains{.metadata = TakeMetadata()};
   if (resting()) {
-    remains.group = resting_.group();
     remains.pieces = resting_.TakePieces();
   } else {
-    remains.group = content_->group;
     remains.pieces = std::move(content_->pieces);
     content_.reset();
   }

@@ -69,7 +69,6 @@ class MemorySample final {
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
-    int64_t group = 0;
     RowPieces pieces;
     ByteReservation metadata;
 

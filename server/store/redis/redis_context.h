@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
-#include "server/admission/byte_budget.h"
 #include "server/store/call_deadline.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/known_samples.h"
@@ -49,14 +48,13 @@ struct RedisLives {
 
 struct RedisContext {
   RedisContext(std::shared_ptr<RedisCluster> redis, const std::string& prefix, const Clock& store_clock,
-               ByteBudget& byte_budget, size_t known_sample_limit, int64_t known_byte_limit,
+               size_t known_sample_limit, int64_t known_byte_limit,
                std::shared_ptr<std::atomic<int64_t>> lost_samples = nullptr)
       : trouble(Clock::Real(), std::move(lost_samples)),
         cluster(HideRedisErrors(std::move(redis), trouble)),
         keys(prefix),
         clock(store_clock),
         time(store_clock),
-        budget(byte_budget),
         known(known_sample_limit, known_byte_limit) {}
 
   // Of a step of a call: no later than the caller's.
@@ -72,7 +70,6 @@ struct RedisContext {
   const RedisKeys keys;
   const Clock& clock;
   RedisTime time;
-  ByteBudget& budget;
   std::chrono::milliseconds timeout{0};       // Of a step of a call.
   std::chrono::milliseconds reader_grace{0};  // So long a block that was replaced can still be read.
   std::string server;                         // Tells this one from all others.

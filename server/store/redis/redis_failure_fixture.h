@@ -85,8 +85,7 @@ class RedisFailureTest : public ::testing::Test {
 
   std::unique_ptr<Store> NewStore() { return NewStore(Connect()); }
   std::unique_ptr<Store> NewStore(std::shared_ptr<RedisCluster> cluster) {
-    return NewRedisStore("redis", std::move(cluster),
-                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(2)});
+    return NewRedisStore("redis", std::move(cluster), {.clock = &clock_, .timeout = std::chrono::seconds(2)});
   }
   std::shared_ptr<RedisCluster> Connect() {
     auto cluster = RedisCluster::Connect(redis_->endpoint(), {}, Clock::Real().Now() + std::chrono::seconds(10));
@@ -136,7 +135,6 @@ class RedisFailureTest : public ::testing::Test {
   absl::Status Append(Store& store, const AppendSpec& spec) { return store.Append(MakeAppend(run_, spec)).status(); }
 
   ManualClock clock_;
-  ByteBudget budget_{1 << 30};
   std::unique_ptr<RedisProcess> redis_;
   std::unique_ptr<Store> one_, other_;
   RunInfo run_;

@@ -174,8 +174,7 @@ TEST_F(RedisFailureTest, ARestartIsAcknowledgedWhenAReplicaHasItHoweverOftenItIs
 
 // It would keep the other streams of its thread waiting.
 TEST_F(RedisFailureTest, ARestartWithoutADeadlineDoesNotWaitForLong) {
-  const auto store =
-      NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .timeout = std::chrono::hours(1)});
   ASSERT_OK_AND_ASSIGN(const auto replica, redis_->StartReplica());
   ASSERT_OK(Append(*store, {.rows = {0, 100}}));
   replica->Pause();
@@ -212,7 +211,7 @@ TEST_F(RedisFailureTest, ATruncationWaitsForNobodyWhereThereIsNoReplica) {
 
 TEST_F(RedisFailureTest, LossesAreCounted) {
   const auto lost = std::make_shared<std::atomic<int64_t>>(0);
-  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .lost_samples = lost});
+  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .lost_samples = lost});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));
   const std::string key = Manifest();
   const std::string before = Ask(RedisCommand({"DUMP", key})).text;
@@ -439,7 +438,7 @@ TEST_F(RedisFailureTest, AWrongClockRemovesNothing) {
     }
   } wrong;
   const auto store = [&](const Clock& clock) {
-    return NewRedisStore("redis", Connect(), {.clock = &clock, .budget = &budget_, .follow_time = true});
+    return NewRedisStore("redis", Connect(), {.clock = &clock, .follow_time = true});
   };
   const std::unique_ptr<Store> right = store(Clock::Real()), ahead = store(wrong);
   ASSERT_OK(Append(*right, {.rows = {0, 40}}));
@@ -459,8 +458,7 @@ TEST_F(RedisFailureTest, AWrongClockRemovesNothing) {
 
 TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
   const auto cluster = Connect();
-  const auto store =
-      NewRedisStore("redis", cluster, {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  const auto store = NewRedisStore("redis", cluster, {.clock = &clock_, .timeout = std::chrono::hours(1)});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));
   redis_->Pause();
   absl::Status read;
@@ -476,8 +474,7 @@ TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
 }
 
 TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
-  const auto store =
-      NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .timeout = std::chrono::hours(1)});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));
   ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
                        store->Snapshot("run", Producer::kRollout, {.sample = "s"}, {{RowRange{0, 40}}}));

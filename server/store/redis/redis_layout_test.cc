@@ -34,7 +34,7 @@ TEST_F(RedisLayoutTest, ALayoutThatIsNotKnownIsRefusedByName) {
 
 TEST_F(RedisLayoutTest, PrefixesAreApart) {
   const auto with = [&](const std::string& prefix) {
-    return NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .prefix = prefix});
+    return NewRedisStore("redis", Connect(), {.clock = &clock_, .prefix = prefix});
   };
   const auto a = with("team/a"), b = with("team/b");
   for (Store* store : {a.get(), b.get()}) ASSERT_OK(store->OpenRun("run", &TestGeometry(), RunOptions{}));

@@ -49,8 +49,7 @@ class DeafReplicas final : public RedisCluster {
 
 // `nodes`: empty for one server alone.
 absl::Status Await(const std::string& replication, const std::string& nodes) {
-  ByteBudget budget(1 << 20);
-  RedisContext context(std::make_shared<DeafReplicas>(replication, nodes), "rr", Clock::Real(), budget, 16, 1 << 20);
+  RedisContext context(std::make_shared<DeafReplicas>(replication, nodes), "rr", Clock::Real(), 16, 1 << 20);
   context.timeout = std::chrono::milliseconds(1);
   const RedisRun run(context, RunInfo{.run = "run"}, "1");
   return AwaitReplica(context, run, "key");

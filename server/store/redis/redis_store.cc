@@ -37,8 +37,8 @@ class RedisStore final : public Store {
   RedisStore(std::string name, std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
       : name_(std::move(name)),
         follow_time_(options.follow_time),
-        context_(std::move(cluster), options.prefix, *options.clock, *options.budget, options.known_samples,
-                 options.known_bytes, options.lost_samples),
+        context_(std::move(cluster), options.prefix, *options.clock, options.known_samples, options.known_bytes,
+                 options.lost_samples),
         runs_(Fill(context_, options), options.default_ttl),
         watches_(context_) {
     FollowTime();

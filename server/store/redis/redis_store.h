@@ -46,7 +46,6 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/sample_id.h"
-#include "server/admission/byte_budget.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/store.h"
 
@@ -54,7 +53,6 @@ namespace routing_replay::server {
 
 struct RedisStoreOptions {
   const Clock* clock = &Clock::Real();                                 // Of use and expiry. Outlives the store.
-  ByteBudget* budget = nullptr;                                        // Required. Outlives the store.
   Clock::Duration default_ttl = RunOptions{}.ttl;                      // Of runs that are made without options.
   std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same in all servers.
   std::string prefix = "rr";                                           // Of all keys. CheckId.

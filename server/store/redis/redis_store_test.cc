@@ -113,7 +113,7 @@ StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint(
                                      std::function<int64_t(absl::string_view)> handle_of) {
     std::shared_ptr<RedisCluster> cluster = Connect(endpoint());
     Empty(*cluster);
-    const RedisStoreOptions options{.clock = &clock, .budget = &budget, .handle_of = std::move(handle_of)};
+    const RedisStoreOptions options{.clock = &clock, .handle_of = std::move(handle_of)};
     std::unique_ptr<Store> store = NewRedisStore("redis", cluster, options);
     if (!pair) return store;
     return std::unique_ptr<Store>(std::make_unique<Pair>(std::move(store), NewRedisStore("redis", cluster, options)));
@@ -147,15 +147,13 @@ class RedisClusterReplicaTest : public ::testing::Test {
   static RedisProcess& ReplicaOf(int master) { return RedisNodes().node(RedisClusterProcess::PartnerOf(master)); }
 
   static constexpr const char* kFailAfter = "1500";  // As RedisClusterProcess has it.
-  ByteBudget budget_{1 << 30};
   std::shared_ptr<RedisCluster> cluster_;
   std::vector<int> masters_;
 };
 
 // One that is cut off from its master may be elected all the same, with what it has.
 TEST_F(RedisClusterReplicaTest, ATruncationWaitsForOneThatIsNotTakenForFailed) {
-  const auto store = NewRedisStore("redis", cluster_,
-                                   {.budget = &budget_, .prefix = "cut", .timeout = std::chrono::milliseconds(400)});
+  const auto store = NewRedisStore("redis", cluster_, {.prefix = "cut", .timeout = std::chrono::milliseconds(400)});
   ASSERT_OK_AND_ASSIGN(const RunInfo run, store->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
   ASSERT_OK(store->Append(MakeAppend(run, {.rows = {0, 100}})));
   for (const int master : masters_) {

@@ -126,15 +126,15 @@ MakeStore NewRocks(const std::string& directory, ByteBudget& budget) {
   };
 }
 
-absl::StatusOr<MakeStore> NewRedis(const RedisProcess& redis, ByteBudget& budget) {
+absl::StatusOr<MakeStore> NewRedis(const RedisProcess& redis) {
   const auto deadline = Clock::Real().Now() + kConnectTimeout;
   absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(redis.endpoint(), {}, deadline);
   if (!cluster.ok()) return cluster.status();
-  return MakeStore([cluster = *cluster, &redis, &budget]() -> absl::StatusOr<std::unique_ptr<Store>> {
+  return MakeStore([cluster = *cluster, &redis]() -> absl::StatusOr<std::unique_ptr<Store>> {
     const auto flushed =
         cluster->ExecuteAt(redis.address(), RedisCommand({"FLUSHALL", "SYNC"}), Clock::Real().Now() + kConnectTimeout);
     if (!flushed.reply.ok()) return flushed.reply.status();
-    return NewRedisStore("redis", cluster, {.budget = &budget});
+    return NewRedisStore("redis", cluster, {});
   });
 }
 
@@ -164,7 +164,7 @@ Comparison CompareRocks(const Workload& workload, const std::string& directory, 
 }
 
 absl::StatusOr<Comparison> CompareRedis(const Workload& workload, const RedisProcess& redis, ByteBudget& budget) {
-  const absl::StatusOr<MakeStore> make = NewRedis(redis, budget);
+  const absl::StatusOr<MakeStore> make = NewRedis(redis);
   if (!make.ok()) return make.status();
   Comparison comparison{.store = StoreOf(workload, {.name = "redis"}, *make, budget), .engine_process = {redis.pid()}};
   comparison.floors.push_back({.name = "redis", .side = NewRedisSide(workload, redis.address().port)});
