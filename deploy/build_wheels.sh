@@ -22,6 +22,10 @@ if [ -z "$build" ]; then
   ! grep -q '^CMAKE_CUDA_COMPILER:[A-Z]*=/' $build/CMakeCache.txt || targets+=(routing_replay_trainer_cuda_capi)
   cmake --build $build -j "$(nproc)" --target "${targets[@]}"
 fi
+for file in lib/{librouting_replay.so,routing_replay.binpb,librouting_replay_trainer.so} \
+  bin/{routing-replay-server,rrctl}; do
+  [ -e "$build/$file" ] || { echo "$build must be a built release tree, and has no $file" >&2; exit 1; }
+done
 work=$(realpath "$build")/wheels
 
 # Not the tools of the system: they change with it.

@@ -11,6 +11,11 @@ if ! python3 -m venv "$build/wheels/probe" || ! "$build/wheels/probe/bin/pip" do
   exit 77
 fi
 rm -rf "$wheels"
+if told=$(deploy/build_wheels.sh --no-install --build "$build/wheels/probe" --out "$wheels" 2>&1) ||
+  [[ $told != *"must be a built release tree"* ]]; then
+  echo "FAILED: wheels of a tree that nobody has built: $told" >&2
+  exit 1
+fi
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 [ "$(ls "$wheels" | grep -c "^routing_replay[a-z_]*-$version-py3-")" = 3 ] || { echo "FAILED: wheels of another version" >&2; exit 1; }

@@ -167,7 +167,8 @@ absl::Status ReplayTargets::EndStep(int64_t step) {
   const auto passes = std::erase_if(state_->passes, of_step);
   if (!asked.ok()) return asked;
   return Fail(absl::StatusCode::kFailedPrecondition,
-              absl::StrCat(passes, " passes were not finished, the first one ", ToString(pass)));
+              absl::StrCat(passes, " passes were not finished, the first one ", ToString(pass),
+                           ": no backward part of it has run. A pass that has none must be forward_only"));
 }
 
 int64_t ReplayTargets::size() const {
