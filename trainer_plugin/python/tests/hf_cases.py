@@ -256,7 +256,9 @@ class Cases(unittest.TestCase):
                     loss.backward()
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     loss = loss_of(ours, rollout.call)[1]
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "never ran|not finished.*must be forward_only"):
+                with self.assertRaisesRegex(
+                    trainer.FailedPreconditionError, "never ran|not finished.*must be forward_only"
+                ):
                     replay.end_step()
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 1 of step 0"):
                     loss.backward()
