@@ -37,7 +37,10 @@ class AsyncTest(PeerTest, unittest.IsolatedAsyncioTestCase):
         async for output in self.engine.generate(prompt, SamplingParams(**params), request):
             yield output
 
-    async def ask(self, request: str, count: int, kind: str, abort_at: int = 0, **params: Any) -> dict[int, Answer]:
+    async def ask(
+        self, request: str, count: int, kind: str, abort_at: int = 0, updates: Any = (), **params: Any
+    ) -> dict[int, Answer]:
+        """updates: versions of the weights by the number of the output after which they are told"""
         answers: dict[int, Answer] = {}
         seen = 0
         async for output in self.outputs(request, count, output_kind=RequestOutputKind[kind], **params):
@@ -48,15 +51,18 @@ class AsyncTest(PeerTest, unittest.IsolatedAsyncioTestCase):
             seen += 1
             if seen == abort_at:
                 await self.engine.abort(request)
+            if seen in updates:
+                await self.engine.update_weight_version(updates[seen])
         return answers
 
     async def test_outputs_and_aborts(self) -> None:
         run = self.open_run("asynchronous")
+        endless: dict[str, Any] = {"max_tokens": 700, "ignore_eos": True}
         kinds = ("CUMULATIVE", "DELTA", "FINAL_ONLY")
         with attach.vllm(self.engine, run, replace=False, weight_version=1) as attachment:
             asked = [self.ask(kind, 40, kind, n=3, max_tokens=20) for kind in kinds]
-            asked += [self.ask(f"aborted-{kind}", 33, kind, abort_at=4, max_tokens=400) for kind in kinds[:2]]
-            asked += [self.ask("aborted-at-once", 300, "DELTA", abort_at=1, max_tokens=400)]
+            asked += [self.ask(f"aborted-{kind}", 33, kind, abort_at=4, **endless) for kind in kinds[:2]]
+            asked += [self.ask("aborted-at-once", 300, "DELTA", abort_at=1, **endless)]
             told = await asyncio.gather(*asked)
             await asyncio.to_thread(attachment.flush)
         names = [*kinds, "aborted-CUMULATIVE", "aborted-DELTA", "aborted-at-once"]
@@ -70,6 +76,16 @@ class AsyncTest(PeerTest, unittest.IsolatedAsyncioTestCase):
                 run.append(f"adapter/{name}/{index}", recorded, seal=True)
                 await asyncio.to_thread(run.flush)
                 self.check(f"adapter, {name}", run, f"adapter/{name}/{index}", tokens, answer.rows)
+        with attach.vllm(self.engine, run, replace=False) as attachment:
+            told = await self.ask("versions", 30, "CUMULATIVE", updates={3: "6", 9: "7"}, abort_at=15, **endless)
+            await asyncio.to_thread(attachment.flush)
+        [answer] = told.values()
+        tokens = self.prompts["versions"] + answer.tokens
+        self.check("weight versions", run, "versions/0", tokens, answer.rows)
+        spans = run.stat("versions/0").weights
+        self.assertEqual([(span.version, span.label) for span in spans], [(-1, "default"), (6, "6"), (7, "7")])
+        ends = [29 + span.end for span in answer.last.outputs[0].weight_versions[:-1]]
+        self.assertEqual([span.end for span in spans], [*ends, len(tokens) - 1])
 
 
 if __name__ == "__main__":
