@@ -21,12 +21,12 @@ from common import on_cpu
 from hydra import compose, initialize_config_dir
 from megatron.core.enums import ModelType
 from omegaconf import DictConfig
+from rollouts import LAYERS, VOCABULARY
 from torch import nn
 from verl.workers import engine_workers
 from verl.workers.engine.megatron import transformer_impl as engines
 
 MODEL = "mixtral"  # Of common/models.py; only its configuration and its tokenizer are used.
-LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
 CONFIG = Path(verl.__file__).parent / "trainer/config"
 CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for CUDA"
 ROUTES = "verl_routes"  # The recipe's name for itself.
@@ -36,7 +36,8 @@ def recipe(folder: Path) -> Any:
     """The recipe of the README as its user has it: a file that every worker can import, here in `folder`."""
     Path(folder, f"{ROUTES}.py").write_text(recipes.blocks()["verl"])
     sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
+    here = Path(__file__).parent
+    os.environ["PYTHONPATH"] = f"{folder}:{here}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
 
 
 def flags() -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import actors
 import numpy as np
+import rollouts
 import routing_replay
 import torch
 import verl
@@ -40,9 +41,9 @@ class Rollout:
     def __init__(self) -> None:
         random = np.random.default_rng(11)
         lengths = random.integers(6, 30, SAMPLES)
-        ids = 3 + random.permutation(actors.VOCABULARY - 3)[: lengths.sum()]
+        ids = 3 + random.permutation(rollouts.VOCABULARY - 3)[: lengths.sum()]
         self.tokens = np.split(ids, np.cumsum(lengths)[:-1])
-        self.routes = [random_routes(random, n - 1, actors.LAYERS, actors.EXPERTS, actors.TOP_K) for n in lengths]
+        self.routes = [random_routes(random, n - 1, rollouts.LAYERS, rollouts.EXPERTS, rollouts.TOP_K) for n in lengths]
         self.keys = [f"uid{i}_0_0" for i in range(SAMPLES)]
         self.rows = {
             int(token): row
@@ -64,7 +65,7 @@ class Rollout:
                     "responses": responses,
                     "response_mask": torch.ones_like(responses),
                     "loss_mask": torch.ones_like(responses),
-                    "old_log_probs": torch.full((len(responses),), -math.log(actors.VOCABULARY)),
+                    "old_log_probs": torch.full((len(responses),), -math.log(rollouts.VOCABULARY)),
                     "advantages": torch.linspace(-1, 1, len(responses)),
                 }
             )
@@ -101,7 +102,7 @@ def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
     for number, layer in enumerate(model.decoder.layers):
         again = len(layer.seen) // len(model.fed)  # Twice where it is computed again.
         for place, (_, chosen) in enumerate(layer.seen):
-            experts = torch.nonzero(chosen)[:, 1].reshape(-1, actors.TOP_K).numpy()
+            experts = torch.nonzero(chosen)[:, 1].reshape(-1, rollouts.TOP_K).numpy()
             tokens = model.fed[place // again].tolist()
             rows += [(number, token, own) for token, own in zip(tokens, experts, strict=True)]
         layer.seen.clear()
@@ -134,7 +135,9 @@ class DifferentialTest(unittest.TestCase):
 
     def append(self, rollout: Rollout, moved: int = 0) -> None:
         with routing_replay.Client() as client:
-            geometry = routing_replay.Geometry(num_layers=actors.LAYERS, num_experts=actors.EXPERTS, top_k=actors.TOP_K)
+            geometry = routing_replay.Geometry(
+                num_layers=rollouts.LAYERS, num_experts=rollouts.EXPERTS, top_k=rollouts.TOP_K
+            )
             run = client.run("grpo-42", geometry)
             for key, tokens, rows in zip(rollout.keys, rollout.tokens, rollout.routes, strict=True):
                 rolled = np.roll(rows, moved, axis=0)
@@ -153,7 +156,7 @@ class DifferentialTest(unittest.TestCase):
 
     def test_routes_of_the_service_beside_those_of_the_batch(self) -> None:
         rollout, compared = Rollout(), 0
-        sets = len(rollout.rows) * actors.LAYERS
+        sets = len(rollout.rows) * rollouts.LAYERS
         for layout, (world, tokens, said) in LAYOUTS.items():
             with self.subTest(layout):
                 own = ["actor_rollout_ref.actor.megatron.router_replay.mode=R3"]
