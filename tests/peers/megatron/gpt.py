@@ -106,8 +106,11 @@ class Layout:
             warnings.simplefilter("ignore")
             return TransformerConfig(**options)
 
-    def model(self, config: TransformerConfig, *, packed: bool = False) -> list[GPTModel]:
-        """The chunks of this rank, whose weights are the same each time."""
+    def model(self, config: TransformerConfig, *, packed: bool = False, **options: Any) -> list[GPTModel]:
+        """The chunks of this rank, whose weights are the same each time.
+
+        options: of GPTModel
+        """
         torch.manual_seed(11)
         chunks = []
         for stage in range(self.vpp):
@@ -132,6 +135,7 @@ class Layout:
                 post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=virtual),
                 mtp_block_spec=mtp,
                 vp_stage=virtual,
+                **options,
             )
             chunk.model_type = ModelType.encoder_or_decoder
             chunks.append(chunk)
@@ -165,7 +169,8 @@ class Attention(torch.nn.Module):
             inputs = [x.permute(1, 2, 0, 3) for x in (query, key, value)]
             said = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
             return said.permute(2, 0, 1, 3).flatten(2)
-        ends = packed_seq_params.cu_seqlens_q_padded // self.size
+        ends = packed_seq_params.cu_seqlens_q_padded
+        ends = (packed_seq_params.cu_seqlens_q if ends is None else ends) // self.size
         documents = torch.bucketize(torch.arange(len(query)), ends[1:], right=True)
         own = (documents[:, None] == documents[None]).tril()
         inputs = [x.transpose(0, 1) for x in (query, key, value)]

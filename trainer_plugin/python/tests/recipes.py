@@ -19,6 +19,12 @@ def blocks() -> dict[str, str]:
     return found
 
 
+def files() -> dict[str, str]:
+    """Those blocks that are files, by the name that is their first line."""
+    texts = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    return dict(texts)
+
+
 def run(heading: str, **names: Any) -> dict[str, Any]:
     """What a block defines. names: that are there when it runs"""
     space: dict[str, Any] = {"__name__": "recipe", **names}

@@ -1,0 +1,170 @@
+"""slime's own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import types
+import unittest
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import sides
+
+sides.setup()
+import ray  # noqa: E402
+import routing_replay as rr  # noqa: E402
+import slime.ray.rollout as slime_rollout  # noqa: E402
+import torch  # noqa: E402
+from common.ranks import on_ranks  # noqa: E402
+from common.support import passed  # noqa: E402
+from gpt import Layout  # noqa: E402
+from slime.backends.megatron_utils import model as slime_model  # noqa: E402
+from slime.rollout import sglang_rollout  # noqa: E402
+from slime.utils import routing_replay as slime_routing_replay  # noqa: E402
+from slime.utils.types import Sample  # noqa: E402
+
+
+def rollout(args: Any, moved: int = 0) -> list[Sample]:
+    """Samples as slime's generate leaves them; one has a tool's answer within. moved: rows are late by so many."""
+
+    async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
+        engine = types.SimpleNamespace(asked=[], version=1)
+        answer = sides.Engine.generate(engine, payload)
+        if moved:
+            tokens = [*payload["input_ids"], *(item[1] for item in answer["meta_info"]["output_token_logprobs"])]
+            answer["meta_info"]["routed_experts"] = sides.packed(sides.routes(tokens, 1), moved)
+        return answer
+
+    async def generated() -> list[Sample]:
+        samples = []
+        for index in range(6):
+            prompt = [2 + index, *range(10, 12 + index)]
+            sample = Sample(index=index, rollout_id=index, prompt="p", tokens=prompt, reward=float(index % 2))
+            turns = 2 if index == 1 else 1
+            for turn in range(turns):
+                sample.status = Sample.Status.PENDING
+                params = {"max_new_tokens": 32}
+                if args.custom_generate_function_path:
+                    sample = await sys.modules["replay_rollout"].generate(args, sample, params)
+                else:
+                    sample = await sglang_rollout.generate(args, sample, params)
+                if turn + 1 < turns:
+                    sample.append_response_tokens(args, tokens=[7, 8], trainable=False)
+            samples.append(sample)
+        return samples
+
+    state = types.SimpleNamespace(tokenizer=None, processor=None)
+    with (
+        mock.patch.object(sglang_rollout, "post", post),
+        mock.patch.object(sglang_rollout, "GenerateState", lambda _: state),
+    ):
+        return asyncio.run(generated())
+
+
+def train_data(args: Any, samples: list[Sample], world: int) -> list[Any]:
+    manager = object.__new__(slime_rollout.RolloutManager.__ray_metadata__.modified_class)
+    manager.args = args
+    manager.custom_convert_samples_to_train_data_func = manager.custom_reward_post_process_func = None
+    parallel = {"dp_size": 1, "cp_size": world, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    manager.set_train_parallel_config(parallel)
+    with mock.patch.object(ray, "put", lambda value: value):
+        return manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
+
+
+def step(world: int, recompute: str, service: bool, moved: int = 0, filler: Any = None) -> tuple[Any, list[Any]]:
+    """Training on one rollout: what the actor has seen, and the samples."""
+    flags = {} if service else {"use_rollout_routing_replay": True, "use_routing_replay": True}
+    args = sides.args_of(context_parallel_size=world, **flags)
+    os.environ["ENABLE_ROUTING_REPLAY"] = "0" if service else "1"
+    layout = Layout(cp=world)
+    layout.start()
+    if service:
+        sides.with_recipe(args)
+    made: list[Any] = [None]
+    if torch.distributed.get_rank() == 0:
+        samples = rollout(args, moved)
+        whole = [sample.tokens for sample in samples]
+        if service:
+            sys.modules["replay_rollout"].publish(args, [samples])
+            assert all(sample.rollout_routed_experts.shape == (1,) for sample in samples)
+        made = [(train_data(args, samples, world), whole)]
+    torch.distributed.broadcast_object_list(made)
+    data, tokens = made[0]
+    with mock.patch.object(ray, "get", lambda value: value):
+        actor = sides.actor_of(args, layout, recompute, filler)
+        actor.train(0, data)
+    if service:
+        hooks = sys.modules["replay_hooks"]
+        hooks.replay.detach()
+        hooks.replay, slime_model.get_forward_backward_func = None, hooks.original
+    else:
+        slime_routing_replay.RoutingReplay.all_routing_replays.clear()
+    return actor.seen, tokens
+
+
+def largest(ours: Any, theirs: Any) -> float:
+    """Of all differences of gradients."""
+    assert len(ours.gradients) == len(theirs.gradients) == 2
+    steps = zip(ours.gradients, theirs.gradients, strict=True)
+    return max((a[name] - b[name]).abs().max().item() for a, b in steps for name in a)
+
+
+def body(world: int, recompute: str) -> Any:
+    """Of all ranks together: rows that the record has; those of them that ours and slime's lack; rows that differ
+    between both, and between slime's and ours with moved rows; rows without a route. And how far gradients are apart,
+    as they are and with the same filler."""
+    sys.path.insert(0, os.environ["RECIPE"])
+    import replay_hooks  # noqa: F401
+    import replay_rollout  # noqa: F401
+
+    theirs, tokens = step(world, recompute, False)
+    ours, _ = step(world, recompute, True)
+    moved, _ = step(world, recompute, True, moved=1)
+    # What has no route (last rows and padding) has another filler, which changes how sums are rounded.
+    alike, _ = step(world, recompute, False, filler=ours.calls)
+
+    def differing(one: Any) -> int:
+        pairs = (
+            (a, b)
+            for layer, maps in theirs.calls.maps.items()
+            for a, b in zip(one.calls.maps[layer], maps, strict=True)
+        )
+        return sum(int((a != b).any(1).sum()) for a, b in pairs)
+
+    told = sides.recorded(tokens, times=2 if recompute == "none" else 3)
+    mine: list[Any] = [sides.counted(ours.calls), sides.counted(theirs.calls), differing(ours), differing(moved)]
+    every: list[Any] = [None] * world
+    torch.distributed.all_gather_object(every, mine)
+    of_ours, of_theirs = (sum((one[i] for one in every), start=Counter()) for i in (0, 1))
+    different, shifted = (sum(one[i] for one in every) for i in (2, 3))
+    missing = (told - of_ours).total(), (told - of_theirs).total()
+    without = of_theirs.total() - told.total()
+    return told.total(), missing, different, shifted, without, largest(ours, theirs), largest(ours, alike)
+
+
+class DifferentialTest(unittest.TestCase):
+    def test_beside_slimes_own(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, rr.local_server():
+            sides.recipe(Path(folder))
+            os.environ["RECIPE"] = folder
+            for world, recompute in ((1, "none"), (1, "full"), (2, "moe")):
+                with self.subTest(world=world, recompute=recompute):
+                    for rows, missing, different, shifted, without, apart, alike in on_ranks(
+                        world, body, world, recompute
+                    ):
+                        self.assertEqual(missing, (0, 0))
+                        self.assertLessEqual(different, without)
+                        self.assertGreater(shifted, rows // 2)  # The check of the check.
+                        self.assertEqual(alike, 0.0)
+                        self.assertLess(apart, 1e-6)
+                    print(f"CP {world}, recompute {recompute}: {rows} rows and layers in both, gradients {alike} apart")
+        passed("slime", sides.COMMIT, "its R3 beside ours: experts and gradients equal, CP 1 and 2", sides.CHANGED)
+
+
+if __name__ == "__main__":
+    unittest.main()

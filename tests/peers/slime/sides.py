@@ -1,0 +1,317 @@
+"""slime's own rollout and trainer on the CPU: its arguments, an engine that answers as SGLang does, its actor around a
+GPTModel."""
+
+from __future__ import annotations
+
+import base64
+import importlib.abc
+import importlib.machinery
+import json
+import sys
+import threading
+import types
+from argparse import Namespace
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 640
+COMMIT = "624b824a898a"
+CHANGED = (
+    "cuda means the CPU; its patch of Megatron through RouterReplay; stand-ins for sglang, sglang_router and "
+    "torch_memory_saver; attention of the tests"
+)
+
+
+STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb")
+
+
+class Anything(types.ModuleType):
+    """A module that has whatever is asked of it."""
+
+    __path__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock(name=f"{self.__name__}.{name}")
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.split(".")[0] in STAND_INS or name == "slime.backends.sglang_utils.sglang_engine":
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        return Anything(spec.name)
+
+    def exec_module(self, module: Any) -> None: ...
+
+
+def setup() -> None:
+    """In each process, before slime is imported: what it imports and does not use here."""
+    sys.meta_path.insert(0, StandIns())
+    import torch
+    from slime.utils import accelerator
+    from slime.utils.accelerator.cuda import CUDAAccelerator
+
+    class Cpu(CUDAAccelerator):
+        def is_available(self) -> bool:
+            return True
+
+        def current_device(self) -> Any:
+            return torch.device("cpu")
+
+        def device(self, index: int | None = None) -> Any:
+            return torch.device("cpu")
+
+    accelerator.register_accelerator("cpu", Cpu, priority=100)
+
+
+def recipe(folder: Path) -> None:
+    """The files that the README prints, the trainer's with `attach` of its section on Megatron-LM."""
+    import recipes
+
+    printed = recipes.files()
+    for name in ("replay_rollout.py", "replay_hooks.py"):
+        before = recipes.blocks()["Megatron-LM"] if name == "replay_hooks.py" else ""
+        (folder / name).write_text(before + printed[name])
+
+
+class Args(Namespace):
+    """slime's arguments: what is not said is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def args_of(**others: Any) -> Args:
+    said = {
+        "num_layers": LAYERS,
+        "num_experts": EXPERTS,
+        "moe_router_topk": TOP_K,
+        "moe_layer_freq": [0] + [1] * (LAYERS - 1),
+        "hidden_size": 16,
+        "ffn_hidden_size": 32,
+        "moe_ffn_hidden_size": 32,
+        "num_query_groups": 4,
+        "kv_channels": 4,
+        "num_attention_heads": 4,
+        "vocab_size": VOCABULARY,
+        "padded_vocab_size": VOCABULARY,
+        "advantage_estimator": "grpo",
+        "loss_type": "policy_loss",
+        "rewards_normalization": False,
+        "compute_advantages_and_returns": True,
+        "eps_clip": 0.2,
+        "eps_clip_high": 0.2,
+        "entropy_coef": 0.0,
+        "kl_coef": 0.0,
+        "gamma": 1.0,
+        "lambd": 1.0,
+        "n_samples_per_prompt": 1,
+        "rollout_batch_size": 6,
+        "global_batch_size": 3,  # Two steps of each rollout.
+        "micro_batch_size": 1,
+        "use_dynamic_batch_size": True,
+        "max_tokens_per_gpu": 40,
+        "rollout_top_p": 1.0,
+        "rollout_temperature": 0.7,
+        "log_probs_chunk_size": -1,
+        "data_pad_size_multiplier": 8,
+        "allgather_cp": False,
+        "sequence_parallel": False,
+        "seq_length": 64,
+        "qkv_format": "thd",
+        "rollout_data_transport": "object-store",
+        "check_for_nan_in_loss_and_grad": True,
+        "calculate_per_token_loss": False,
+        "use_rollout_routing_replay": False,
+        "use_routing_replay": False,
+        "use_distributed_optimizer": False,
+        "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
+    }
+    return Args(**(said | others))
+
+
+def with_recipe(args: Args) -> Args:
+    """The options that the README says."""
+    args.custom_generate_function_path = "replay_rollout.generate"
+    args.rollout_sample_filter_path = "replay_rollout.publish"
+    args.custom_megatron_before_log_prob_hook_path = "replay_hooks.before_log_prob"
+    args.custom_megatron_before_train_step_hook_path = "replay_hooks.before_train_step"
+    args.rollout_data_postprocess_path = "replay_hooks.release"
+    return args
+
+
+def routes(tokens: list[int], version: int) -> np.ndarray:
+    """[tokens - 1, all layers, K]: what an engine with these weights chooses, by its own rule."""
+    table = np.random.default_rng(version).random((VOCABULARY, LAYERS, EXPERTS)).argsort(axis=2)[..., :TOP_K]
+    return table[np.array(tokens[:-1])]
+
+
+class Engine:
+    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the first abort."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.aborted = threading.Event()
+        self.asked: list[dict[str, Any]] = []
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None: ...
+
+            def do_GET(self) -> None:
+                self.answer({"workers": [{"url": engine.url}], "loads": []})
+
+            def do_POST(self) -> None:
+                said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path.startswith("/generate"):
+                    self.answer(engine.generate(said))
+                else:
+                    engine.aborted.set()
+                    self.answer({})
+
+            def answer(self, said: Any) -> None:
+                text = json.dumps(said).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.host, self.port = self._server.server_address[:2]
+        self.url = f"http://{self.host}:{self.port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.aborted.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def generate(self, said: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(said)
+        prompt = said["input_ids"]
+        random = np.random.default_rng(sum(prompt) + len(prompt))
+        new = random.integers(10, VOCABULARY, random.integers(4, 9)).tolist()
+        finish = "stop"
+        if prompt[0] == 1 and not self.aborted.is_set():
+            self.aborted.wait(60)
+            finish = "abort"
+        return {"text": "x" * len(new), "meta_info": meta(prompt + new, len(new), self.version, finish, said)}
+
+
+def packed(rows: np.ndarray, moved: int = 0) -> str:
+    """As SGLang gives them. moved: each row late by so many"""
+    return base64.b64encode(np.roll(rows, moved, axis=0).astype(np.int32).tobytes()).decode()
+
+
+def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str, Any]) -> dict[str, Any]:
+    answer = {
+        "output_token_logprobs": [[-1.0, token, None] for token in tokens[len(tokens) - new :]],
+        "weight_version": str(version),
+        "finish_reason": {"type": finish},
+        "cached_tokens": 0,
+        "prompt_tokens": len(tokens) - new,
+    }
+    if said.get("return_routed_experts"):
+        answer["routed_experts"] = packed(routes(tokens, version))
+    return answer
+
+
+def actor_of(args: Args, layout: Any, recompute: str = "none", filler: Any = None) -> Any:
+    """slime's MegatronTrainRayActor, but for `init`, which reads a checkpoint: its model is a GPTModel under Megatron's
+    own DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
+
+    filler: calls of routers of another run; where slime's choice is another one, slime's own R3 takes that
+    """
+    import gpt
+    import torch
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from slime.backends.megatron_utils import actor as slime_actor
+    from slime.backends.megatron_utils import model as slime_model
+    from slime.observability.timer import Timer
+    from slime.utils.misc import load_function
+    from slime.utils.routing_replay import get_routing_replay_compute_topk, register_routing_replay
+    from slime.utils.tensor_backper import TensorBackuper
+
+    slime_model.get_args = lambda: args
+    config = layout.config(
+        num_layers=args.num_layers,
+        moe_layer_freq=args.moe_layer_freq,
+        variable_seq_lengths=True,
+        **gpt.RECOMPUTE[recompute],
+    )
+    (module,) = layout.model(config, packed=True, position_embedding_type="none")
+    calls = gpt.Calls([module])
+    if args.use_routing_replay:  # Where slime's patch of Megatron puts the same two functions of slime.
+        for router in gpt.routers([module]):
+            register_routing_replay(router)
+            maps = None if filler is None else filler.maps[router.layer_number - 1]
+            other = iter(maps or [])
+
+            def get_replay_topk(
+                scores: Any, topk: int, groups: Any, group_topk: Any, default: Any, other: Any = other
+            ) -> Any:
+                probs, ids = get_routing_replay_compute_topk(default)(scores, topk, groups, group_topk)
+                if filler is None:
+                    return probs, ids
+                chosen = next(other).nonzero()[:, 1].view(len(ids), -1)
+                differs = (ids.sort(1).values != chosen).any(1, keepdim=True)
+                ids = torch.where(differs, chosen, ids)
+                return scores.gather(1, ids), ids
+
+            router.router_replay.get_replay_topk = get_replay_topk
+    model = [DistributedDataParallel(config, DistributedDataParallelConfig(), module)]
+    optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="sgd", lr=1e-3, clip_grad=0.0), model)
+    seen = types.SimpleNamespace(calls=calls, gradients=[])
+    step = optimizer.step
+
+    def stepped() -> Any:
+        seen.gradients.append({name: one.main_grad.clone() for name, one in module.named_parameters()})
+        return step()
+
+    optimizer.step = stepped
+    if "train_wait" not in Timer().start_time:
+        Timer().start("train_wait")
+    actor = object.__new__(slime_actor.MegatronTrainRayActor)
+    actor.args, actor.role, actor.model, actor.optimizer, actor.seen = args, "actor", model, optimizer, seen
+    actor.opt_param_scheduler = types.SimpleNamespace(step=lambda increment: None, get_lr=lambda group: 0.0)
+    actor.weights_backuper = TensorBackuper.create(lambda: module.named_parameters(), single_tag=None)
+    actor.weights_backuper.backup("actor")
+    actor._active_model_tag = "actor"
+    actor.prof = types.SimpleNamespace(step=lambda rollout_id: None)
+    actor.weight_updater = types.SimpleNamespace(pop_metrics=dict)
+    path = args.rollout_data_postprocess_path
+    actor.rollout_data_postprocess = load_function(path) if path else None
+    return actor
+
+
+def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:
+    """(layer, experts) of all rows that an engine of version 1 has reported, of MoE layers; each so often."""
+    rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for one in tokens:
+        for row in routes(one, 1):
+            for layer in range(1, LAYERS):
+                rows[layer, tuple(sorted(row[layer].tolist()))] += times
+    return rows
+
+
+def counted(calls: Any) -> Counter[tuple[int, tuple[int, ...]]]:
+    """The same of all rows of all calls of routers."""
+    rows: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for layer, maps in calls.maps.items():
+        for chosen in maps:
+            rows.update((layer, tuple(row.nonzero().flatten().tolist())) for row in chosen)
+    return rows
