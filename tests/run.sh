@@ -103,6 +103,7 @@ for extra in "${extras[@]}"; do
     odr) odr ;;
     peers)
       long megatron tests/peers/megatron.sh
+      long slime tests/peers/slime.sh
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
       long vllm tests/peers/vllm.sh

@@ -241,7 +241,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual((replay.options["missing"], len(self.attached)), ("live", 1))
 
     def test_all_are_here(self) -> None:
-        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift", "slime and miles", "verl"]
+        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift", "slime", "verl"]
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
@@ -284,45 +284,6 @@ class RecipesTest(unittest.TestCase):
 
     def attach_of_megatron(self) -> Any:
         return self.recipe("Megatron-LM")["attach"]
-
-    def test_slime(self) -> None:
-        path = "slime.backends.megatron_utils.model"
-        modules = module(path, get_forward_backward_func=lambda: schedule)
-        self.patch_modules(modules)
-        self.rows = source(*(f"sample/{index}" for index in range(40, 44)))
-
-        class DataIterator:
-            """Not one of Python."""
-
-            def __init__(self, rollout_data: Any, micro_batch_indices: Any) -> None:
-                self.rollout_data, self.micro_batch_indices, self.offset = rollout_data, micro_batch_indices, 0
-
-            def get_next(self, keys: Any) -> Any:
-                rows = self.micro_batch_indices[self.offset]
-                self.offset += 1
-                return {key: [self.rollout_data[key][i] for i in rows] for key in keys}
-
-        data = {"tokens": [tokens_of(name) for name in SAMPLES], "sample_indices": [40, 41, 42, 43]}
-        args = types.SimpleNamespace(data_pad_size_multiplier=16, allgather_cp=False)
-        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron(), version=current_version)
-
-        def run() -> None:
-            modules[path].get_forward_backward_func()(
-                forward_step_func=lambda iterator, model: model(iterator.get_next(["tokens"])),
-                data_iterator=[DataIterator(data, [[0, 1], [2, 3]])],
-                model=[self.model],
-                num_microbatches=2,
-            )
-
-        recipe["before_log_prob"](args, [self.model], "")
-        run()
-        recipe["before_log_prob"](args, [self.model], "ref_")
-        run()
-        recipe["before_train_step"](args, 0, 0, [self.model], None, None)
-        run()
-        self.assertEqual(self.model.seen[2:4], [[], []])
-        del self.model.seen[2:4]
-        self.assert_replayed(self.attached[0], times=2)
 
     def test_skyrl(self) -> None:
         path = "skyrl.backends.skyrl_train.workers.megatron.megatron_model_wrapper"
