@@ -39,8 +39,9 @@ std::vector<int64_t> CheckRows(RowRange range, int32_t block_rows) {
 std::optional<uint32_t> TokenChecks::At(int64_t rows) const {
   if (rows == 0) return 0;
   if (rows == rows_) return end_;
-  if (rows > rows_ || rows % block_rows_ != 0) return std::nullopt;
-  return boundaries_[rows / block_rows_ - 1];
+  if (rows > rows_) return std::nullopt;
+  if (rows % block_rows_ == 0) return boundaries_[rows / block_rows_ - 1];
+  return !known_.empty() && rows == known_.back().end ? known_end_ : std::nullopt;
 }
 
 std::optional<bool> TokenChecks::Fits(int64_t rows, uint32_t crc32c) const {
@@ -59,7 +60,11 @@ TokenComparison TokenChecks::Compare(const AppendTokens& tokens) const {
   }
   Chain chain(tokens, tokens.start ? tokens.start : stored_start);
   int64_t spoken_for = begin;
-  for (int64_t row : CheckRows(overlap, block_rows_)) {
+  std::vector<int64_t> rows = CheckRows(overlap, block_rows_);
+  if (known_end_ && known_.back().end > overlap.begin && known_.back().end < overlap.end) {
+    rows.insert(std::upper_bound(rows.begin(), rows.end(), known_.back().end), known_.back().end);
+  }
+  for (int64_t row : rows) {
     const std::optional<uint32_t> own = chain.AdvanceTo(row);
     const std::optional<uint32_t> stored = At(row);
     if (!stored) continue;
@@ -84,6 +89,8 @@ void TokenChecks::Extend(const AppendTokens& tokens, std::optional<uint32_t> che
   const RowRange added{rows_, tokens.rows.end};
   if (added.empty()) return;
   const bool known = check.has_value() && !tokens.ids.empty();
+  if (known) known_end_.reset();
+  if (!known && !known_.empty() && known_.back().end == rows_) known_end_ = end_;
   for (RowRange window : SplitAtWindows(added, block_rows_)) {
     check = known ? std::optional(TokenCheckExtend(*check, tokens.of(window))) : std::nullopt;
     if (window.end % block_rows_ == 0) boundaries_.push_back(check);
@@ -94,7 +101,9 @@ void TokenChecks::Extend(const AppendTokens& tokens, std::optional<uint32_t> che
 }
 
 void TokenChecks::Truncate(int64_t rows) {
-  end_ = At(rows);
+  // Not what a seal has told at the end of a window: its rows came without.
+  end_ = rows > 0 && rows % block_rows_ == 0 ? AtWindowEnd(rows / block_rows_ - 1) : At(rows);
+  if (!known_.empty() && rows <= known_.back().end) known_end_.reset();
   rows_ = rows;
   boundaries_.resize(rows / block_rows_);
   known_ = Clip(known_, {0, rows});

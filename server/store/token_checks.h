@@ -1,5 +1,6 @@
-// What a store knows of a sample's tokens: CRC32C prefix checks at every block boundary and at the committed end, never
-// the tokens. Finds out whether an append belongs to the same trajectory.
+// What a store knows of a sample's tokens: CRC32C prefix checks at every block boundary, at the committed end, and
+// where the last rows end whose tokens are known; never the tokens. Finds out whether an append belongs to the same
+// trajectory.
 //
 //   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)
 //   an append             s─────┬────────┬────────┬───┬──▶     chain: start check, then extended over its token ids
@@ -40,10 +41,17 @@ struct TokenComparison {
 class TokenChecks {
  public:
   explicit TokenChecks(int32_t block_rows) : block_rows_(block_rows) {}
-  // What was known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows).
+  // What was known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows); known_end:
+  // the check where the last of it ends, if that is before `rows`.
   TokenChecks(int32_t block_rows, int64_t rows, std::optional<uint32_t> end,
-              std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known)
-      : block_rows_(block_rows), rows_(rows), end_(end), boundaries_(std::move(boundaries)), known_(std::move(known)) {}
+              std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known,
+              std::optional<uint32_t> known_end = std::nullopt)
+      : block_rows_(block_rows),
+        rows_(rows),
+        end_(end),
+        boundaries_(std::move(boundaries)),
+        known_(std::move(known)),
+        known_end_(known_end) {}
 
   int32_t block_rows() const { return block_rows_; }
   int64_t rows() const { return rows_; }
@@ -54,6 +62,10 @@ class TokenChecks {
   const std::vector<RowRange>& known() const { return known_; }
   // The check at `rows`, where known. At 0 it always is.
   std::optional<uint32_t> At(int64_t rows) const;
+  // The same at the end of a whole window, of what came with its rows.
+  std::optional<uint32_t> AtWindowEnd(int64_t window) const { return boundaries_[window]; }
+  // The check where `known` ends, if that is before rows(), and the check is known.
+  std::optional<uint32_t> known_end() const { return known_end_; }
   // Whether the check at `rows` is `crc32c`; nothing if it is not known.
   std::optional<bool> Fits(int64_t rows, uint32_t crc32c) const;
   // At most so much more after Extend to `end` rows.
@@ -70,6 +82,10 @@ class TokenChecks {
   // Takes the rows [rows(), tokens.rows.end) in, if there are any. `check` is TokenComparison::check_at_end. Without
   // token ids or without a check, everything from rows() on is unknown.
   void Extend(const AppendTokens& tokens, std::optional<uint32_t> check);
+  // Takes the start check of an append that starts at rows(), where none is known there. Not for the windows.
+  void TellEnd(const AppendTokens& tokens) {
+    if (!end_ && tokens.rows.begin == rows_) end_ = tokens.start;
+  }
   // Keeps the checks of the first `rows` (at most rows()). The one at `rows` stays known only at a block boundary.
   void Truncate(int64_t rows);
 
@@ -79,6 +95,7 @@ class TokenChecks {
   std::optional<uint32_t> end_ = 0;                  // At rows_.
   std::vector<std::optional<uint32_t>> boundaries_;  // [i]: at (i + 1) * block_rows_.
   std::vector<RowRange> known_;                      // Rows whose tokens went into a check; normal list.
+  std::optional<uint32_t> known_end_;                // Where known_ ends, if that is before rows_.
 };
 
 }  // namespace routing_replay::server

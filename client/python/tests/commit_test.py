@@ -154,6 +154,90 @@ class CommitTest(QuietTest):
         self.assertEqual(run.stat("2/0").unrecorded, ((0, tokens - 1),))
 
 
+class AttemptTest(QuietTest):
+    """A prompt that is dispatched again: workers that know nothing of each other."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.run_ = self.client.run(self.run_name, GEOMETRY)
+        self.other = self.open(self.server.endpoint).run(self.run_name)
+
+    def test_a_later_attempt_replaces_an_earlier_one(self) -> None:
+        first, second = self.run_, self.other
+        first.append("s", ROWS[:9], tokens=TOKENS[:9], attempt=0)
+        first.flush()
+        second.append("s", ROWS[100:120], tokens=TOKENS[100:120], attempt=2)
+        second.flush()
+        # What the first one had under way, and another one that came too late.
+        first.append("s", ROWS[9:30], row_start=9, tokens=TOKENS[9:30], attempt=0, seal=True)
+        first.append("s", ROWS[:9], tokens=TOKENS[:9], attempt=1, seal=True)
+        first.append("t", ROWS[:9], attempt=0, seal=True)
+        self.assertEqual([first.commit("s", 31, attempt=number).status for number in (0, 1)], ["missing"] * 2)
+        self.assertEqual(first.commit("s", 31, attempt=0).error.reason, "OLD_REVISION")
+        first.flush()  # No failure: what is there is newer.
+        self.assertEqual(first.metrics()["stale_appends"], 2)
+        second.append("s", ROWS[120:130], row_start=20, tokens=TOKENS[120:130], attempt=2, seal=True)
+        self.assertEqual(second.commit("s", 31, attempt=2), rr.Commit("s", "committed", 30, 31, None))
+        np.testing.assert_array_equal(first.read_one("s").rows, ROWS[100:130])
+        self.assertTrue(first.read_one("t").ok)
+        first.append("s", ROWS[:9], attempt=7, seal=True)  # Nobody knows a revision.
+        self.assertEqual(first.commit("s", 10, attempt=7), rr.Commit("s", "committed", 9, 10, None))
+        np.testing.assert_array_equal(first.read_one("s").rows, ROWS[:9])
+
+    def test_failures_beside_stale_appends(self) -> None:
+        run = self.run_
+        run.put("s", ROWS[:9], attempt=1)
+        run.append("s", ROWS[:9], attempt=0)
+        run.append("gap", ROWS[9:20], row_start=9, attempt=0)
+        with self.assertRaises(rr.FailedPreconditionError) as caught:
+            run.flush()
+        self.assertEqual((caught.exception.reason, caught.exception.failed_samples), ("GAP", ["gap"]))
+        with self.assertRaises(rr.FailedPreconditionError) as caught:
+            run.put("s", ROWS[:9], attempt=0)
+        self.assertEqual((caught.exception.reason, caught.exception.revision), ("OLD_REVISION", 0))
+        run.append("s", ROWS[:9], revision=7)
+        with self.assertRaises(rr.FailedPreconditionError):
+            run.flush()
+
+    def test_rows_that_do_not_begin_an_attempt(self) -> None:
+        run = self.run_
+        run.put("s", ROWS[:9], attempt=0)
+        run.append("s", ROWS[9:20], row_start=9, attempt=1)
+        said = run.commit("s", attempt=1)
+        self.assertEqual((said.status, said.error.reason, said.committed_rows), ("missing", "GAP", 9))
+        # The rest of the earlier one is not marked in the place of the later one's.
+        self.assertEqual(run.commit("s", 21, attempt=1).status, "marked")
+        self.assertEqual(run.stat("s").unrecorded, ((0, 20),))
+        # All of the earlier one is there, and none of the later one.
+        run.put("t", ROWS[:20], attempt=0, seal=True)
+        self.assertTrue(run.commit("t", 21, attempt=0).ok)
+        self.assertEqual(run.commit("t", attempt=1).error.reason, "GAP")
+        self.assertEqual(run.stat("t").unrecorded, ())
+        self.assertEqual(run.commit("t", 21, attempt=1).status, "marked")
+        # None of the earlier one is, any more, and nobody has told it.
+        self.assertEqual(run.commit("t", 21, attempt=0).error.reason, "OLD_REVISION")
+        self.assertEqual(run.commit("t", attempt=0).error.reason, "OLD_REVISION")
+
+    def test_an_attempt_that_is_none(self) -> None:
+        for options in ({"attempt": -1}, {"attempt": 2**32}, {"attempt": 1.5}, {"attempt": 1, "restart": 1}):
+            with self.subTest(options), self.assertRaises(rr.InvalidArgumentError) as caught:
+                self.run_.append("s", ROWS[:9], **options)
+            self.assertEqual(caught.exception.field, "append.attempt")
+
+    def test_in_an_event_loop(self) -> None:
+        async def work() -> dict[str, int]:
+            async with aio.Client(self.server.endpoint) as client:
+                run = await client.run(self.run_name)
+                await run.append("s", ROWS[:9], attempt=1, seal=True)
+                await run.append("s", ROWS[:20], attempt=0, seal=True)
+                self.assertEqual((await run.commit("s", 21, attempt=0)).error.reason, "OLD_REVISION")
+                self.assertTrue((await run.commit("s", 10, attempt=1)).ok)
+                await run.flush()
+                return run.metrics()
+
+        self.assertEqual(asyncio.run(work())["stale_appends"], 1)
+
+
 class AioCommitTest(QuietTest):
     def test_what_was_appended_and_what_was_not(self) -> None:
         async def work() -> list[rr.Commit]:

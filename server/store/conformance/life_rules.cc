@@ -1,5 +1,6 @@
 // Revisions, restarts, truncation and seals.
 #include "server/store/conformance/conformance.h"
+#include "server/store/sample/attempt.h"
 
 namespace routing_replay::testing {
 
@@ -86,6 +87,33 @@ TEST_P(StoreConformance, ATruncateEndsTheNonce) {
   ASSERT_OK(Append({.rows = {0, 10}, .restart_nonce = 5}));
   ASSERT_OK(store_->Truncate("run", kRollout, "s", 5, std::nullopt));
   EXPECT_EQ(Refused({.rows = {5, 10}, .restart_nonce = 5}, kPrecondition, Reason::kOldRevision).revision, 1);
+}
+
+TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
+  const auto attempt = [](uint64_t number) { return kAttempt | number; };
+  ASSERT_OK(Append({.rows = {0, 50}, .restart_nonce = attempt(1), .seal_num_tokens = 51}));
+  // None of them knows a revision, and numbers may be left out.
+  ASSERT_OK_AND_ASSIGN(const AppendAck third, Append({.from = kSecond, .rows = {0, 10}, .restart_nonce = attempt(3)}));
+  EXPECT_EQ(third.committed_rows, 10);
+  EXPECT_FALSE(third.sealed);
+  const SampleLook before = Look("s");
+  Refused({.rows = {0, 50}, .restart_nonce = attempt(1)}, kPrecondition, Reason::kOldRevision);
+  Refused({.rows = {10, 50}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
+  // What does not begin at row 0 replaces nothing.
+  EXPECT_EQ(Refused({.rows = {10, 20}, .restart_nonce = attempt(4)}, kPrecondition, Reason::kGap).committed_rows, 0);
+  EXPECT_EQ(Look("s"), before);
+  ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = attempt(3)}));
+  EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
+  // A truncation does not forget which one it was.
+  ASSERT_OK(store_->Truncate("run", kRollout, "s", 5, std::nullopt));
+  Refused({.rows = {0, 10}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
+  const int64_t revision = Refused({.rows = {5, 10}, .restart_nonce = attempt(3)}, kPrecondition, Reason::kOldRevision)
+                               .revision.value_or(-1);
+  EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 5));
+  ASSERT_OK(Append({.from = kSecond, .rows = {5, 10}, .revision = revision, .restart_nonce = attempt(3)}));
+  EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 10));
+  ASSERT_OK(Append({.rows = {0, 20}, .restart_nonce = attempt(4)}));
+  EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, 20));
 }
 
 TEST_P(StoreConformance, ARefusedRestartLeavesTheOldLife) {

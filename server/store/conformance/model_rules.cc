@@ -7,6 +7,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/conformance/reference_model.h"
+#include "server/store/sample/attempt.h"
 
 namespace routing_replay::testing {
 
@@ -47,8 +48,11 @@ class Chooser {
   void ChooseLife(AppendSpec& spec, const ModelSample* sample) {
     spec.revision = sample == nullptr ? 0 : sample->revision;
     if (OneIn(12)) spec.revision = Below(4);
-    if (OneIn(10)) spec.restart_nonce = 1 + Below(5);
-    if (sample != nullptr && sample->nonce != 0 && OneIn(2)) spec.restart_nonce = sample->nonce;
+    if (OneIn(10)) spec.restart_nonce = OneIn(2) ? kAttempt | static_cast<uint64_t>(Below(4)) : 1 + Below(5);
+    if (sample != nullptr && sample->nonce != 0 && OneIn(2)) {
+      const std::optional<uint32_t> attempt = AttemptOf(sample->nonce);
+      spec.restart_nonce = attempt ? kAttempt | *attempt : sample->nonce;
+    }
     if (OneIn(sample == nullptr ? 3 : 15)) spec.prefix = PrefixReference{Sample(), Below(80), Below(3)};
     if (spec.prefix && spec.prefix->sample == spec.sample) spec.prefix.reset();
     if (sample != nullptr && sample->prefix && OneIn(3)) spec.prefix = sample->prefix;

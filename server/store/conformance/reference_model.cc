@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/sample/attempt.h"
 
 namespace routing_replay::testing {
 
@@ -23,11 +24,13 @@ Tokens TokensBefore(const Trajectory& from, int64_t row) {
   return tokens;
 }
 
-void Shorten(ModelSample& sample, int64_t rows) {
+void Shorten(ModelSample& sample, int64_t rows, int32_t block_rows) {
   sample.rows.resize(rows);
   sample.origins.resize(rows);
   sample.tokens_seen.resize(rows);
   sample.history.erase(sample.history.upper_bound(rows), sample.history.end());
+  if (sample.told_by_seal && *sample.told_by_seal % block_rows == 0) sample.history.erase(*sample.told_by_seal);
+  sample.told_by_seal.reset();
   sample.num_tokens.reset();
 }
 
@@ -45,21 +48,32 @@ std::optional<RowIds> ReferenceModel::Shown(const AppendSpec& spec, int64_t row)
   return spec.from.RowAt(geometry_, row);
 }
 
-// Drops what a store has no place for: checks that are neither at a window's end nor at the committed end.
+bool ReferenceModel::IsCheckRow(int64_t row, const ModelSample& sample) const {
+  const auto last = std::find(sample.tokens_seen.rbegin(), sample.tokens_seen.rend(), true);
+  return row % run_.options.block_rows == 0 || row == Committed(sample) || row == sample.tokens_seen.rend() - last;
+}
+
+// Drops what a store has no place for: checks that are neither at a window's end, nor at the committed end, nor where
+// the last rows end whose tokens are known.
 void ReferenceModel::Forget(ModelSample& sample) const {
-  std::erase_if(sample.history, [&](const auto& entry) { return !IsCheckRow(entry.first, Committed(sample)); });
+  std::erase_if(sample.history, [&](const auto& entry) { return !IsCheckRow(entry.first, sample); });
 }
 
 ModelAnswer ReferenceModel::Append(const AppendSpec& spec) {
   ModelSample sample;
   const ModelSample* present = Find(spec.sample);
   bool changed = false;
+  const std::optional<uint32_t> attempt = AttemptOf(spec.restart_nonce);
+  const std::optional<uint32_t> at = present == nullptr ? std::nullopt : AttemptOf(present->nonce);
+  const bool other_attempt = attempt && at && *attempt != *at;
+  if (other_attempt && *attempt < *at) return {kPrecondition, Reason::kOldRevision};
   const bool same_life = present != nullptr && spec.restart_nonce != 0 && present->nonce == spec.restart_nonce;
   if (present == nullptr && spec.restart_nonce == 0 && spec.revision != 0) return {kPrecondition, Reason::kOldRevision};
-  if (present != nullptr && !same_life && spec.revision != present->revision) {
+  if (present != nullptr && !same_life && !other_attempt && spec.revision != present->revision) {
     return {kPrecondition, Reason::kOldRevision};
   }
-  if (present != nullptr && (same_life || spec.restart_nonce == 0)) {
+  const bool same_attempt = attempt && at && !other_attempt;
+  if (present != nullptr && (same_life || same_attempt || spec.restart_nonce == 0)) {
     if (spec.prefix && spec.prefix != present->prefix) return {kPrecondition, Reason::kField};
     sample = *present;
   } else {
@@ -91,6 +105,10 @@ ModelAnswer ReferenceModel::Append(const AppendSpec& spec) {
     changed = true;
     for (int64_t row = committed; row < spec.rows.end; ++row) answer.unrecorded += !sample.rows[row].has_value();
   }
+  if (spec.seal_num_tokens && !sample.num_tokens && spec.token_check_start && spec.rows.begin == committed &&
+      spec.rows.empty() && sample.history.try_emplace(committed, TokensBefore(spec.from, committed)).second) {
+    sample.told_by_seal = committed;
+  }
   if (spec.seal_num_tokens) sample.num_tokens = spec.seal_num_tokens;
   if (spec.group) sample.group = *spec.group;
   if (changed) sample.content = ++contents_;
@@ -105,7 +123,7 @@ ModelAnswer ReferenceModel::Open(const AppendSpec& spec, ModelSample& sample) co
     if (parent->revision != spec.prefix->revision) return {kPrecondition, Reason::kOldRevision};
     if (Committed(*parent) < spec.prefix->rows) return {kPrecondition, Reason::kNotCommitted};
     sample = *parent;
-    Shorten(sample, spec.prefix->rows);
+    Shorten(sample, spec.prefix->rows, run_.options.block_rows);
     sample.revision = 0;
     sample.group = 0;
     Forget(sample);
@@ -194,10 +212,10 @@ ModelAnswer ReferenceModel::Truncate(const std::string& name, int64_t rows, std:
   ModelSample& sample = it->second;
   if (revision && *revision != sample.revision) return {kPrecondition, Reason::kOldRevision};
   if (rows > Committed(sample)) return {absl::StatusCode::kOutOfRange, Reason::kNotCommitted};
-  Shorten(sample, rows);
+  Shorten(sample, rows, run_.options.block_rows);
   Forget(sample);
   ++sample.revision;
-  sample.nonce = 0;
+  sample.nonce = EndedNonce(sample.nonce);
   sample.content = ++contents_;
   return {};
 }

@@ -45,7 +45,8 @@ struct ModelSample {
   std::vector<bool> tokens_seen;  // Per row.
   // All token ids before a row, as the writers claimed them, for the rows where a store keeps a check.
   std::map<int64_t, Tokens> history{{0, {}}};
-  int64_t content = 0;  // Counts changes of content.
+  std::optional<int64_t> told_by_seal;  // The row of that check which no rows came with.
+  int64_t content = 0;                  // Counts changes of content.
 };
 
 class ReferenceModel {
@@ -60,9 +61,7 @@ class ReferenceModel {
   const ModelSample* Find(const std::string& sample) const;
 
  private:
-  bool IsCheckRow(int64_t row, int64_t committed) const {
-    return row % run_.options.block_rows == 0 || row == committed;
-  }
+  bool IsCheckRow(int64_t row, const ModelSample& sample) const;
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / run_.options.block_rows; }
   ModelAnswer Open(const AppendSpec& spec, ModelSample& sample) const;
   // Compares the tokens row by row. `chain`: the tokens that the append claims to come before the row reached.

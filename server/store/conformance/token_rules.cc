@@ -103,6 +103,36 @@ TEST_P(StoreConformance, AStartCheckMakesTheTokensKnownAgain) {
   Refused({.from = kOther, .rows = {90, 95}, .token_check_start = true}, kExists, Reason::kOtherTokens);
 }
 
+TEST_P(StoreConformance, RowsWithoutTokensBehindOthersLeaveWhatIsKnown) {
+  for (int64_t known : {40, 64}) {
+    ReopenRun({.block_rows = kWindow});
+    ASSERT_OK(Append({.rows = {0, known}}));
+    const std::vector<RowRange> rest = {{known, 90}};
+    ASSERT_OK(Append({.rows = rest[0], .unrecorded = rest, .token_ids = false, .seal_num_tokens = 91}));
+    const auto matches = [&](int64_t rows, uint32_t crc) {
+      const auto snapshot = store_->Snapshot("run", Producer::kRollout, {.sample = "s"}, {});
+      EXPECT_OK(snapshot);
+      return snapshot.ok() ? snapshot->tokens.Fits(rows, crc) : std::nullopt;
+    };
+    EXPECT_EQ(matches(known, kPlain.TokenCheckAt(known)), true);
+    EXPECT_EQ(matches(known, kOther.TokenCheckAt(known)), false);
+    EXPECT_EQ(matches(90, kPlain.TokenCheckAt(90)), std::nullopt);
+    // Also of an append that goes past them.
+    Refused({.from = kOther, .rows = {0, 60}}, kExists, Reason::kOtherTokens);
+  }
+}
+
+TEST_P(StoreConformance, ASealMayTellTheTokens) {
+  for (int64_t rows : {50, 64}) {
+    ReopenRun({.block_rows = kWindow});
+    ASSERT_OK(Append({.rows = {0, rows}, .token_ids = false}));
+    ASSERT_OK(Append({.rows = {rows, rows}, .token_check_start = true, .seal_num_tokens = rows + 1}));
+    EXPECT_EQ(Stat("s").token_check, (TokenCheck{rows, kPlain.TokenCheckAt(rows)}));
+    EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, rows));
+    Refused({.from = kOther, .rows = {rows, rows}, .token_check_start = true}, kExists, Reason::kOtherTokens);
+  }
+}
+
 TEST_P(StoreConformance, ASnapshotTellsWhichTokensFitWhereItCan) {
   Fill("s", 70);
   const auto matches = [&](const std::string& sample, int64_t rows, uint32_t crc) {

@@ -66,7 +66,7 @@ void SetBefore(const SampleContent& content, int32_t block_rows, int64_t row, Re
   if (row % block_rows != 0 || range.end < row) return;
   const int64_t lowest = std::max(WindowCount(range.begin, block_rows), origin->rows.begin / block_rows + 1);
   int64_t window = row / block_rows;
-  while (window > lowest && !content.tokens.At(window * block_rows)) --window;
+  while (window > lowest && !content.tokens.AtWindowEnd(window - 1)) --window;
   record.set_quiet_windows(row / block_rows - window);
 }
 
@@ -117,7 +117,9 @@ class Assembly {
     std::vector<RowRange> known;
     if (absl::Status status = TakeRanges(head_.known_tokens(), {0, rows_}, known); !status.ok()) return status;
     const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
-    SampleContent content(TokenChecks(block_rows_, rows_, end, std::move(boundaries_), std::move(known)));
+    std::optional<uint32_t> known_end;
+    if (head_.has_known_check() && !known.empty() && known.back().end < rows_) known_end = head_.known_check();
+    SampleContent content(TokenChecks(block_rows_, rows_, end, std::move(boundaries_), std::move(known), known_end));
     content.revision = head_.revision();
     content.content_id = head_.content_id();
     content.restart_nonce = head_.restart_nonce();
@@ -203,6 +205,7 @@ SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window)
   for (int i = 0; i + 1 < head.known_tokens_size(); i += 2) {
     tokens.push_back({head.known_tokens(i), head.known_tokens(i + 1)});
   }
+  if (!tokens.empty() && tokens.back().end >= rows) head.clear_known_check();
   head.clear_known_tokens();
   AddRanges(Clip(tokens, {0, rows}), 0, *head.mutable_known_tokens());
   return head;
@@ -214,8 +217,8 @@ bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t win
   const RowRange rows = RowRange::OfSize(window * block_rows, block_rows);
   if (window == 0 || rows.end > content.rows()) return false;
   const Provenance* origin = OriginOf(content, rows.begin - 1);
-  return UnrecordedAround(content, rows.begin).contains(rows) && !content.tokens.At(rows.end) && origin != nullptr &&
-         origin->rows.contains(rows);
+  return UnrecordedAround(content, rows.begin).contains(rows) && !content.tokens.AtWindowEnd(window) &&
+         origin != nullptr && origin->rows.contains(rows);
 }
 
 std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
@@ -236,6 +239,7 @@ std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
   head.set_awaits_checkpoint(content.awaits_checkpoint);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
+  if (const auto check = content.tokens.known_end()) head.set_known_check(*check);
   SetBefore(content, block_rows, content.rows(), head);
   return FrameRecord(head);
 }
@@ -258,7 +262,7 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
     out.set_shared(piece.shared);
   }
   if (rows.size() == block_rows) {
-    if (const auto check = content.tokens.At(rows.end)) record.set_token_check(*check);
+    if (const auto check = content.tokens.AtWindowEnd(window)) record.set_token_check(*check);
   }
   AddRanges(Clip(content.unrecorded, rows), rows.begin, *record.mutable_unrecorded());
   for (const Provenance& from : content.provenance) {

@@ -23,6 +23,7 @@ constexpr uint64_t kOtherLength = 1 << 7;
 constexpr uint64_t kAwaitsCheckpoint = 1 << 8;
 constexpr uint64_t kLostEnd = 1 << 9;
 constexpr uint64_t kUnrecorded = 1 << 10;
+constexpr uint64_t kKnownEnd = 1 << 11;
 // Of an origin:
 constexpr uint64_t kSampleEngine = 1 << 0;
 constexpr uint64_t kNoLabel = 1 << 1;
@@ -72,8 +73,8 @@ class Packer {
   }
   // Those at the boundaries: 0 for one that is not known.
   void Add(const TokenChecks& tokens) {
-    for (int64_t row = tokens.block_rows(); row <= tokens.rows(); row += tokens.block_rows()) {
-      const std::optional<uint32_t> check = tokens.At(row);
+    for (int64_t window = 0; window < tokens.rows() / tokens.block_rows(); ++window) {
+      const std::optional<uint32_t> check = tokens.AtWindowEnd(window);
       Add(check ? uint64_t{*check} + 1 : 0);
     }
   }
@@ -140,13 +141,14 @@ class Unpacker {
   }
   TokenChecks Tokens(uint64_t flags, int32_t block_rows, int64_t rows) {
     const std::optional<uint32_t> end = flags & kEndCheck ? std::optional(Fixed<uint32_t>()) : std::nullopt;
+    const std::optional<uint32_t> known_end = flags & kKnownEnd ? std::optional(Fixed<uint32_t>()) : std::nullopt;
     std::vector<std::optional<uint32_t>> boundaries(rows / block_rows);
     for (std::optional<uint32_t>& check : boundaries) {
       const uint64_t value = Number();
       if (value != 0) check = static_cast<uint32_t>(value - 1);
     }
     return TokenChecks(block_rows, rows, end, std::move(boundaries),
-                       flags & kAllKnown ? std::vector<RowRange>{{0, rows}} : Ranges());
+                       flags & kAllKnown ? std::vector<RowRange>{{0, rows}} : Ranges(), known_end);
   }
 
  private:
@@ -165,7 +167,7 @@ uint64_t FlagsOf(const SampleContent& content) {
          (content.revision != 0 ? kRevision : 0) | (content.restart_nonce != 0 ? kNonce : 0) |
          (content.prefix ? kPrefix : 0) | (content.num_tokens && !full ? kOtherLength : 0) |
          (content.awaits_checkpoint ? kAwaitsCheckpoint : 0) | (content.lost_end != 0 ? kLostEnd : 0) |
-         (content.unrecorded.empty() ? 0 : kUnrecorded);
+         (content.unrecorded.empty() ? 0 : kUnrecorded) | (content.tokens.known_end() ? kKnownEnd : 0);
 }
 
 std::string Pack(const SampleContent& content) {
@@ -179,6 +181,7 @@ std::string Pack(const SampleContent& content) {
     for (const RowPiece& piece : content.pieces.all()) packer.Add(piece);
   }
   if (flags & kEndCheck) packer.AddFixed(*content.tokens.At(content.rows()));
+  if (flags & kKnownEnd) packer.AddFixed(*content.tokens.known_end());
   packer.Add(content.tokens);
   if ((flags & kAllKnown) == 0) packer.Add(content.tokens.known());
   packer.AddFixed(content.content_id);

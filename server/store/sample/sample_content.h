@@ -22,7 +22,7 @@ struct SampleContent {
 
   int64_t revision = 0;
   uint64_t content_id = 0;
-  uint64_t restart_nonce = 0;             // Of the append that began this life; 0 after a truncation.
+  uint64_t restart_nonce = 0;             // Of the append that began this life; EndedNonce of it after a truncation.
   std::optional<PrefixReference> prefix;  // What this life was opened with.
   int64_t group = 0;
   std::string engine;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/provenance.h"
+#include "server/store/sample/attempt.h"
 
 namespace routing_replay::server {
 
@@ -18,8 +19,16 @@ absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHea
                      {.reason = Reason::kOldRevision});
   }
   if (header.restart_nonce == 0 || header.restart_nonce != content->restart_nonce) {
+    const std::optional<uint32_t> attempt = AttemptOf(header.restart_nonce);
+    const std::optional<uint32_t> present = AttemptOf(content->restart_nonce);
+    if (attempt && present && *attempt != *present) {
+      if (*attempt > *present) return LifeStep::kRestart;
+      return MakeError(absl::StatusCode::kFailedPrecondition,
+                       absl::StrCat("the append is of attempt ", *attempt, ", and the sample is at attempt ", *present),
+                       {.reason = Reason::kOldRevision});
+    }
     if (absl::Status status = CheckRevision(*content, header.revision); !status.ok()) return status;
-    if (header.restart_nonce != 0) return LifeStep::kRestart;
+    if (header.restart_nonce != 0 && !(attempt && present)) return LifeStep::kRestart;
   }
   if (header.prefix && header.prefix != content->prefix) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
@@ -69,6 +78,7 @@ SampleContent NextContent(const SampleContent& content, bool new_life, const App
   for (RowRange range : plan.unrecorded) AppendMerged(next.unrecorded, range);
   AppendProvenance(next.provenance,
                    {plan.added, header.weight_version, header.weight_label, header.engine, /*appends=*/1});
+  if (plan.seals && plan.added.empty()) next.tokens.TellEnd(TokensOf(header));
   next.tokens.Extend(TokensOf(header), plan.token_check);
   if (plan.seals) next.num_tokens = header.seal_num_tokens;
   if (header.group) next.group = *header.group;
@@ -163,7 +173,7 @@ SampleContent TruncatedContent(const SampleContent& content, int64_t rows, Conte
   SampleContent next = content.WithoutPieces();
   next.Truncate(rows);
   ++next.revision;
-  next.restart_nonce = 0;
+  next.restart_nonce = EndedNonce(content.restart_nonce);
   next.content_id = ids.Next();
   return next;
 }
@@ -176,7 +186,7 @@ SampleContent RemainingContent(const SampleContent& content, int64_t acknowledge
 
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids) {
   content.revision = std::max(content.revision + 1, now_ms);
-  content.restart_nonce = 0;
+  content.restart_nonce = EndedNonce(content.restart_nonce);
   content.content_id = ids.Next();
 }
 

@@ -29,8 +29,9 @@ namespace routing_replay::server {
 // What an append does to the life of its sample.
 enum class LifeStep { kContinue, kOpen, kRestart };
 
-// `content`: null if there is no such sample. FAILED_PRECONDITION (kOldRevision; kField: it was not opened with this
-// prefix).
+// `content`: null if there is no such sample. A nonce of an attempt (attempt.h) goes before the revision where the life
+// is another attempt's: a later one restarts, an earlier one is refused. FAILED_PRECONDITION (kOldRevision; kField: it
+// was not opened with this prefix).
 absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHeader& header);
 
 // What a child may take of `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision, kNotCommitted).

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/store/conformance/conformance.h"
+#include "server/store/sample/attempt.h"
 
 namespace routing_replay::server {
 namespace {
@@ -38,6 +39,35 @@ TEST(SampleRulesTest, WhatAnAppendDoesToALife) {
   EXPECT_EQ(*step(&content, 2, 8), LifeStep::kRestart);
   EXPECT_THAT(step(&content, 1, 8), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(&content, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
+}
+
+TEST(SampleRulesTest, AttemptsAreInAnOrder) {
+  SampleContent content = ContentOf(10);
+  content.revision = 3;
+  content.restart_nonce = kAttempt | 5;
+  const auto step = [&](uint32_t attempt, int64_t revision = 0) {
+    return CheckLife(&content, {.sample = "s", .revision = revision, .restart_nonce = kAttempt | attempt});
+  };
+  EXPECT_EQ(*step(5), LifeStep::kContinue);
+  EXPECT_EQ(*step(6), LifeStep::kRestart);
+  EXPECT_EQ(*step(1'000'000), LifeStep::kRestart);
+  EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_THAT(step(0, 3), Fails(kPrecondition, Reason::kOldRevision));
+  // Where the rows were cut, the attempt goes on by naming the revision, and its late rows do not.
+  ContentIds ids;
+  content = TruncatedContent(content, 5, ids);
+  EXPECT_EQ(AttemptOf(content.restart_nonce), 5);
+  EXPECT_THAT(step(5), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(*step(5, 4), LifeStep::kContinue);
+  EXPECT_EQ(*step(6), LifeStep::kRestart);
+  EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(AttemptOf(TruncatedContent(content, 5, ids).restart_nonce), 5);
+  // A life without attempts, or of a nonce that is none, gives way to one that names its revision.
+  for (const uint64_t nonce : {uint64_t{0}, uint64_t{77}}) {
+    content.restart_nonce = nonce;
+    EXPECT_EQ(*step(0, 4), LifeStep::kRestart);
+    EXPECT_THAT(step(9), Fails(kPrecondition, Reason::kOldRevision));
+  }
 }
 
 TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {

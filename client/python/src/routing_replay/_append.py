@@ -28,6 +28,7 @@ _NO_ROWS = (
     "envelope.rows …), or say what the bytes are with a Payload"
 )
 _OPTIONS = AppendOptions.__annotations__.keys()
+_ATTEMPT = 0x41545054 << 32  # The upper half of a nonce by which the server knows an attempt (append.proto).
 _LISTED_BYTES = 64  # An item of a list is as much work as so many bytes.
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
@@ -60,6 +61,7 @@ def _plan(
     weights: Sequence[WeightSpan] = (),
     revision: int = 0,
     restart: int = 0,
+    attempt: int | None = None,
     prefix: Prefix | None = None,
     engine: str = "",
     surplus_rows: int = 0,
@@ -75,6 +77,10 @@ def _plan(
         "engine": _values.text(engine, "append.engine", sample),
         "seal": bool(seal),
     }
+    if attempt is not None:
+        if append["restart_nonce"]:
+            raise _values.invalid("append.attempt", "together with restart: an attempt begins anew by itself", sample)
+        append["restart_nonce"] = _ATTEMPT | _values.integer(attempt, "append.attempt", _values.UINT32, sample)
     holes = _values.row_ranges(unrecorded, "append.unrecorded", sample)
     if holes:
         append["unrecorded"] = holes

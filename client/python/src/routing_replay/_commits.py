@@ -11,6 +11,7 @@ from routing_replay.errors import FailedPreconditionError, ResourceExhaustedErro
 from routing_replay.types import Commit, token_ids
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike
 
     from routing_replay._checkpoint import AnyRun, Steps
@@ -91,6 +92,11 @@ class Open:
             if error is not None:
                 self._troubles.note(key, errors.from_detail(error), marked=False)
 
+    def outdated(self, record: dict[str, Any]) -> bool:
+        """Whether an append came too late, as a later attempt has replaced its own."""
+        _, attempt = self._keys.get(record["sequence"], ("", None))
+        return attempt is not None and record.get("error", {}).get("reason") == "OLD_REVISION"
+
     def has(self, key: Key) -> bool:
         return key in self._counts
 
@@ -113,37 +119,49 @@ def commit(
     try:
         trouble = yield run._settle_sample((sample, attempt), seconds)
         state = next(iter((yield run.stat_many([sample]))), None)
-        if num_tokens is None or (trouble is not None and trouble.error.reason in _OF_ANOTHER):
+        if trouble is not None and trouble.error.reason in _OF_ANOTHER:
             return _told(sample, trouble, state)
-        if state is None or not state.sealed:
-            rows = 0 if state is None else state.committed_rows
-            last = min(rows, num_tokens - 1)
-            options: dict[str, Any] = {"row_start": last, "num_tokens": num_tokens, "seal": True}
-            if last < num_tokens - 1:
-                options["unrecorded"] = [(last, num_tokens - 1)]
-                options["tokens"] = None if ids is None else ids[: num_tokens - 1]
-            if attempt is not None:
-                options["attempt"] = attempt
-            elif state is not None:
-                options["revision"] = state.revision
-            said = yield run.put(sample, None, **options)
-            if last < num_tokens - 1:
-                why = FailedPreconditionError(
-                    f"{num_tokens - 1 - last} rows had not come", reason="NOT_COMMITTED", sample=sample
+        if attempt is None and (num_tokens is None or (state is not None and state.sealed)):
+            if state is not None and num_tokens not in (None, state.num_tokens):
+                raise FailedPreconditionError(
+                    f"the sample is sealed with {state.num_tokens} tokens, and not {num_tokens}",
+                    reason="SEALED",
+                    sample=sample,
                 )
-                trouble = trouble or Trouble(why, marked=True)
-            status = "committed" if trouble is None else "marked"
-            return Commit(sample, status, said.committed_rows, num_tokens, trouble and trouble.error)
-        if state.num_tokens != num_tokens:
-            raise FailedPreconditionError(
-                f"the sample is sealed with {state.num_tokens} tokens, and not {num_tokens}",
-                reason="SEALED",
-                sample=sample,
-            )
-        return _told(sample, trouble, state)
+            return _told(sample, trouble, state)
+        if state is None and num_tokens is None:
+            return _told(sample, trouble, state)
+        # Also where all is there: only so the server says whether that is of this attempt.
+        rows = 0 if state is None else state.committed_rows
+        options = {"revision": state.revision} if attempt is None and state else {"attempt": attempt}
+        try:
+            missing = _missing(rows, num_tokens, ids)
+            said = yield run.put(sample, None, **missing, **options)
+        except FailedPreconditionError as error:
+            if error.reason != "GAP" or num_tokens is None:
+                raise
+            missing = _missing(error.committed_rows or 0, num_tokens, ids)  # What is there is of an earlier attempt.
+            said = yield run.put(sample, None, **missing, **options)
+        if "unrecorded" in missing and trouble is None:
+            why = FailedPreconditionError("rows had not come", reason="NOT_COMMITTED", sample=sample)
+            trouble = Trouble(why, marked=True)
+        status: Any = "committed" if trouble is None else "marked" if num_tokens or trouble.marked else "missing"
+        sealed = num_tokens if num_tokens is not None else state and state.num_tokens
+        return Commit(sample, status, said.committed_rows, sealed, trouble and trouble.error)
     except RoutingReplayError as error:
         rows = 0 if state is None else state.committed_rows
         return Commit(sample, "missing", rows, state and state.num_tokens, trouble.error if trouble else error)
+
+
+def _missing(rows: int, num_tokens: int | None, ids: np.ndarray | None) -> dict[str, Any]:
+    """Options of an append that says of all behind the first `rows` rows that it is unrecorded, and seals."""
+    if num_tokens is None:
+        return {"row_start": rows}
+    begin, end = min(rows, num_tokens - 1), num_tokens - 1
+    options: dict[str, Any] = {"row_start": begin, "num_tokens": num_tokens, "seal": True}
+    if begin < end:
+        options |= {"unrecorded": [(begin, end)], "tokens": None if ids is None else ids[:end]}
+    return options
 
 
 def _told(sample: str, trouble: Trouble | None, state: SampleState | None) -> Commit:

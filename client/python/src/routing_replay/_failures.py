@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from routing_replay import errors
@@ -22,11 +24,18 @@ class Failures:
         self._samples: dict[str, None] = {}
         self._first: list[tuple[str, errors.RoutingReplayError]] = []
         self._lines, self._since, self._rest = 0, 0.0, 0
+        self.stale = 0  # So far, of attempts that a later one has replaced.
+        self._some_stale = False
 
-    def add(self, finished: list[dict[str, Any]]) -> None:
-        """Outcomes of appends, as the core tells them."""
+    def add(
+        self, finished: list[dict[str, Any]], outdated: Callable[[dict[str, Any]], bool] = lambda record: False
+    ) -> None:
+        """Outcomes of appends, as the core tells them; those that are outdated are no failures."""
         for record in finished:
-            if "error" in record:
+            if "error" in record and outdated(record):
+                self.stale += 1
+                self._some_stale = True
+            elif "error" in record:
                 error = errors.from_detail(record["error"])
                 if self.keep(record["sample"], error):
                     self._warn(record["sample"], error)
@@ -40,6 +49,14 @@ class Failures:
         if len(self._samples) < _NAMED:
             self._samples[sample] = None
         return True
+
+    def of_flush(self, error: errors.RoutingReplayError | None) -> errors.RoutingReplayError | None:
+        """As `attach`, of the core's error, which may be that of an append that is no failure."""
+        if self._some_stale and error is not None:
+            error = copy.copy(self._first[0][1]) if self._first else None
+        self._some_stale = False
+        self.attach(error)
+        return error
 
     def attach(self, error: errors.RoutingReplayError | None) -> None:
         """To the error of a flush, which tells them once."""

@@ -258,17 +258,17 @@ class Appender:
             elif not self._core.settled(last):
                 error = self._failure or CancelledError("the appender was closed")
             else:
-                error = self._core.take_error()
-                self._failures.attach(error)
+                error = self._failures.of_flush(self._core.take_error())
         if error is not None:
             raise error
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
-        unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_refusals, dropped_appends, dropped_rows; and
-        the gauges queued_bytes and open_appends."""
+        unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_refusals, dropped_appends, dropped_rows,
+        stale_appends (of those that failed: of an attempt that a later one has replaced); and the gauges queued_bytes
+        and open_appends."""
         with self._lock:
-            return self._core.metrics()
+            return {**self._core.metrics(), "stale_appends": self._failures.stale}
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
@@ -452,7 +452,7 @@ class Appender:
                 for record in finished:
                     self._tell(_append.outcome_from(record))
             with self._lock:
-                self._failures.add(finished)  # With the core's own, so that one flush takes both.
+                self._failures.add(finished, self._open.outdated)  # With the core's own, so that one flush takes both.
                 self._open.finished(ended)  # Now: who is told may have queued more of the sample.
                 self._core.delivered()
                 self._changed.notify_all()

@@ -153,6 +153,11 @@ class AppendOptions(TypedDict, total=False):
     weights: of ranges of the absolute rows that are appended, ascending and disjoint; others are of weight_version
     revision: the life of the sample that the rows belong to, from `stat` or `truncate`
     restart: not 0: these rows belong to a new life; the same number on every append of that life
+    attempt: 0, 1, …, less than 2^32, the same on every append of one attempt at this sample, where a framework may
+        dispatch its prompt again. The first append of a later attempt, which starts at row 0, replaces all rows that an
+        earlier one has appended, sealed or not. What comes of an earlier attempt after that is refused (OLD_REVISION),
+        changes nothing, is no error of `flush`, and counts as stale_appends. Of a sample of several attempts every
+        append says its own: where the first life had none, revision= says what is replaced. Not with restart
     prefix: open the sample as the first rows of another one
     engine: free text, for example "vllm 0.33.0"
     surplus_rows: rows that the engine gave for the last token and that were left out; only counted
@@ -172,6 +177,7 @@ class AppendOptions(TypedDict, total=False):
     weights: Sequence[WeightSpan]
     revision: int
     restart: int
+    attempt: int | None
     prefix: Prefix | None
     engine: str
     surplus_rows: int

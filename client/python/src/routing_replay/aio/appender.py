@@ -178,14 +178,13 @@ class Appender:
         elif not self._core.settled(last):
             error = self._failure or CancelledError("the appender was closed")
         else:
-            error = self._core.take_error()
-            self._failures.attach(error)
+            error = self._failures.of_flush(self._core.take_error())
         if error is not None:
             raise error
 
     def metrics(self) -> dict[str, int]:
         """See routing_replay.Appender.metrics."""
-        return self._core.metrics()
+        return {**self._core.metrics(), "stale_appends": self._failures.stale}
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
@@ -351,7 +350,7 @@ class Appender:
         finished = self._core.take_finished()
         if not finished:
             return
-        self._failures.add(finished)
+        self._failures.add(finished, self._open.outdated)
         ended = Open.ended(finished)
         for record in finished:
             note = self._notes.pop(record["sequence"], None)
