@@ -335,6 +335,31 @@ class ServiceTest(unittest.TestCase):
         self.addCleanup(source.close)
         return source
 
+    def test_rows_that_came_without_tokens(self) -> None:
+        """At the end of a sample, unrecorded; or with the tokens told by the seal. Others are still found."""
+        tokens, rows = np.arange(20), rows_of(20, 7)
+        self.run_.append("tail", rows[:9], tokens=tokens[:9])
+        self.run_.append("tail", row_start=9, unrecorded=[(9, 19)], num_tokens=20, seal=True)
+        self.run_.append("late", rows)
+        self.run_.append("late", row_start=19, tokens=tokens[:19], num_tokens=20, seal=True)
+        self.run_.append("mute", rows, seal=True)
+        self.run_.flush()
+        names = ("tail", "late", "mute")
+        told = [trainer.FetchSequence(name, 20, tokens) for name in names]
+        source, plan = self.source(), plan_of(dict.fromkeys(names, 20))
+        steps = AgreedSteps(source, missing="live", max_fallback_fraction=1.0)
+        source.begin_step()
+        self.assertEqual(steps.begin(told).counts, {"OK": 2, "TOKENS_NOT_KNOWN": 1})
+        batch = source.fetch(plan, sequences=steps.apply(told), missing="live")
+        self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
+        strict = AgreedSteps(source, missing="strict")
+        source.begin_step()
+        self.assertEqual(strict.begin(told[:2]).replayed, 2)
+        source.fetch(plan_of(dict.fromkeys(names[:2], 20)), sequences=strict.apply(told[:2]))
+        others = [trainer.FetchSequence(name, 20, np.concatenate([tokens[:8], tokens[8:] + 1])) for name in names]
+        source.begin_step()
+        self.assertEqual(steps.begin(others).counts, {"TOKENS_MISMATCH": 2, "TOKENS_NOT_KNOWN": 1})
+
     def test_each_slice_is_read_once(self) -> None:
         source = self.source()
         steps = AgreedSteps(source, missing="strict")

@@ -88,6 +88,7 @@ class AgreedSteps:
         self._binds = binds
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
+        self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
         self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
         self._warned: set[str] = set()  # Of what there is one warning.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
@@ -106,6 +107,7 @@ class AgreedSteps:
         reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
         self._decided, self._fetched, self.weights = None, Counter(), []
+        self._comparable = {}
         named = [one for one in sequences if not one.live]
         if sequences and not named:
             self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
@@ -161,7 +163,9 @@ class AgreedSteps:
             if self.required:
                 raise _error("micro_batch: the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
-        return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
+        applied = [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
+        known = self._comparable
+        return [_with_tokens_of(one, known[one.sample]) if one.sample in known else one for one in applied]
 
     def saw(self, batch: Batch) -> None:
         """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing. Else
@@ -247,14 +251,43 @@ class AgreedSteps:
             if wrong is not None:
                 raise wrong
             # The rest of the time is for ranks to meet.
+            end = time.monotonic() + _ASKING * self._deadline
             records = list(self._source.inspect(samples, timeout=_ASKING * self._deadline))
             if len(records) != len(samples):
                 raise invalid("source", f"inspect says something of {len(records)} of {len(samples)} samples", "LENGTH")
             for one, said in zip(samples, records, strict=True):
                 SampleReport.of(one.sample, said)  # Of which the rest is made.
+            self._compare_before_tails(samples, records, end)
             return [_judged(one, said) for one, said in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
+
+    def _compare_before_tails(
+        self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
+    ) -> None:
+        """Asks again about samples whose last rows are unrecorded and came without tokens: whether the rows before
+        them, which alone are replayed, are of the same tokens. Replaces their records."""
+        rows = {at: _rows_before_tail(one, said) for at, (one, said) in enumerate(zip(samples, records, strict=True))}
+        asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
+        if not asked:
+            return
+        left = max(1.0, end - time.monotonic())
+        for at, said in zip(asked, self._source.inspect(list(asked.values()), timeout=left), strict=True):
+            records[at] = said
+            if said["status"] == "OK":
+                self._comparable[samples[at].sample] = rows[at]
+
+
+def _rows_before_tail(one: FetchSequence, said: Mapping[str, Any]) -> int:
+    """How many rows come before the unrecorded ones at the end of a whole sample, where its tokens are not known there;
+    0 where there are none of either."""
+    tail = (said.get("unrecorded") or [(0, 0)])[-1]
+    asked = said["status"] == "TOKENS_NOT_KNOWN" and one.tokens is not None and one.num_tokens == tail[1] + 1
+    return tail[0] if asked else 0
+
+
+def _with_tokens_of(one: FetchSequence, rows: int) -> FetchSequence:
+    return one if one.tokens is None else dataclasses.replace(one, tokens=np.asarray(one.tokens)[:rows])
 
 
 def _first(samples: Counter[tuple[str | int, str, str]]) -> list[tuple[str | int, str]]:
