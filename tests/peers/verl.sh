@@ -6,7 +6,7 @@
 #
 #   --build DIR      a built release tree (default: build/release, built where needed)
 #
-# The environment build/peers/verl is made once, in three to six minutes, and takes 0.8 GB beside those of torch and
+# The environment build/peers/verl is made once, in two to six minutes, and takes 0.8 GB beside those of torch and
 # megatron-core. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
