@@ -9,8 +9,8 @@
 #   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
-#                 and beside vLLM itself, the wheels in other Pythons, and the hand-off beside the peers' libraries,
-#                 where RR_PEERS names the folder of their benchmark
+#                 and beside vLLM itself, verl's and slime's own steps, the wheels in other Pythons, and the hand-off
+#                 beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
