@@ -40,25 +40,27 @@ export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/ro
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 
-# run VERSION PYTHON TEST...: files of tests, by their paths without _test.py.
+# run VERSION PYTHON WHAT CHANGED TEST...: files of tests, by their paths without _test.py, and a note of what they show.
 run() {
-  local version=$1 python=$2 test failed=''
-  shift 2
+  local version=$1 python=$2 what=$3 changed=$4 test failed=''
+  shift 4
   for test in "$@"; do
     echo "== Megatron-Core $version: ${test##*/}"
     "$python" "${test}_test.py" || failed=yes
   done
   [ -z "$failed" ] || { status=1; return 0; }
-  "$python" tests/peers/common/support.py Megatron-Core "$version" 'routers, faces'
+  "$python" tests/peers/common/support.py Megatron-Core "$version" "$what" "$changed"
 }
 
 units=trainer_plugin/python/tests
 faces=("$units"/{collective,device,ops,megatron_faults_peer,megatron_gpu_peer,megatron_peer,megatron_watch_peer})
 python=$(environment $older) || { echo "skipped: no packages for Megatron-Core"; exit 77; }
-run $older "$python" "${faces[@]}"
+run $older "$python" 'routers, faces' nothing "${faces[@]}"
 python=$(environment $newest)
 export RR_GOLDEN_PYTHON=$python
-run $newest "$python" "${faces[@]}" $units/golden_megatron tests/peers/megatron/{gpt,gpt_ranks,recipe}
+run $newest "$python" 'routers, faces' nothing "${faces[@]}" $units/golden_megatron
+run $newest "$python" 'GPTModel under its schedules on 1, 4 and 8 ranks, with all of recompute, TP, PP, VPP, CP, EP' \
+  "attention and norms where its own want Transformer Engine" tests/peers/megatron/{gpt,gpt_ranks,recipe}
 echo "== golden files"
 "$build/bin/golden_runner" || status=1
 exit $status

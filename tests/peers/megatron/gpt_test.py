@@ -12,9 +12,7 @@ import gpt
 import routing_replay_trainer as trainer
 import steps
 import torch
-from common.support import passed
 from gpt import Layout
-from megatron.core import __version__ as version
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from routing_replay_trainer import megatron
@@ -47,7 +45,6 @@ class GptTest(unittest.TestCase):
             with self.subTest(inject=inject, recompute=recompute, staged=True):
                 rows += steps.replays(ONE, inject=inject, recompute=recompute, staged=True, **DEEPER)
         print(f"{rows} rows and layers as recorded")
-        passed("Megatron-Core", version, "GPTModel: native, fused; recompute none, moe, full", steps.CHANGED)
 
     def test_losses_of_routers(self) -> None:
         """Gradients of the router's weights are those of Megatron's own replay, and have the losses in them."""
@@ -63,7 +60,6 @@ class GptTest(unittest.TestCase):
                 _, without = step.by_hand({}, moe_aux_loss_coeff=0.0, moe_z_loss_coeff=None)
                 name = next(name for name in without if "router.weight" in name)
                 self.assertFalse(torch.equal(with_losses[name], without[name]))
-        passed("Megatron-Core", version, "GPTModel with auxiliary losses and z-loss", steps.CHANGED)
 
     def test_capacity(self) -> None:
         """Room for all: nothing is different. Less: experts of replayed rows are dropped, as the warning says, and the
@@ -95,7 +91,6 @@ class GptTest(unittest.TestCase):
                     step.as_recorded()
                 step.counted(replay)
                 step.compare({})
-        passed("Megatron-Core", version, "GPTModel with capacity factors", steps.CHANGED)
 
     def test_rows_that_are_moved_by_one_are_found(self) -> None:
         """The check of the checks."""
@@ -142,7 +137,6 @@ class GptTest(unittest.TestCase):
                 for layer, calls in step.calls.maps.items():
                     moved += sum(not torch.equal(live, old) for live, old in zip(calls, before[layer], strict=False))
                 self.assertGreater(moved, 0)
-        passed("Megatron-Core", version, "GPTModel in mode R2", steps.CHANGED)
 
     def test_shadow(self) -> None:
         """It changes no bit, and says which share of the live choice the record has."""
@@ -166,7 +160,6 @@ class GptTest(unittest.TestCase):
                     slots += int(told[recorded].sum())
                 self.assertAlmostEqual(said[f"routing_replay/overlap/layer_{layer:02}"], common / slots)
             replay.detach()
-        passed("Megatron-Core", version, "GPTModel in mode shadow", steps.CHANGED)
 
     def test_mtp(self) -> None:
         """Routers of the MTP block route live, beside others that replay."""
@@ -183,7 +176,6 @@ class GptTest(unittest.TestCase):
                     told, recorded = gpt.dense(step.rollout, tokens, 1)
                     self.assertFalse(torch.equal(chosen[recorded], told[recorded]))
                 replay.detach()
-        passed("Megatron-Core", version, "GPTModel with an MTP block", steps.CHANGED)
 
     def test_memory_is_constant(self) -> None:
         step = steps.Step(ONE, recompute="full", **DEEPER)

@@ -13,9 +13,7 @@ import routing_replay as rr
 import steps
 import torch
 from common.ranks import on_ranks
-from common.support import passed
 from gpt import Layout
-from megatron.core import __version__ as version
 
 
 class ByHand:
@@ -110,7 +108,6 @@ class RecipeTest(unittest.TestCase):
             with self.subTest(str(layout)), contextlib.ExitStack() as stack:
                 stack.enter_context(rr.local_server())
                 self.assertGreater(min(on_ranks(4, work, layout, packed, recompute)), 0)
-        passed("Megatron-Core", version, "the recipe as printed, four ranks and a server", steps.CHANGED)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from routing_replay_trainer.collective import TorchCollective
 from routing_replay_trainer.megatron import _replay
 
 CHECK = unittest.TestCase()
-CHANGED = "attention (packed, CP) and norms (TP), where Megatron's own want Transformer Engine; cuda means the CPU"
 
 
 class Step:

@@ -19,12 +19,7 @@ from unittest import mock
 
 import numpy as np
 
-LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 640
-COMMIT = "624b824a898a"
-CHANGED = (
-    "cuda means the CPU; its patch of Megatron through RouterReplay; stand-ins for sglang, sglang_router and "
-    "torch_memory_saver; attention of the tests"
-)
+LAYERS, EXPERTS, TOP_K, VOCABULARY, PROMPT = 4, 8, 2, 640, 3
 
 
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb")
@@ -158,13 +153,21 @@ def routes(tokens: list[int], version: int) -> np.ndarray:
     return table[np.array(tokens[:-1])]
 
 
+async def reward(args: Any, sample: Any) -> float:
+    return float(sample.index % 2)
+
+
 class Engine:
-    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the first abort."""
+    """SGLang's HTTP answers. A prompt that begins with token 1 waits for the next abort, and has half of its answer.
+
+    answered: (tokens, version of the weights) of all answers
+    """
 
     def __init__(self) -> None:
         self.version = 1
         self.aborted = threading.Event()
         self.asked: list[dict[str, Any]] = []
+        self.answered: list[tuple[list[int], int]] = []
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -205,9 +208,10 @@ class Engine:
         random = np.random.default_rng(sum(prompt) + len(prompt))
         new = random.integers(10, VOCABULARY, random.integers(4, 9)).tolist()
         finish = "stop"
-        if prompt[0] == 1 and not self.aborted.is_set():
+        if prompt[0] == 1 and len(prompt) == PROMPT:
             self.aborted.wait(60)
             finish = "abort"
+        self.answered.append((prompt + new, self.version))
         return {"text": "x" * len(new), "meta_info": meta(prompt + new, len(new), self.version, finish, said)}
 
 
@@ -229,9 +233,9 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
     return answer
 
 
-def actor_of(args: Args, layout: Any, recompute: str = "none", filler: Any = None) -> Any:
-    """slime's MegatronTrainRayActor, but for `init`, which reads a checkpoint: its model is a GPTModel under Megatron's
-    own DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
+def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None) -> None:
+    """For slime's MegatronTrainRayActor, as its `init` wants a checkpoint: its model is a GPTModel under Megatron's own
+    DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
 
     filler: calls of routers of another run; where slime's choice is another one, slime's own R3 takes that
     """
@@ -239,7 +243,6 @@ def actor_of(args: Args, layout: Any, recompute: str = "none", filler: Any = Non
     import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from slime.backends.megatron_utils import actor as slime_actor
     from slime.backends.megatron_utils import model as slime_model
     from slime.observability.timer import Timer
     from slime.utils.misc import load_function
@@ -285,7 +288,6 @@ def actor_of(args: Args, layout: Any, recompute: str = "none", filler: Any = Non
     optimizer.step = stepped
     if "train_wait" not in Timer().start_time:
         Timer().start("train_wait")
-    actor = object.__new__(slime_actor.MegatronTrainRayActor)
     actor.args, actor.role, actor.model, actor.optimizer, actor.seen = args, "actor", model, optimizer, seen
     actor.opt_param_scheduler = types.SimpleNamespace(step=lambda increment: None, get_lr=lambda group: 0.0)
     actor.weights_backuper = TensorBackuper.create(lambda: module.named_parameters(), single_tag=None)
@@ -295,7 +297,6 @@ def actor_of(args: Args, layout: Any, recompute: str = "none", filler: Any = Non
     actor.weight_updater = types.SimpleNamespace(pop_metrics=dict)
     path = args.rollout_data_postprocess_path
     actor.rollout_data_postprocess = load_function(path) if path else None
-    return actor
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:

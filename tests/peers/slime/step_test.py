@@ -1,0 +1,146 @@
+"""slime's step over Ray, by the README's recipe: RolloutManager.generate and MegatronTrainRayActor.train on two ranks,
+twice, with an answer that is aborted in the first rollout and goes on in the second."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import routing_replay as rr
+import sides
+
+RANKS = 2
+
+
+def checkpoint(folder: Path) -> None:
+    """What slime reads of one before it trains: a tokenizer, of the words t0, t1, …"""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(sides.VOCABULARY)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+
+
+class StepTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(rr.local_server())
+        sides.recipe(self.folder)
+        checkpoint(self.folder / "model")
+        os.environ["PYTHONPATH"] += f":{self.folder}"
+        self.engine = sides.Engine()
+        self.addCleanup(self.engine.close)
+        ray.init(
+            "local", num_cpus=8, num_gpus=RANKS, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
+        self.addCleanup(ray.shutdown)
+
+    def args(self) -> sides.Args:
+        prompts = self.folder / "prompts.jsonl"
+        # The fourth of the first rollout's seven, and the third of the second's six new ones, wait for an abort.
+        firsts = [1 if index in (3, 9) else 2 + index for index in range(16)]
+        prompts.write_text(
+            "".join(json.dumps({"text": f"t{i} t{20 + i} t{40 + n}"}) + "\n" for n, i in enumerate(firsts))
+        )
+        return sides.with_recipe(
+            sides.args_of(
+                hf_checkpoint=str(self.folder / "model"),
+                prompt_data=str(prompts),
+                input_key="text",
+                metadata_key="metadata",
+                rollout_seed=1,
+                rollout_global_dataset=True,
+                data_source_path="slime.rollout.data_source.RolloutDataSourceWithBuffer",
+                rollout_function_path="slime.rollout.sglang_rollout.generate_rollout",
+                eval_function_path="slime.rollout.sglang_rollout.generate_rollout",
+                custom_rm_path="sides.reward",
+                rollout_max_response_len=32,
+                rollout_top_k=-1,
+                over_sampling_batch_size=7,
+                partial_rollout=True,
+                sglang_router_ip=self.engine.host,
+                sglang_router_port=self.engine.port,
+                sglang_server_concurrency=16,
+                rollout_num_engines=1,
+                context_parallel_size=RANKS,
+                distributed_backend="gloo",
+                distributed_timeout_minutes=10,
+                num_gpus_per_node=RANKS,
+            )
+        )
+
+    def routes(self, tokens: list[int]) -> np.ndarray:
+        """What the engine chose for each token when that token, or what it follows, was computed for the first time."""
+        rows = np.zeros((0, sides.LAYERS, sides.TOP_K), np.int64)
+        for answer, version in self.engine.answered:
+            if answer == tokens[: len(answer)] and len(answer) - 1 > len(rows):
+                rows = np.concatenate([rows, sides.routes(answer, version)[len(rows) :]])
+        return rows
+
+    def test_two_rollouts(self) -> None:
+        import trainer as actors
+
+        args = self.args()
+        manager = ray.remote(actors.Manager).options(num_cpus=1).remote(args)
+        Trainer = ray.remote(actors.Trainer).options(num_cpus=1, num_gpus=1)
+        first = Trainer.remote(RANKS, 0, None, None)
+        trainers = [first, Trainer.remote(RANKS, 1, *ray.get(first.get_master_addr_and_port.remote()))]
+        ray.get([one.init.remote(args) for one in trainers])
+        parallel = {"dp_size": 1, "cp_size": RANKS, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+        ray.get(manager.set_train_parallel_config.remote(parallel))
+        before: list[int] = []
+        for rollout in range(2):
+            self.engine.version = 1 + rollout
+            self.engine.aborted.clear()
+            (box,) = ray.get(manager.generate.remote(rollout))
+            data = ray.get(box.inner)
+            handles = self.check_data(data)
+            run = rr.Client().run("grpo-42")
+            told: sides.Counter = sides.Counter()
+            parts = 0
+            for tokens, handle in zip(data["tokens"], handles, strict=True):
+                tokens, stored = tokens.tolist(), run.read_one(handle)
+                rows = self.routes(tokens)[:, 1:]
+                self.assertEqual((stored.status, stored.num_tokens), ("OK", len(tokens)))
+                np.testing.assert_array_equal(np.sort(stored.rows), np.sort(rows))
+                newer = sides.routes(tokens, self.engine.version)[:, 1:]
+                parts += not np.array_equal(rows, newer)
+                for row in rows:
+                    told.update((layer + 1, tuple(sorted(ids.tolist()))) for layer, ids in enumerate(row))
+            self.assertEqual(parts, rollout)  # Of the answer that went on, rows of the older weights stay.
+            ray.get([one.train.remote(rollout, [box]) for one in trainers])
+            self.check_passes([ray.get(one.look.remote()) for one in trainers], told)
+            there = {sample.handle for sample in run.list()}
+            self.assertLessEqual(set(handles), there)
+            self.assertFalse(set(before) & there)
+            before = handles
+            print(f"rollout {rollout}: {told.total()} rows and layers as recorded in each pass")
+        self.assertTrue(all(said.get("return_routed_experts") for said in self.engine.asked))
+
+    def check_data(self, data: dict[str, Any]) -> list[int]:
+        """Handles have the place of routes."""
+        handles = data["rollout_routed_experts"]
+        self.assertEqual([(tuple(one.shape), str(one.dtype)) for one in handles], [((1,), "torch.int64")] * 6)
+        self.assertEqual(len({int(one) for one in handles} - {0}), 6)
+        return [int(one) for one in handles]
+
+    def check_passes(self, found: list[dict[str, Any]], told: Any) -> None:
+        for name, times in (("ref_", 1), ("log-probabilities", 1), ("training", 2)):  # Forward and recompute.
+            seen = sum((one[name] for one in found), start=sides.Counter())
+            wanted = sides.Counter({row: count * times for row, count in told.items()})
+            missing = (wanted - seen).total()
+            if name == "ref_":
+                self.assertGreater(missing, wanted.total() // 4)  # It routes live.
+            else:
+                self.assertEqual(missing, 0, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
