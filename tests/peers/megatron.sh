@@ -7,7 +7,7 @@
 #
 #   --build DIR  a built release tree (default: build/release, built where needed)
 #
-# Ten minutes on two cores. The environments under build/peers are made once: torch (5.4 GB), and 0.1 GB for each
+# Six minutes on two busy cores. The environments under build/peers are made once: torch (5.4 GB), and 0.1 GB for each
 # version. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
