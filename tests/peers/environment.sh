@@ -18,8 +18,8 @@ peer_python() {
 peer_site() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 
 # peer_environment NAME BASES [pip install's arguments...]: names the interpreter of build/peers/NAME. It is made unless
-# it is there whole: over the packages of the environments BASES (a list with commas, "" for none), which pip does not
-# look at, so that one torch serves many, and of their Python; an environment's own packages come first. MADE_BY, where
+# it is there whole: over the packages of the environments BASES (a list with commas, "" for none), which pip finds
+# installed, so that one torch serves many, and of their Python; an environment's own packages come first. MADE_BY, where
 # it is set, is a function that ends the work with the interpreter as its argument. Time and size are left in NAME/made.
 peer_environment() {
   local name=$1 bases=$2 venv base python started=$SECONDS
@@ -44,6 +44,12 @@ peer_environment() {
 
 # peer_torch: names the interpreter of the environment whose torch the trainers' share.
 peer_torch() { peer_environment torch '' 'torch>=2.6' 'numpy>=1.25'; }
+
+# peer_megatron VERSION: that of Megatron-Core, over torch.
+peer_megatron() {
+  peer_torch >/dev/null &&
+    peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
+}
 
 # peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
 peer_build() {

@@ -32,10 +32,10 @@ on_torch() {
 }
 
 environment() {
-  peer_torch >/dev/null && peer_environment megatron-core-0.19.2 torch --no-deps megatron-core==0.19.2 packaging >/dev/null &&
+  peer_megatron 0.19.2 >/dev/null &&
     MADE_BY=on_torch peer_environment verl torch,megatron-core-0.19.2 transformers==5.9.0 'ray>=2.41' aiohttp cachetools \
-      cloudpickle codetiming datasets fastapi grpcio hydra-core importlib_metadata msgspec packaging pillow \
-      prometheus_client protobuf psutil pylatexenc pyzmq uvicorn
+      cloudpickle codetiming datasets fastapi hydra-core importlib_metadata msgspec pillow prometheus_client psutil \
+      pylatexenc pyzmq uvicorn
 }
 
 python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
