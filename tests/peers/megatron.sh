@@ -34,13 +34,15 @@ environment() {
 }
 
 build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server golden_runner)
-export PYTHONPATH=$PWD/trainer_plugin/python/src:$PWD/client/python/src:$PWD/tests/peers:$PWD/trainer_plugin/python/tests
+export PYTHONPATH=$PWD/trainer_plugin/python/src:$PWD/client/python/src
+PYTHONPATH=$PYTHONPATH:$PWD/tests/peers:$PWD/trainer_plugin/python/tests
 export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 
-# run VERSION PYTHON WHAT CHANGED TEST...: files of tests, by their paths without _test.py, and a note of what they show.
+# run VERSION PYTHON WHAT CHANGED TEST...: files of tests, by their paths without _test.py, and a note of what they
+# show.
 run() {
   local version=$1 python=$2 what=$3 changed=$4 test failed=''
   shift 4

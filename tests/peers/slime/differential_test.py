@@ -70,22 +70,21 @@ def rollout(args: Any, moved: int = 0) -> list[Sample]:
         return asyncio.run(generated())
 
 
-def train_data(args: Any, samples: list[Sample], world: int) -> list[Any]:
+def train_data(args: Any, samples: list[Sample], layout: Layout) -> list[Any]:
     manager = object.__new__(slime_rollout.RolloutManager.__ray_metadata__.modified_class)
     manager.args = args
     manager.custom_convert_samples_to_train_data_func = manager.custom_reward_post_process_func = None
-    parallel = {"dp_size": 1, "cp_size": world, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    parallel = {"dp_size": 1, "cp_size": layout.cp, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
     manager.set_train_parallel_config(parallel)
     with mock.patch.object(ray, "put", lambda value: value):
         return manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
 
 
-def step(world: int, recompute: str, service: bool, moved: int = 0, filler: Any = None) -> tuple[Any, list[Any]]:
+def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: Any = None) -> tuple[Any, list[Any]]:
     """Training on one rollout: what the actor has seen, and the samples."""
     flags = {} if service else {"use_rollout_routing_replay": True, "use_routing_replay": True}
-    args = sides.args_of(context_parallel_size=world, **flags)
+    args = sides.args_of(context_parallel_size=layout.cp, sequence_parallel=layout.tp > 1, **flags)
     os.environ["ENABLE_ROUTING_REPLAY"] = "0" if service else "1"
-    layout = Layout(cp=world)
     layout.start()
     if service:
         sides.with_recipe(args)
@@ -96,7 +95,7 @@ def step(world: int, recompute: str, service: bool, moved: int = 0, filler: Any 
         if service:
             sys.modules["replay_rollout"].publish(args, [samples])
             assert all(sample.rollout_routed_experts.shape == (1,) for sample in samples)
-        made = [(train_data(args, samples, world), whole)]
+        made = [(train_data(args, samples, layout), whole)]
     torch.distributed.broadcast_object_list(made)
     data, tokens = made[0]
     with mock.patch.object(ray, "get", lambda value: value):
@@ -119,7 +118,7 @@ def largest(ours: Any, theirs: Any) -> float:
     return max((a[name] - b[name]).abs().max().item() for a, b in steps for name in a)
 
 
-def body(world: int, recompute: str) -> Any:
+def body(layout: Layout, recompute: str) -> Any:
     """Of all ranks together: rows that the record has; those of them that ours and slime's lack; rows that differ
     between both, and between slime's and ours with moved rows; rows without a route. And how far gradients are apart,
     as they are and with the same filler."""
@@ -127,11 +126,11 @@ def body(world: int, recompute: str) -> Any:
     import replay_hooks  # noqa: F401
     import replay_rollout  # noqa: F401
 
-    theirs, tokens = step(world, recompute, False)
-    ours, _ = step(world, recompute, True)
-    moved, _ = step(world, recompute, True, moved=1)
+    theirs, tokens = step(layout, recompute, False)
+    ours, _ = step(layout, recompute, True)
+    moved, _ = step(layout, recompute, True, moved=1)
     # What has no route (last rows and padding) has another filler, which changes how sums are rounded.
-    alike, _ = step(world, recompute, False, filler=ours.calls)
+    alike, _ = step(layout, recompute, False, filler=ours.calls)
 
     def differing(one: Any) -> int:
         pairs = (
@@ -143,7 +142,7 @@ def body(world: int, recompute: str) -> Any:
 
     told = sides.recorded(tokens, times=2 if recompute == "none" else 3)
     mine: list[Any] = [sides.counted(ours.calls), sides.counted(theirs.calls), differing(ours), differing(moved)]
-    every: list[Any] = [None] * world
+    every: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(every, mine)
     of_ours, of_theirs = (sum((one[i] for one in every), start=Counter()) for i in (0, 1))
     different, shifted = (sum(one[i] for one in every) for i in (2, 3))
@@ -157,17 +156,22 @@ class DifferentialTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, rr.local_server():
             sides.recipe(Path(folder))
             os.environ["RECIPE"] = folder
-            for world, recompute in ((1, "none"), (1, "full"), (2, "moe")):
-                with self.subTest(world=world, recompute=recompute):
-                    for rows, missing, different, shifted, without, apart, alike in on_ranks(
-                        world, body, world, recompute
-                    ):
+            for layout, recompute in (
+                (Layout(), "none"),
+                (Layout(), "full"),
+                (Layout(cp=2), "moe"),
+                (Layout(pp=2), "full"),
+                (Layout(tp=2), "moe"),
+            ):
+                with self.subTest(layout=layout, recompute=recompute):
+                    said = on_ranks(layout.cp * layout.pp * layout.tp, body, layout, recompute)
+                    for rows, missing, different, shifted, without, apart, alike in said:
                         self.assertEqual(missing, (0, 0))
                         self.assertLessEqual(different, without)
                         self.assertGreater(shifted, rows // 2)  # The check of the check.
                         self.assertEqual(alike, 0.0)
                         self.assertLess(apart, 1e-6)
-                    print(f"CP {world}, recompute {recompute}: {rows} rows and layers in both, gradients {alike} apart")
+                    print(f"{layout}, recompute {recompute}: {rows} rows and layers in both, gradients {alike} apart")
 
 
 if __name__ == "__main__":
