@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -22,14 +23,27 @@ with warnings.catch_warnings():
     from megatron.core import parallel_state as mpu
     from megatron.core import tensor_parallel
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_decoder_block_spec,
+        get_gpt_layer_local_spec,
+        get_gpt_mtp_block_spec,
+    )
+    from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.transformer.enums import ModelType
     from megatron.core.transformer.moe.moe_layer import MoELayer
     from megatron.core.transformer.moe.router import TopKRouter
     from megatron.core.transformer.moe.router_replay import RouterReplayAction
+    from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.transformer_layer import (
+        MoETransformerLayer,
+        TransformerLayer,
+        TransformerLayerSubmodules,
+    )
     from megatron.core.utils import get_batch_on_this_cp_rank
 on_cpu.install_megatron()
 
@@ -140,6 +154,34 @@ class Layout:
             chunk.model_type = ModelType.encoder_or_decoder
             chunks.append(chunk)
         return chunks
+
+
+def hybrid(config: TransformerConfig, pattern: str) -> HybridModel:
+    """A HybridModel of attention and MoE layers, made of what GPTModel's local specification has: that of Megatron
+    wants Transformer Engine, and so does the norm behind its layers."""
+    torch.manual_seed(11)
+    local = get_gpt_layer_local_spec(num_experts=config.num_moe_experts).submodules
+    attention = TransformerLayerSubmodules(
+        input_layernorm=local.input_layernorm,
+        self_attention=local.self_attention,
+        self_attn_bda=local.self_attn_bda,
+    )
+    moe = TransformerLayerSubmodules(pre_mlp_layernorm=local.pre_mlp_layernorm, mlp=local.mlp, mlp_bda=local.mlp_bda)
+    layers = HybridStackSubmodules(
+        attention_layer=ModuleSpec(module=TransformerLayer, submodules=attention),
+        moe_layer=ModuleSpec(module=MoETransformerLayer, submodules=moe),
+    )
+    with mock.patch.object(hybrid_block, "TENorm", Norm):
+        model = HybridModel(
+            config,
+            ModuleSpec(module=HybridStack, submodules=layers),
+            VOCABULARY,
+            512,
+            hybrid_layer_pattern=pattern,
+            position_embedding_type="learned_absolute",
+        )
+    model.model_type = ModelType.encoder_or_decoder
+    return model
 
 
 class Norm(torch.nn.Module):

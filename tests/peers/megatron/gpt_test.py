@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import unittest
+from typing import Any
 from unittest import mock
 
 import gpt
@@ -25,6 +26,10 @@ def setUpModule() -> None:
     store = os.path.join(unittest.enterModuleContext(tempfile.TemporaryDirectory()), "store")
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     torch.set_num_threads(1)
+
+
+def said(batch: gpt.MicroBatch) -> dict[str, Any]:
+    return batch.said(trainer)
 
 
 class GptTest(unittest.TestCase):
@@ -176,6 +181,32 @@ class GptTest(unittest.TestCase):
                     told, recorded = gpt.dense(step.rollout, tokens, 1)
                     self.assertFalse(torch.equal(chosen[recorded], told[recorded]))
                 replay.detach()
+
+    def test_a_hybrid_model(self) -> None:
+        """Its layers are said by its pattern, which is in the model; its configuration has none."""
+        ONE.start()
+        config = ONE.config(num_layers=6, moe_layer_freq=1)
+        told = ONE.config(num_layers=6, moe_layer_freq=[0, 1, 0, 1, 0, 1])  # For the rollout alone.
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                rollout = gpt.Rollout(trainer, told, cut=True, packed=False, multiple=1)
+                models = [[gpt.hybrid(config, "*E*E*E")] for _ in range(2)]
+                calls = gpt.Calls(models[0])
+                replay = megatron.attach(models[0], source=rollout.source, inject=inject, alarm_no_overlap=None)
+                gpt.step(models[0], rollout, wrapped=lambda run, to=replay: megatron.replayed(to, run, said))
+                ids = {}
+                for index, batch in enumerate(rollout.micro_batches):
+                    tokens = batch.at_routers(False)
+                    for layer, maps in calls.maps.items():
+                        self.assertTrue(torch.equal(maps[index], gpt.dense(rollout, tokens, layer)[0]))
+                        ids[layer, index] = torch.tensor(rollout.routes[tokens.numpy(), rollout.moe.index(layer)])
+                self.assertEqual(list(calls.maps), [1, 3, 5])
+                replay.detach()
+                gpt.step(models[1], rollout, gpt.told_by_hand(models[1], ids))
+                theirs = gpt.gradients(models[1])
+                for name, gradient in gpt.gradients(models[0]).items():
+                    allowed = 0.0 if inject == "native" else 2e-5 * theirs[name].abs().max().item()
+                    self.assertLessEqual((gradient - theirs[name]).abs().max().item(), allowed, name)
 
     def test_memory_is_constant(self) -> None:
         step = steps.Step(ONE, recompute="full", **DEEPER)

@@ -140,9 +140,11 @@ def refusal(where: str, why: str) -> errors.FailedPreconditionError:
     return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)
 
 
-def config_json(config: Any) -> dict[str, Any]:
-    """Of a TransformerConfig what JSON can say: the core reads which layers are MoE and how they are split."""
-    said = {}
+def config_json(config: Any, model: Any = None) -> dict[str, Any]:
+    """Of a TransformerConfig what JSON can say: the core reads which layers are MoE and how they are split. Of a
+    HybridModel that is in the model itself."""
+    pattern = getattr(model, "hybrid_layer_pattern", None)
+    said = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():
         value = getattr(value, "input_data", value)  # PipelineParallelLayerLayout
         if _is_plain(value):

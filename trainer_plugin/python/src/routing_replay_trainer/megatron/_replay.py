@@ -189,7 +189,7 @@ class Replay(Attached):
                 }
             )
         self._model, self._native_layers = model, native
-        self._config_json = _modules.config_json(self._config)
+        self._config_json = _modules.config_json(self._config, _modules.unwrap(chunks[0]))
         if native or getattr(self._config, "moe_n_hash_layers", None):  # A run may be without them.
             self._run_geometry = None if self._steps is None else self._steps.geometry
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
