@@ -46,7 +46,7 @@ PYTHONPATH=$PYTHONPATH:$PWD/tests/peers/slime:$PWD/trainer_plugin/python/tests:$
 export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 status=0
-for test in differential step; do
+for test in contract differential step; do
   echo "== slime: $test"
   "$python" tests/peers/slime/${test}_test.py || status=1
 done

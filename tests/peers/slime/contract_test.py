@@ -1,0 +1,79 @@
+"""What the README says to slime's command line, where the command line and the engines' start are slime's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import recipes
+import sides
+
+sides.setup()
+import slime.utils.arguments as slime_arguments  # noqa: E402
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from slime.backends.sglang_utils import arguments as sglang_arguments  # noqa: E402
+from slime.backends.sglang_utils.sglang_config import SglangConfig  # noqa: E402
+
+CONFIG = """
+sglang:
+  - name: actor
+    server_groups:
+      - worker_type: regular
+        num_gpus: 1
+        num_gpus_per_engine: 1
+        overrides: {enable_return_routed_experts: true}
+"""
+
+
+@dataclasses.dataclass
+class ServerArgs:
+    """Of SGLang's those that are looked at."""
+
+    model_path: str = ""
+    enable_return_routed_experts: bool = False
+
+
+class ContractTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.section = recipes.README.read_text().split("\n## slime\n")[1].split("\n## ")[0]
+
+    def test_options(self) -> None:
+        """slime has them; Megatron makes its own of the fields of its configuration."""
+        said = re.findall(r"^    (--[a-z-]+)", self.section, re.MULTILINE)
+        self.assertEqual(len(said), 6)
+        known = inspect.getsource(slime_arguments) + inspect.getsource(sglang_arguments)
+        fields = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(TransformerConfig)}
+        for option in said:
+            self.assertTrue(f'"{option}"' in known or option in fields, option)
+        for option in re.findall(r"`(--[a-z-]+)`", self.section):
+            self.assertIn(f'"{option}"', known)
+
+    def test_engines_report_their_choice(self) -> None:
+        """By --sglang-config alone: the option itself is none of slime's command line."""
+        self.assertIn("`--sglang-config` (`overrides: {enable_return_routed_experts: true}`", self.section)
+        self.assertIn('"enable_return_routed_experts"', inspect.getsource(sglang_arguments))  # Skipped there.
+        sys.modules["sglang.srt.server_args"].ServerArgs = ServerArgs
+        path = Path(sglang_arguments.__file__).with_name("sglang_engine.py")
+        spec = importlib.util.spec_from_file_location("slime_engine", path)
+        engine = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(engine)
+        args = sides.args_of(
+            sglang_pp_size=1, num_gpus_per_node=1, rollout_num_gpus_per_engine=1, seed=1, hf_checkpoint="model"
+        )
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(CONFIG)
+            file.flush()
+            (group,) = SglangConfig.from_yaml(file.name).models[0].server_groups
+        for overrides, reports in ((None, None), (group.overrides, True)):
+            said, _ = engine._compute_server_args(args, 0, "", 1, "host", 2, base_gpu_id=0, sglang_overrides=overrides)
+            self.assertEqual(said.get("enable_return_routed_experts"), reports)
+
+
+if __name__ == "__main__":
+    unittest.main()
