@@ -150,6 +150,18 @@ class CacheTest(AnswerTest):
         del chat["sglext"]["cached_tokens_details"]
         self.assertEqual(sglang.rows(chat, GEOMETRY, hierarchical_cache=True).missing_rows, 6)
 
+    def test_rows_of_later_weights(self) -> None:
+        """Of an answer that was taken back and computed again."""
+        spans = [{"version": "7", "start": 0, "end": 2}, {"version": "8", "start": 2, "end": 3}]
+        for meta, missing in (
+            ({"num_retractions": 1, "weight_versions": spans}, 7),
+            ({"num_retractions": 1, "weight_versions": spans, "cached_tokens_details": {"host": 1}}, 8),
+            ({"num_retractions": 0, "weight_versions": spans}, 0),
+            ({"num_retractions": 1, "weight_versions": spans[:1]}, 0),
+            ({"num_retractions": 1}, 0),
+        ):
+            self.assertEqual(self.rows(self.response(**meta)).missing_rows, missing)
+
     def test_an_engine_that_says_so(self) -> None:
         arguments = SimpleNamespace(enable_hierarchical_cache=True, disaggregation_mode="null")
         engine = SimpleNamespace(generate=lambda input_ids: self.response(), server_args=arguments)

@@ -337,6 +337,22 @@ class VersionTest(AttachedTest):
             self.assertFalse(self.attached(engine).attached)
         self.assertIn("decode alone", logs.output[0])
 
+    def test_several_guesses_at_once(self) -> None:
+        for right, settings in (
+            (True, {"speculative_algorithm": None, "speculative_eagle_topk": 4}),
+            (True, {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1}),
+            (False, {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 4}),
+            (False, {"speculative_algorithm": "NGRAM", "speculative_ngram_external_sam_budget": 2}),
+        ):
+            for arguments in (SimpleNamespace(**settings), SimpleNamespace(resolved_dict=lambda said=settings: said)):
+                engine = SimpleNamespace(generate=list, server_args=arguments)
+                if right:
+                    self.assertTrue(self.attached(engine).attached)
+                    continue
+                with self.assertLogs("routing_replay", logging.WARNING) as logs:
+                    self.assertFalse(self.attached(engine).attached)
+                self.assertIn("several guesses", logs.output[0])
+
     def module(self, version: str | None) -> types.ModuleType:
         module = types.ModuleType("engine")
         module.__version__ = version  # type: ignore[attr-defined]

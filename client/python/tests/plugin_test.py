@@ -126,6 +126,21 @@ class PluginTest(ServerTest):
         asyncio.run(play())
         self.assertEqual((self.samples(), hook.metrics()["not_joined"]), (["real"], 1))
 
+    def test_a_server_that_checks_several_guesses(self) -> None:
+        """Its rows are wrong: they stay in its answers, and no run is joined."""
+        hook = self.hook(mock.Mock(side_effect=AssertionError))
+        settings = SimpleNamespace(speculative_algorithm="EAGLE", speculative_eagle_topk=4)
+
+        async def play() -> Any:
+            asked = request("guessed", return_routed_experts=True)
+            answers = hook(generate_request, SimpleNamespace(server_args=settings), asked)
+            return [answer["meta_info"]["routed_experts"] async for answer in answers]
+
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            self.assertEqual(asyncio.run(play()), [TEXT])
+        self.assertIn("several guesses", logs.output[0])
+        self.assertIsNone(hook.attachment)
+
     def test_requests_that_do_not_ask_for_rows_are_no_samples(self) -> None:
         self.client.run(self.run_name, GEOMETRY)
         hook = self.hook()

@@ -26,6 +26,10 @@ the device, which may have come back before. Say hierarchical_cache=True for a s
 every response, and those of the whole prompt in one that does not count cached tokens. Hash layers (DeepSeek-V4) are
 not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
 
+What it computes again of an answer that it took back (num_retractions of meta_info) it gives with the experts of that
+time: where weights changed (weight_versions), those of tokens before the last version are unrecorded. To keep them,
+append an answer's parts while it is made: the rows that a sample has stay.
+
 meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
 (stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata.
 """
@@ -125,12 +129,21 @@ def rows(
 
 
 def _not_its_own(response: Any, choice: Any, counted: _fields.Tokens, hierarchical: bool) -> int:
-    """How many of the first rows may be those of other requests."""
+    """How many of the first rows may be those of other requests, or of other weights than the tokens."""
+    taken_back = _find(response, choice, "num_retractions")[1]
+    spans = _find(response, choice, "weight_versions")[1]
+    changed = 0
+    if taken_back and len(spans or ()) > 1:
+        changed = counted.prompt_tokens + max(_fields.count(_fields.get(span, "start"), "start") for span in spans) - 1
+    return max(changed, _of_others(response, choice, counted, hierarchical, bool(taken_back)))
+
+
+def _of_others(response: Any, choice: Any, counted: _fields.Tokens, hierarchical: bool, taken_back: bool) -> int:
     details = _find(response, choice, "cached_tokens_details")[1]
     device, host, storage = (_fields.count(_fields.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if _find(response, choice, "num_retractions")[1]:  # Answers that were interrupted are cached as well.
+    if taken_back:  # Answers that were interrupted are cached as well.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage

@@ -56,13 +56,14 @@ def attach_to(
     sample: from (output, its number in the batch) to the sample's id
 
     As `attach.vllm` otherwise. Tokens are sent along where the request has input_ids; else the rows are stored
-    without, and unverified.
+    without, and unverified. An engine that does prefill or decode alone, or checks several guesses of a token at once,
+    whose rows are wrong, is not attached to: a warning says so.
     """
     hierarchical = _is_hierarchical(engine)
     around = {"generate": functools.partial(_sync, hierarchical)}
     if hasattr(engine, "async_generate"):
         around["async_generate"] = functools.partial(_async, hierarchical)
-    is_known = KNOWN.has(version) and _is_whole(engine)
+    is_known = KNOWN.has(version) and _is_whole(engine) and _has_right_rows(engine)
     return _attachment.attach(engine, run, sample, around, KNOWN.package, is_known, options)
 
 
@@ -78,6 +79,23 @@ def _is_whole(owner: Any) -> bool:
     if mode not in ("prefill", "decode"):
         return True
     _log.warning("not attached: this SGLang does %s alone; give its router's answers to engines.sglang.rows", mode)
+    return False
+
+
+def _has_right_rows(owner: Any) -> bool:
+    """Not one that checks several guesses of a token at once: of those that it takes it moves keys and values to their
+    place in the cache, and leaves there the rows of guesses that it dropped."""
+    arguments = getattr(owner, "server_args", None)
+    resolved = getattr(arguments, "resolved_dict", None)  # What SGLang made of the settings that it was given.
+    said = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
+    guesses, external = (said.get(f"speculative_{name}") or 0 for name in ("eagle_topk", "ngram_external_sam_budget"))
+    if said.get("speculative_algorithm") is None or (guesses <= 1 and not external):
+        return True
+    _log.warning(
+        "not attached: this SGLang gives wrong rows as it checks several guesses of a token at once; set "
+        "speculative_eagle_topk, or speculative_ngram_max_bfs_breadth, to 1 and speculative_ngram_external_sam_budget "
+        "to 0"
+    )
     return False
 
 
@@ -260,7 +278,7 @@ class Hook:
         self._name = name
         self._joining = Joining(name, connect, self._attach)
         self._passed = 0
-        self._whole: bool | None = None  # Not told yet.
+        self._usable: bool | None = None  # Not told yet.
 
     def _attach(self, run: Run) -> Attachment:
         attachment = _attachment.Attachment(run, _fields.engine_name(KNOWN.package), default_sample)
@@ -279,13 +297,13 @@ class Hook:
         return {"not_joined": self._passed, **({} if attachment is None else attachment.metrics())}
 
     def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
-        if self._whole is None:
-            self._whole = _is_whole(manager)
-        if self._whole:
+        if self._usable is None:
+            self._usable = _is_whole(manager) and _has_right_rows(manager)
+        if self._usable:
             self._joining.begin()
         outputs = original(manager, request, *rest, **more)
         asks = getattr(request, "return_routed_experts", None)  # None: not a field of this kind of request.
-        if not self._whole or (asks is not None and not asks):
+        if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), _is_hierarchical(manager), only_with_rows=asks is None)
         return _stream(outputs, _Request(self, collector).take)
