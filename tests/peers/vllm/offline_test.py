@@ -12,8 +12,9 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 import numpy as np
 import routing_replay as rr
 import torch
+from common.answers import MODELS, PeerTest
 from common.chosen import Piece
-from peer import MODELS, PeerTest, settings
+from peer import settings
 from routing_replay.engines import attach
 from routing_replay.engines import vllm as adapter
 from safetensors.torch import load_file

@@ -8,7 +8,8 @@ from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from peer import PeerTest, settings
+from common.answers import PeerTest
+from peer import settings
 from routing_replay.engines import attach
 from vllm import LLM, SamplingParams
 

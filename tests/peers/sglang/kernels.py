@@ -1,0 +1,44 @@
+"""A plug-in of SGLang, of these tests, that its processes load: what its packages on an index have for GPUs alone.
+
+Guesses: SGLang's own Triton kernels, as it takes them on Intel's GPUs, which Triton interprets (TRITON_INTERPRET=1).
+The hierarchical cache: a copy by indices.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+PLUGINS = "sglang.srt.plugins"
+
+
+def install(folder: str, package: str, points: dict[str, dict[str, str]]) -> None:
+    """A package's entry points {group: {name: value}}, as pip leaves them in a folder on the path."""
+    metadata = Path(folder, f"{package.replace('-', '_')}-0.dist-info")
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in of.items()) for group, of in points.items()
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+
+
+def plug_in() -> None:
+    absent = types.ModuleType("sgl_kernel.speculative")
+    absent.reconstruct_indices_from_tree_mask = None  # type: ignore[attr-defined]
+    stand_ins = {"sgl_kernel": types.ModuleType("sgl_kernel"), "sgl_kernel.speculative": absent}
+    sys.modules.update(stand_ins)
+    importlib.import_module("sglang.kernels.ops.speculative.reconstruct_tree")
+    for name in stand_ins:
+        del sys.modules[name]
+    for name in ("reconstruct_tree", "spec_tree", "cache_locs"):
+        importlib.import_module(f"sglang.kernels.ops.speculative.{name}")._is_xpu = True
+    importlib.import_module("sglang.srt.mem_cache.pool_host.mha").transfer_kv_direct = copy
+
+
+def copy(src_layers: Any, dst_layers: Any, src_indices: Any, dst_indices: Any, page_size: int) -> None:
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        target[dst_indices] = source[src_indices]
