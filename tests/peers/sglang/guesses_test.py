@@ -1,30 +1,56 @@
-"""SGLang that guesses tokens by n-grams, several at once, whose rows are wrong."""
+"""sglang.Engine that guesses tokens by n-grams: one guess of a token, and several at once, whose rows are wrong."""
 
 from __future__ import annotations
 
+import os
 import unittest
-from types import SimpleNamespace
+from typing import Any, ClassVar
 
-from common.answers import PeerTest
-from peer import settings
+os.environ["TRITON_INTERPRET"] = "1"  # For the plug-in.
+
+from common.chosen import equal_sets
+from peer import EngineTest, given_rows
 from routing_replay.engines import attach
-from sglang.srt.server_args import ServerArgs
 
-GUESSES = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4}
+# With the backend of attention that knows trees of guesses.
+GUESSES = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4, "attention_backend": "triton"}
 
 
-class SeveralGuessesTest(PeerTest):
+class OneGuessTest(EngineTest):
+    KERNELS = True
+    OTHERS: ClassVar[dict[str, Any]] = GUESSES | {"speculative_ngram_max_bfs_breadth": 1}
+
+    def test_guesses_of_n_grams(self) -> None:
+        prompts = [self.ids(8) * 5 for _ in range(4)]
+        with attach.sglang(self.engine, self.run_, replace=False) as attachment:
+            self.assertTrue(attachment.attached)
+            replies = self.ask(prompts, max_new_tokens=60)
+            attachment.flush()
+        checks = sum(reply["meta_info"]["spec_verify_ct"] for reply in replies)
+        self.assertLess(checks, 4 * 59, "no guess was right")
+        for prompt, reply in zip(prompts, replies, strict=True):
+            self.check_reply("guesses", self.run_, reply["meta_info"]["id"], prompt, reply)
+
+
+class SeveralGuessesTest(EngineTest):
+    KERNELS = True
+    OTHERS: ClassVar[dict[str, Any]] = GUESSES | {"speculative_ngram_max_bfs_breadth": 4}
+
     def test_they_are_refused(self) -> None:
-        """By the attachment and the plug-in, of settings as SGLang's own arguments say them: here it computes none, as
-        attention on the CPU knows no trees."""
-        run = self.open_run("several")
-        for others in ({}, {"speculative_ngram_max_bfs_breadth": 1, "speculative_ngram_external_sam_budget": 2}):
-            arguments = ServerArgs(**settings(**GUESSES, **others))
-            arguments.resolve_once()
-            engine = SimpleNamespace(server_args=arguments, generate=list)
-            with self.assertLogs("routing_replay", "WARNING") as logs:
-                self.assertFalse(attach.sglang(engine, run).attached)
-            self.assertIn("several guesses", logs.output[0])
+        with self.assertLogs("routing_replay", "WARNING") as logs:
+            attachment = attach.sglang(self.engine, self.run_)
+        self.assertFalse(attachment.attached)
+        self.assertIn("several guesses", logs.output[0])
+        prompts = [[token for _ in range(8) for token in (10, 11, *self.ids(2))] for _ in range(4)]
+        guessed = self.ask(prompts, max_new_tokens=60)
+        self.engine.flush_cache()
+        whole = self.ask([prompt + reply["output_ids"] for prompt, reply in zip(prompts, guessed, strict=True)])
+        wrong = 0
+        for each, again in zip(guessed, whole, strict=True):
+            given, right = (given_rows(reply["meta_info"], self.run_.geometry) for reply in (each, again))
+            wrong += int((~equal_sets(given, right[: len(given)])).sum())
+        self.assertGreater(wrong, 0, "rows of several guesses are right: attach to such engines")
+        self.assertEqual(self.run_.list(), [])
 
 
 if __name__ == "__main__":
