@@ -41,6 +41,14 @@ class SeveralGuessesTest(EngineTest):
             attachment = attach.sglang(self.engine, self.run_)
         self.assertFalse(attachment.attached)
         self.assertIn("several guesses", logs.output[0])
+        wrong = 0
+        for _ in range(20):  # Which guesses it makes depends on what it computes together.
+            wrong = wrong or self.wrong_sets()
+        self.assertGreater(wrong, 0, "rows of several guesses are right: attach to such engines")
+        self.assertEqual(self.run_.list(), [])
+
+    def wrong_sets(self) -> int:
+        """Of some answers, beside those of the same tokens as a prompt."""
         prompts = [[token for _ in range(8) for token in (10, 11, *self.ids(2))] for _ in range(4)]
         guessed = self.ask(prompts, max_new_tokens=60)
         self.engine.flush_cache()
@@ -49,8 +57,7 @@ class SeveralGuessesTest(EngineTest):
         for each, again in zip(guessed, whole, strict=True):
             given, right = (given_rows(reply["meta_info"], self.run_.geometry) for reply in (each, again))
             wrong += int((~equal_sets(given, right[: len(given)])).sum())
-        self.assertGreater(wrong, 0, "rows of several guesses are right: attach to such engines")
-        self.assertEqual(self.run_.list(), [])
+        return wrong
 
 
 if __name__ == "__main__":
