@@ -241,7 +241,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual((replay.options["missing"], len(self.attached)), ("live", 1))
 
     def test_all_are_here(self) -> None:
-        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift", "slime", "verl"]
+        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "slime", "verl"]
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
@@ -361,52 +361,6 @@ class RecipesTest(unittest.TestCase):
             del micro.data_dict["routing_handle"]
         megatron_forward_backward()
         self.assertEqual(self.model.seen[2:], [[], []])
-
-    def test_ms_swift(self) -> None:
-        base, grpo = "swift.megatron.trainers.base", "swift.megatron.trainers.grpo_trainer"
-        modules = module(base, get_forward_backward_func=lambda: schedule)
-
-        class MegatronGRPOTrainer:
-            def __init__(self, *models: Any) -> None:
-                self.unwrapped_models = list(models)
-
-            def train_step(self, batches: Any) -> None:
-                modules[base].get_forward_backward_func()(
-                    forward_step_func=self.forward_step,
-                    data_iterator=[iter(batches)],
-                    model=self.unwrapped_models,
-                    num_microbatches=len(batches),
-                )
-
-            def forward_step(self, data_iterator: Any, model: Any) -> Any:
-                data = next(data_iterator)
-                assert "routing_handle" not in data
-                return model(**data)
-
-            def model_forward(self, model: Any, data_iterator: Any, no_grad: bool = True) -> Any:
-                return self.forward_step(data_iterator, model)
-
-        self.patch_modules(modules | {grpo: types.SimpleNamespace(MegatronGRPOTrainer=MegatronGRPOTrainer)})
-        recipe = self.recipe("ms-swift")
-        swift = recipe["ReplayTrainer"](self.model)
-        swift.after_init(self.attach_of_megatron(), current_version)
-
-        def batches() -> list[dict[str, Any]]:
-            made = []
-            for samples in STEP:
-                batch = {"seq_lengths": tensor([LENGTHS[name] for name in samples])}
-                recipe["add_handles"](batch, [{"request_id": f"key-{name}"} for name in samples])
-                made.append(batch)
-            return made
-
-        swift.train_step(batches())
-        self.assert_replayed(swift.replay)
-        for batch in batches():
-            swift.model_forward(self.model, iter([batch]), no_grad=True)
-        self.assertEqual(self.model.seen[2:], STEP)
-        reference = Model()
-        swift.model_forward(reference, iter([batches()[0]]))
-        self.assertEqual((reference.seen, swift.replay.open), ([[]], None))
 
     def test_hugging_face(self) -> None:
         recipe = self.recipe("Hugging Face and FSDP")
