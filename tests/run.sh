@@ -109,6 +109,7 @@ for extra in "${extras[@]}"; do
       long vllm tests/peers/vllm.sh
       long sglang tests/peers/sglang.sh
       long verl tests/peers/verl.sh
+      long frameworks tests/peers/frameworks.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py
