@@ -1,4 +1,4 @@
-"""What the recipes for SkyRL and NeMo-RL take from these, in their own source: none of them is imported, which wants a GPU.
+"""What the recipes for SkyRL and NeMo-RL take from these, in their own source. None is imported: that wants a GPU.
 
 What a recipe imports, asks a module for, or derives from must be there; fields and options that it goes by, too.
 """
@@ -79,7 +79,8 @@ def attributes(kind: ast.AST) -> set[str]:
     """Methods and fields of a class, and what its methods give to self."""
     assert isinstance(kind, ast.ClassDef)
     found = {node.name for node in kind.body if isinstance(node, FUNCTION)}
-    found |= {node.target.id for node in kind.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    annotated = [node.target for node in kind.body if isinstance(node, ast.AnnAssign)]
+    found |= {target.id for target in annotated if isinstance(target, ast.Name)}
     for node in ast.walk(kind):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
             found |= {node.attr} if node.value.id == "self" else set()
@@ -90,9 +91,9 @@ def of_super(kind: ast.ClassDef) -> set[str]:
     """Methods that a class asks `super()` for."""
     found = set()
     for node in ast.walk(kind):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
-            if isinstance(node.value.func, ast.Name) and node.value.func.id == "super":
-                found.add(node.attr)
+        asked = node.value.func if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call) else None
+        if isinstance(asked, ast.Name) and asked.id == "super":
+            found.add(node.attr)
     return found
 
 
