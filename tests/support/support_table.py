@@ -90,7 +90,8 @@ def peers() -> list[tuple[str, ...]]:
     rows = []
     for name in (*untested, "Megatron-Core", "transformers", *FRAMEWORKS):
         versions = [f"{version}: {', '.join(what)}" for version, what in tested.pop(name, {}).items()]
-        rest = untested.get(name, "GPUs; others" if versions else "the framework running")
+        ran = any("source" not in version for version in versions)
+        rest = untested.get(name, "GPUs; others" if ran else "the framework running")
         rows.append((name, "; ".join(versions), ", ".join(by.get(names.get(name, name), [])), rest))
     assert not tested, f"tests/peers/passed.txt names projects that the table has no row for: {sorted(tested)}"
     return rows
