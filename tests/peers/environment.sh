@@ -1,6 +1,30 @@
 # Sourced by the scripts beside it from the root of the repository: Python environments of other projects under
 # build/peers, each made once and kept, and a note of what passed.
 
+# peer_options "--OPTION..." "$@": puts the value of each of these options into the variable of its name (--nemo-rl into
+# nemo_rl); --help prints the head of the script.
+peer_options() {
+  local known=" $1 " name
+  shift
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "tests/peers/${0##*/}"; exit 0 ;;
+    esac
+    [[ $known == *" $1 "* ]] || { echo "unknown option $1" >&2; exit 2; }
+    [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+    name=${1#--}
+    printf -v "${name//-/_}" %s "$2"
+    shift 2
+  done
+}
+
+# peer_sources DIR FOLDER SHA256 WHAT: the source tree DIR must be WHAT, by the sum of the Python files of its FOLDER.
+peer_sources() {
+  local has
+  has=$(cd "$1" && find "$2" -name '*.py' | LC_ALL=C sort | xargs cat | sha256sum)
+  [ "${has%% *}" = "$3" ] || { echo "$1 must be $4, got other sources" >&2; exit 1; }
+}
+
 # peer_python: the Python that the environments are made of: 3.12, which all of these projects have wheels for, where the
 # machine has it, be it pyenv's, whose name on PATH may be one that does not run.
 peer_python() {

@@ -16,28 +16,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 newest=0.19.2 older=0.16.1
 
 build=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      build=$2
-      shift ;;
-    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/megatron.sh; exit 0 ;;
-    *) echo "unknown option $1" >&2; exit 2 ;;
-  esac
-  shift
-done
-
-environment() {
-  peer_torch >/dev/null &&
-    peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
-}
+peer_options --build "$@"
 
 build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server golden_runner)
-export PYTHONPATH=$PWD/trainer_plugin/python/src:$PWD/client/python/src
-PYTHONPATH=$PYTHONPATH:$PWD/tests/peers:$PWD/trainer_plugin/python/tests
-export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
-export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
+peer_paths "$build"
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 
@@ -56,9 +38,9 @@ run() {
 
 units=trainer_plugin/python/tests
 faces=("$units"/{collective,device,ops,megatron_faults_peer,megatron_gpu_peer,megatron_peer,megatron_watch_peer})
-python=$(environment $older) || { echo "skipped: no packages for Megatron-Core"; exit 77; }
+python=$(peer_megatron $older) || { echo "skipped: no packages for Megatron-Core"; exit 77; }
 run $older "$python" 'routers, faces' nothing "${faces[@]}"
-python=$(environment $newest)
+python=$(peer_megatron $newest)
 export RR_GOLDEN_PYTHON=$python
 run $newest "$python" 'routers, faces' nothing "${faces[@]}" $units/golden_megatron
 run $newest "$python" 'GPTModel under its schedules on 1, 4 and 8 ranks, with all of recompute, TP, PP, VPP, CP, EP' \

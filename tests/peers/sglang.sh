@@ -15,17 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 version=0.5.23
 
 build=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      build=$2
-      shift ;;
-    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/sglang.sh; exit 0 ;;
-    *) echo "unknown option $1" >&2; exit 2 ;;
-  esac
-  shift
-done
+peer_options --build "$@"
 
 # not_pinned PYTHON: SGLang registers all host memory with CUDA; here only where there is CUDA.
 not_pinned() {

@@ -13,17 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
 build=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      build=$2
-      shift ;;
-    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/verl.sh; exit 0 ;;
-    *) echo "unknown option $1" >&2; exit 2 ;;
-  esac
-  shift
-done
+peer_options --build "$@"
 
 # on_torch PYTHON: what would bring a torch of its own.
 on_torch() {

@@ -13,17 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
 build=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      build=$2
-      shift ;;
-    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/vllm.sh; exit 0 ;;
-    *) echo "unknown option $1" >&2; exit 2 ;;
-  esac
-  shift
-done
+peer_options --build "$@"
 
 python=$(peer_vllm) || { echo "skipped: no packages for vLLM"; exit 77; }
 build=$(peer_build "$build" routing_replay_capi routing-replay-server)
