@@ -199,6 +199,21 @@ class AttemptTest(QuietTest):
         with self.assertRaises(rr.FailedPreconditionError):
             run.flush()
 
+    def test_refusals_that_no_later_attempt_explains(self) -> None:
+        """Of the sample's own attempt after a truncation, and where the sample has none: rows are lost."""
+        run = self.run_
+        run.put("s", ROWS[:9], attempt=1)
+        run.truncate("s", 5)
+        run.put("t", ROWS[:9])
+        run.truncate("t", 0)
+        run.append("s", ROWS[9:20], row_start=9, attempt=1)
+        run.append("t", ROWS[:20], attempt=1)
+        with self.assertRaises(rr.FailedPreconditionError) as caught:
+            run.flush()
+        self.assertEqual((caught.exception.reason, caught.exception.failed_samples), ("OLD_REVISION", ["s", "t"]))
+        self.assertEqual([run.commit(sample, attempt=1).status for sample in "st"], ["missing", "missing"])
+        self.assertEqual(run.metrics()["stale_appends"], 0)
+
     def test_rows_that_do_not_begin_an_attempt(self) -> None:
         run = self.run_
         run.put("s", ROWS[:9], attempt=0)

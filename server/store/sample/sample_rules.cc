@@ -25,7 +25,7 @@ absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHea
       if (*attempt > *present) return LifeStep::kRestart;
       return MakeError(absl::StatusCode::kFailedPrecondition,
                        absl::StrCat("the append is of attempt ", *attempt, ", and the sample is at attempt ", *present),
-                       {.reason = Reason::kOldRevision});
+                       {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
     }
     if (absl::Status status = CheckRevision(*content, header.revision); !status.ok()) return status;
     if (header.restart_nonce != 0 && !(attempt && present)) return LifeStep::kRestart;

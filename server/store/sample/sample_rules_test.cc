@@ -53,11 +53,13 @@ TEST(SampleRulesTest, AttemptsAreInAnOrder) {
   EXPECT_EQ(*step(1'000'000), LifeStep::kRestart);
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(0, 3), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(GetErrorDetail(step(4).status())->field, "append.restart_nonce");
   // Where the rows were cut, the attempt goes on by naming the revision, and its late rows do not.
   ContentIds ids;
   content = TruncatedContent(content, 5, ids);
   EXPECT_EQ(AttemptOf(content.restart_nonce), 5);
   EXPECT_THAT(step(5), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(GetErrorDetail(step(5).status())->field, "");
   EXPECT_EQ(*step(5, 4), LifeStep::kContinue);
   EXPECT_EQ(*step(6), LifeStep::kRestart);
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));

@@ -95,7 +95,10 @@ class Open:
     def outdated(self, record: dict[str, Any]) -> bool:
         """Whether an append came too late, as a later attempt has replaced its own."""
         _, attempt = self._keys.get(record["sequence"], ("", None))
-        return attempt is not None and record.get("error", {}).get("reason") == "OLD_REVISION"
+        error = record.get("error", {})
+        # Of another field: the sample has no attempts, or was truncated, and rows are lost that nothing newer replaces.
+        told = error.get("reason"), error.get("field")
+        return attempt is not None and told == ("OLD_REVISION", "append.restart_nonce")
 
     def has(self, key: Key) -> bool:
         return key in self._counts
