@@ -239,22 +239,25 @@ class StepTest(unittest.TestCase):
         before = {key: tokens for key, tokens in before.items() if key.split("_")[0] in again}
 
         # As after a resume: prompts of which there are answers are dispatched again, and the service is away when
-        # verl clears the old ones.
+        # verl clears the old ones. Then once more.
         self.assertGreater(len(before), 0)
         tags = [{"is_prompt": True, "status": "running", "global_steps": 2} for _ in again]
-        transfer_queue.kv_batch_put(keys=again, partition_id="train", tags=tags)
         reissue, issued = trainer._reissue_inflight_prompts, []
 
         def reissued() -> None:
             away = errors.UnavailableError("away")
-            with mock.patch.object(self.recipe, "opened", side_effect=away), self.assertLogs("verl_routes", "ERROR"):
-                issued.append(reissue())
+            for _ in range(2):
+                time.sleep(1)  # The recipe tells attempts apart by seconds.
+                transfer_queue.kv_batch_put(keys=again, partition_id="train", tags=tags)
+                with mock.patch.object(self.recipe, "opened", side_effect=away), self.assertLogs("verl_routes", "ERROR"):
+                    issued.append(reissue())
+                self.held()
 
         trainer.global_steps = 2
         trainer.config.trainer.val_before_train = False
         with mock.patch.object(trainer, "_reissue_inflight_prompts", reissued):
             self.fit(trainer, 5)
-        self.assertEqual(issued, [len(again)])
+        self.assertEqual(issued, [len(again)] * 2)
 
         totals: dict[str, Counter[str]] = {"log_prob": Counter(), "reference": Counter(), "update": Counter()}
         for one in self.workers.passes:
