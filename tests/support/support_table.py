@@ -64,7 +64,7 @@ def recorded() -> dict[str, list[str]]:
 
 
 def shown() -> dict[str, dict[str, list[str]]]:
-    """By project and version, what the last whole run of the peers' tests showed (tests/peers/common/support.py)."""
+    """By project and version, what the last run of its tests showed (tests/peers/common/support.py)."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in text("tests/peers/passed.txt").splitlines():
         project, version, what, changed = line.split("\t")

@@ -1,8 +1,8 @@
 """What passed beside which version of another project: the rows that the README's support table is made of.
 
 A test calls `passed` behind its last assertion: a row under build/peers/passed. `python3 -m common.support`
-(from tests/peers; the end of `tests/run.sh --peers`) writes all rows to tests/peers/passed.txt, which is committed and
-from which tests/support/support_table.py makes the table.
+(from tests/peers; the end of `tests/run.sh --peers`) writes these rows to tests/peers/passed.txt, which is committed and
+from which tests/support/support_table.py makes the table. Projects that could not run here keep their rows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,15 @@ def main() -> None:
     if sys.argv[1:]:
         passed(*sys.argv[1:])
         return
-    rows = sorted((file.read_text() for file in _folder().iterdir()), key=str.lower)
-    PASSED.write_text("".join(rows))
-    print("".join(rows), end="")
+    rows = [file.read_text() for file in _folder().glob("*")]
+    ran = {_project(row) for row in rows}
+    rows += [row for row in PASSED.read_text().splitlines(keepends=True) if _project(row) not in ran]
+    PASSED.write_text("".join(sorted(rows, key=str.lower)))
+    print(PASSED.read_text(), end="")
+
+
+def _project(row: str) -> str:
+    return row.split("\t")[0]
 
 
 if __name__ == "__main__":
