@@ -1,8 +1,8 @@
 """What passed beside which version of another project: the rows that the README's support table is made of.
 
 A test calls `passed` behind its last assertion: a row under build/peers/passed. `python3 -m common.support`
-(from tests/peers; the end of `tests/run.sh --peers`) writes these rows to tests/peers/passed.txt, which is committed and
-from which tests/support/support_table.py makes the table. Projects that could not run here keep their rows.
+(from tests/peers; the end of `tests/run.sh --peers`) writes these rows to tests/peers/passed.txt, which is committed,
+and from which tests/support/support_table.py makes the table. Projects that could not run here keep their rows.
 """
 
 from __future__ import annotations

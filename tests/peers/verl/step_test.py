@@ -249,7 +249,10 @@ class StepTest(unittest.TestCase):
             for _ in range(2):
                 time.sleep(1)  # The recipe tells attempts apart by seconds.
                 transfer_queue.kv_batch_put(keys=again, partition_id="train", tags=tags)
-                with mock.patch.object(self.recipe, "opened", side_effect=away), self.assertLogs("verl_routes", "ERROR"):
+                with (
+                    mock.patch.object(self.recipe, "opened", side_effect=away),
+                    self.assertLogs("verl_routes", "ERROR"),
+                ):
                     issued.append(reissue())
                 self.held()
 
