@@ -104,10 +104,26 @@ class CommitTest(QuietTest):
         dropping = self.run_.appender(max_queued_bytes=1, on_full="drop")
         dropping.append("s", ROWS[:9])
         dropping.append("s", ROWS[9:20], row_start=9, seal=True)
-        said = self.run_.commit("s", 21)
-        self.assertEqual((said.status, said.error.reason), ("marked", "OVER_BUDGET"))
+        for _ in range(2):
+            said = self.run_.commit("s", 21)
+            self.assertEqual((said.status, said.error.reason), ("marked", "OVER_BUDGET"))
         self.assertTrue(self.unrecorded("s"))
-        self.assertTrue(self.run_.commit("s", 21).ok)  # Told once.
+
+    def test_who_asks_again_is_told_the_same(self) -> None:
+        """Until more of the sample is appended."""
+        run = self.run_
+        run.append("gap", ROWS[:9])
+        run.append("gap", ROWS[20:30], row_start=20)
+        run.put("other", ROWS[:9], tokens=TOKENS[:9], seal=True)
+        run.append("other", ROWS[:9], tokens=TOKENS[1:10], seal=True)
+        for _ in range(2):
+            said = [run.commit(sample, count) for sample, count in (("gap", None), ("other", 10), ("other", None))]
+            self.assertEqual([one.status for one in said], ["missing"] * 3)
+            self.assertEqual([one.error.reason for one in said], ["GAP", "OTHER_TOKENS", "OTHER_TOKENS"])
+        run.append("gap", ROWS[9:30], row_start=9, seal=True)
+        self.assertTrue(run.commit("gap", 31).ok)
+        run.append("other", ROWS[:20], tokens=TOKENS[1:21], restart=1, seal=True)
+        self.assertTrue(run.commit("other", 21).ok)
 
     def test_a_server_that_is_away(self) -> None:
         gate = Gate(self.server)
@@ -268,6 +284,22 @@ class AioCommitTest(QuietTest):
         self.assertEqual([one.ok for one in good], [True] * 20)
         self.assertEqual((gap.status, gap.committed_rows, gap.error.reason), ("marked", 30, "GAP"))
         self.assertEqual((never.status, never.error.reason), ("missing", "NO_SAMPLE"))
+
+    def test_a_commit_that_is_cancelled_behind_its_wait(self) -> None:
+        async def work() -> None:
+            gate = Gate(self.server)
+            async with aio.Client(gate.endpoint) as client:
+                run = await client.run(self.run_name, GEOMETRY)
+                await run.append("gap", ROWS[20:30], row_start=20)
+                with self.assertRaises(rr.FailedPreconditionError):
+                    await run.flush()
+                gate.shut()
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(run.commit("gap"), 0.2)
+                gate.open()
+                self.assertEqual((await run.commit("gap")).error.reason, "GAP")
+
+        asyncio.run(work())
 
     def test_a_wait_that_is_cancelled(self) -> None:
         async def work() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from routing_replay._checkpoint import AnyRun, Steps
     from routing_replay.types import SampleState
 
-_KEPT = 100_000  # Samples whose trouble is remembered until somebody asks.
+_KEPT = 100_000  # Samples whose trouble is remembered.
 _OF_ANOTHER = ("OLD_REVISION", "OTHER_TOKENS")  # Reasons that say that the rows there are not this trajectory's.
 
 Key = tuple[str, int | None]  # Sample and attempt.
@@ -39,21 +39,34 @@ def worse(one: Trouble | None, other: Trouble | None) -> Trouble | None:
 
 
 class Troubles:
-    """What went wrong with samples, each until it is taken. Not thread-safe."""
+    """What went wrong with samples, each told until more of it is appended: a commit may be cancelled, or asked again.
+    Not thread-safe."""
 
     def __init__(self) -> None:
         self._of: dict[Key, Trouble] = {}
+        self._told: set[Key] = set()
 
     def note(self, key: Key, error: RoutingReplayError, marked: bool) -> None:
         known = self._of.get(key)
         if known is None and len(self._of) >= _KEPT:
-            del self._of[next(iter(self._of))]
+            self._forget(next(iter(self._of)))
         found = worse(known, Trouble(error, marked))
         assert found is not None
         self._of[key] = found
+        self._told.discard(key)
 
-    def take(self, key: Key) -> Trouble | None:
-        return self._of.pop(key, None)
+    def tell(self, key: Key) -> Trouble | None:
+        if key in self._of:
+            self._told.add(key)
+        return self._of.get(key)
+
+    def appended(self, key: Key) -> None:
+        if key in self._told:
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        del self._of[key]
+        self._told.discard(key)
 
 
 class Open:
@@ -63,13 +76,14 @@ class Open:
         self._keys: dict[int, Key] = {}
         self._counts: Counter[Key] = Counter()
         self._troubles = Troubles()
-        self.take = self._troubles.take
+        self.tell = self._troubles.tell
 
     def queued(self, sequence: int, sample: str, attempt: int | None, dropped: bool) -> None:
         """dropped: only a mark of its rows was taken"""
         key = sample, attempt
         self._keys[sequence] = key
         self._counts[key] += 1
+        self._troubles.appended(key)
         if dropped:
             why = ResourceExhaustedError(
                 "the queue was full, and rows were dropped", reason="OVER_BUDGET", sample=sample
@@ -148,8 +162,8 @@ def commit(
         if "unrecorded" in missing and trouble is None:
             why = FailedPreconditionError("rows had not come", reason="NOT_COMMITTED", sample=sample)
             trouble = Trouble(why, marked=True)
-        status: Any = "committed" if trouble is None else "marked" if num_tokens or trouble.marked else "missing"
         sealed = num_tokens if num_tokens is not None else state and state.num_tokens
+        status: Any = "committed" if trouble is None else "marked" if sealed or trouble.marked else "missing"
         return Commit(sample, status, said.committed_rows, sealed, trouble and trouble.error)
     except RoutingReplayError as error:
         rows = 0 if state is None else state.committed_rows

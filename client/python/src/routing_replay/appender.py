@@ -219,7 +219,7 @@ class Appender:
             raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
     def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
-        """Waits for the outcomes of the appends of one sample, and takes what went wrong with them since the last time.
+        """Waits for the outcomes of the appends of one sample, and tells what went wrong with them.
         DeadlineExceededError; why the appender has ended."""
         with self._lock:
             left = max(0.0, deadline - time.monotonic())
@@ -227,7 +227,7 @@ class Appender:
                 raise DeadlineExceededError("appends of the sample have no outcome yet", sample=key[0])
             if self._open.has(key):
                 raise self._failure or CancelledError("the appender was closed")
-            return self._open.take(key)
+            return self._open.tell(key)
 
     def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):

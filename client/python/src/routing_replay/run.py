@@ -147,8 +147,8 @@ class Run:
         attempt: of the appends, see AppendOptions
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
-        sample, and `Commit.error` why. What `flush` raises it still raises. InvalidArgumentError for arguments that
-        are none. In a coroutine: `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
+        sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
+        `flush` raises it as well. InvalidArgumentError for arguments that are none. In a coroutine: `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
         """
         return _checkpoint.drive(_commits.commit(self, sample, num_tokens, tokens, attempt, timeout))
 

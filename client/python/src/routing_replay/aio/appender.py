@@ -142,7 +142,7 @@ class Appender:
             raise DeadlineExceededError("appends of the sample have no outcome yet", sample=key[0])
         if self._open.has(key):
             raise self._failure or CancelledError("the appender was closed")
-        return self._open.take(key)
+        return self._open.tell(key)
 
     def _add(self, plan: _core.Plan, sample: str, note: Note | None, attempt: int | None) -> tuple[int, bool]:
         if self._closed:

@@ -170,6 +170,7 @@ class HandOver:
             self._drop(job, "there is no room in time")
             return False
         self._queued_bytes += job.size
+        self._troubles.appended((job.sample, None))
         self._queue(job, False)
         return True
 
@@ -263,7 +264,7 @@ class HandOver:
             left = max(0.0, deadline - time.monotonic())
             if not self._changed.wait_for(lambda: not self._holds(key), left):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=key[0])
-            return self._troubles.take(key)
+            return self._troubles.tell(key)
 
     def _has_open(self, key: Key) -> bool:
         with self._changed:
