@@ -148,7 +148,8 @@ class Run:
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
         sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
-        `flush` raises it as well. InvalidArgumentError for arguments that are none. In a coroutine: `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
+        `flush` raises it as well. InvalidArgumentError for arguments that are none. In a coroutine:
+        `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
         """
         return _checkpoint.drive(_commits.commit(self, sample, num_tokens, tokens, attempt, timeout))
 
