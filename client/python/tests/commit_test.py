@@ -147,6 +147,7 @@ class CommitTest(QuietTest):
             (("s", 0), {}, "num_tokens"),
             (("s", 9), {"tokens": TOKENS[:7]}, "tokens"),
             (("s",), {"timeout": -1}, "timeout"),
+            (("s", 9), {"attempt": 2**32}, "attempt"),
         ):
             with self.subTest(field), self.assertRaises(rr.InvalidArgumentError) as caught:
                 run.commit(*arguments, **options)
@@ -199,6 +200,19 @@ class AttemptTest(QuietTest):
         first.append("s", ROWS[:9], attempt=7, seal=True)  # Nobody knows a revision.
         self.assertEqual(first.commit("s", 10, attempt=7), rr.Commit("s", "committed", 9, 10, None))
         np.testing.assert_array_equal(first.read_one("s").rows, ROWS[:9])
+
+    def test_numbers_of_other_types(self) -> None:
+        """As of a batch's column: what a tensor has in common with its number is __index__, and no hash."""
+
+        class Tensor:
+            def __index__(self) -> int:
+                return 3
+
+        run = self.run_
+        for name, attempt in (("tensor", Tensor()), ("numpy", np.int64(3))):
+            run.append(name, ROWS[20:30], row_start=20, attempt=attempt)
+            self.assertEqual(run.commit(name, attempt=3).error.reason, "GAP")
+            self.assertEqual(run.commit(name, attempt=attempt).error.reason, "GAP")
 
     def test_failures_beside_stale_appends(self) -> None:
         run = self.run_

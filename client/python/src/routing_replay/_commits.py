@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,6 +131,8 @@ def commit(
         num_tokens = _values.integer(num_tokens, "num_tokens", (1, _values.INT64[1]), sample)
     if ids is not None and ids.size not in (num_tokens, num_tokens - 1):
         raise _values.invalid("tokens", f"{ids.size} for num_tokens {num_tokens}", sample, "LENGTH")
+    if attempt is not None:
+        attempt = _values.integer(attempt, "attempt", _values.UINT32, sample)
     seconds = _values.seconds(timeout)
     trouble: Trouble | None = None
     state: SampleState | None = None
@@ -198,5 +201,6 @@ def _told(sample: str, trouble: Trouble | None, state: SampleState | None) -> Co
 
 
 def attempt_of(options: Mapping[str, Any]) -> int | None:
-    """Of the options of an append."""
-    return options.get("attempt")
+    """Of the options of an append that was planned."""
+    attempt = options.get("attempt")
+    return None if attempt is None else operator.index(attempt)  # Tensors are no keys.
