@@ -1,0 +1,524 @@
+/* The C functions of librouting_replay.so: what the Python packages stand on. The library holds one whole C++ client,
+ * gRPC included, and shows no symbol but these.
+ *
+ * Calls. A function that may wait takes an rr_call. With no queue it blocks until it is done; with a queue it returns
+ * at once, and what became of it comes out of the queue under its tag: then outputs are written before that, and have
+ * to live as long, as have the bytes of payloads; everything else is copied. Both ways run the same code.
+ *
+ * Errors. Functions that can fail return NULL on success, else an error for rr_error_free; with a queue that is only
+ * what is wrong with the arguments. Outputs are untouched on failure. No exception leaves a function.
+ *
+ * Memory. Results are structs for rr_free, with all that they point to. Objects have ..._free functions of their own,
+ * which take NULL, too; what an object was made from may be freed before it. Text is UTF-8 with its size beside it,
+ * and may hold no NUL. All functions are thread-safe but ..._free. Structs begin with nothing: the library and its
+ * header are of one version (rr_abi_version).
+ *
+ * Processes. After fork both sides may go on with all objects, if rr_fork_before and its partners were called around
+ * it. */
+#ifndef ROUTING_REPLAY_C_API_H_
+#define ROUTING_REPLAY_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef RR_API
+#define RR_API __attribute__((visibility("default")))
+#endif
+
+typedef struct rr_queue rr_queue;
+typedef struct rr_client rr_client;
+typedef struct rr_run rr_run;
+typedef struct rr_appender rr_appender;
+typedef struct rr_trajectory rr_trajectory;
+
+/* --- Values ------------------------------------------------------------------------------------------------------ */
+
+typedef struct rr_text {
+  const char* data;
+  size_t size; /* 0: empty, or absent where the field is optional. */
+} rr_text;
+
+typedef struct rr_range { /* Half-open. */
+  int64_t begin, end;
+} rr_range;
+
+typedef struct rr_ranges {
+  const rr_range* data;
+  size_t count;
+} rr_ranges;
+
+typedef struct rr_integer { /* An optional one. */
+  int64_t value;
+  int32_t present;
+} rr_integer;
+
+enum rr_producer { RR_ROLLOUT = 1, RR_TRAINER = 2 };
+
+typedef struct rr_weight_span { /* Rows [begin, end) were routed under these weights; version -1: unknown. */
+  int64_t begin, end, version;
+  rr_text label;
+} rr_weight_span;
+
+/* Errors: fields of ErrorDetail in common.proto, where they are said. */
+typedef struct rr_error {
+  int32_t code; /* Of google.rpc.Code, not 0. */
+  int32_t has_committed_rows, has_revision;
+  rr_text code_name, message, reason, field, sample; /* reason: a name, for example "ID_RANGE". */
+  rr_integer row, layer, first_differing_block, retry_after_ms;
+  int64_t committed_rows, revision;
+  rr_ranges missing_rows;
+  rr_text server_version, client_version;
+  /* Of a flush: every sample of which an append failed, up to 100,000, and the first 100 such appends. */
+  const rr_text* failed_samples;
+  size_t failed_count;
+  const struct rr_error* const* failures; /* Each with its sample. */
+  size_t failures_count;
+} rr_error;
+
+#define RR_ABI_VERSION 2
+RR_API int32_t rr_abi_version(void);
+RR_API const char* rr_version(void); /* Of the product. */
+RR_API void rr_error_free(const rr_error* error);
+RR_API void rr_free(const void* result);
+
+/* --- Calls ------------------------------------------------------------------------------------------------------- */
+
+typedef struct rr_call {
+  int64_t timeout_ms; /* For the whole call; below 0: the client's call_timeout. */
+  rr_queue* queue;    /* NULL: block. */
+  uint64_t tag;
+} rr_call;
+
+typedef struct rr_ended {
+  uint64_t tag;
+  const rr_error* error; /* NULL: done. For rr_error_free. */
+} rr_ended;
+
+/* Ends of calls that do not block. Its descriptor (an eventfd) is readable while there are some. */
+RR_API rr_error* rr_queue_new(rr_queue** queue);
+RR_API int32_t rr_queue_descriptor(const rr_queue* queue);
+/* Up to `capacity` ends; how many. Never waits. */
+RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
+/* The call ends with CANCELLED soon, unless it has ended. Nothing happens for a tag that is not under way. */
+RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
+/* Cancels what is under way and waits for it. */
+RR_API void rr_queue_free(rr_queue* queue);
+
+/* Around fork(), in the thread that forks. `before` closes the door for new calls, brings those under way to a place
+ * where they can stand (reads and other calls that may be repeated are broken off and go on afterwards), and ends all
+ * threads of the library. It waits at most 5 s: if it is not at rest then, the child's calls give FAILED_PRECONDITION.
+ * Objects of the parent go on in both; appends that are queued stay with the parent, the child's appenders are empty,
+ * its queues have no calls, and its trajectories give FAILED_PRECONDITION. */
+RR_API void rr_fork_before(void);
+RR_API void rr_fork_in_parent(void);
+RR_API void rr_fork_in_child(void);
+
+/* --- Geometries -------------------------------------------------------------------------------------------------- */
+
+typedef struct rr_geometry {
+  int32_t num_layers;
+  const int32_t* moe_layers; /* Global ids of the `count` MoE layers, ascending … */
+  const int32_t* num_experts; /* … and of each of them this. */
+  const int32_t* top_k;
+  size_t count;
+} rr_geometry;
+
+typedef struct rr_geometry_facts { /* A result. */
+  int32_t max_top_k, id_bytes; /* id_bytes of the widest layer. */
+  int64_t raw_row_bytes;
+  rr_text default_codec, text;
+  uint64_t fingerprint;
+} rr_geometry_facts;
+
+RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts** facts);
+/* Bytes of `rows` rows of all layers, encoded: codec "RAW" or "PACKED". */
+RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_text codec, int64_t* bytes);
+
+/* --- Clients and runs -------------------------------------------------------------------------------------------- */
+
+/* As ClientOptions and SecuritySettings of client.h and security.h; absent texts and tls < 0: as the environment says.
+ */
+typedef struct rr_client_options {
+  rr_text endpoint;
+  int32_t use_http_proxy;
+  int32_t tls;
+  int64_t call_timeout_ms;
+  rr_text cacert, cert, key, server_name, token_file;
+} rr_client_options;
+
+typedef struct rr_run_settings {
+  int64_t ttl_ms;     /* 0: the server's default. */
+  int32_t strict;
+  int32_t block_rows; /* 0: the server's default. */
+  rr_text codec;      /* "RAW", "PACKED", "": the server picks. */
+  rr_text durability; /* "memory", "written", "synced", "": the server's default. */
+} rr_run_settings;
+
+typedef struct rr_released {
+  int64_t samples, bytes, kept;
+} rr_released;
+
+typedef struct rr_run_info { /* A result. */
+  rr_text name;
+  rr_geometry geometry;
+  rr_run_settings settings; /* In force. */
+  rr_released dropped;      /* By resume_at. */
+} rr_run_info;
+
+typedef struct rr_run_summary {
+  rr_text name;
+  rr_geometry geometry;
+  rr_run_settings settings;
+  int64_t samples, sealed_samples, committed_rows, stored_bytes;
+} rr_run_summary;
+
+typedef struct rr_runs { /* A result. */
+  const rr_run_summary* data;
+  size_t count;
+} rr_runs;
+
+typedef struct rr_counter {
+  rr_text name;
+  int64_t value;
+} rr_counter;
+
+typedef struct rr_counters { /* A result. */
+  const rr_counter* data;
+  size_t count;
+} rr_counters;
+
+typedef struct rr_server_info { /* A result. */
+  rr_text version, store;
+  int64_t budget_bytes, stored_bytes, reserved_bytes, samples, runs, uptime_ms, spill_budget_bytes, spilled_bytes;
+  int32_t draining;
+  rr_counters counters;
+} rr_server_info;
+
+RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);
+/* Does not wait for the server; its runs keep what they need. */
+RR_API void rr_client_free(rr_client* client);
+/* geometry NULL: joins only. wait_ms: for a run that nobody has made yet, where there is no geometry to make it with,
+ * and for a server that cannot be reached. */
+RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry* geometry,
+                                    const rr_run_settings* settings, rr_integer resume_at, int64_t wait_ms,
+                                    const rr_call* call, rr_run** run);
+RR_API rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs);
+RR_API rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info);
+
+RR_API void rr_run_free(rr_run* run);
+RR_API rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info);
+
+typedef struct rr_token_check {
+  int64_t rows;
+  uint32_t crc32c;
+} rr_token_check;
+
+typedef struct rr_provenance {
+  int64_t begin, end, weight_version, appends;
+  rr_text weight_label, engine;
+} rr_provenance;
+
+typedef struct rr_sample_state {
+  rr_text sample, engine;
+  int64_t handle, group, committed_rows, revision, stored_bytes, idle_ms;
+  uint64_t content_id;
+  rr_integer num_tokens;
+  int32_t producer, awaits_checkpoint, has_token_check;
+  rr_token_check token_check;
+  rr_ranges unrecorded;
+  const rr_weight_span* weights;
+  size_t weights_count;
+  const rr_provenance* provenance;
+  size_t provenance_count;
+} rr_sample_state;
+
+typedef struct rr_sample_states { /* A result. */
+  const rr_sample_state* data;
+  size_t count;
+} rr_sample_states;
+
+/* The samples that exist, in the order asked. */
+RR_API rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, int32_t producer, const rr_call* call,
+                             const rr_sample_states** states);
+/* groups NULL: all. */
+RR_API rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, const rr_call* call,
+                             const rr_sample_states** states);
+RR_API rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num_tokens, int64_t revision,
+                             const rr_call* call, const rr_sample_states** state);
+RR_API rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows,
+                                 rr_integer expected_revision, const rr_call* call, const rr_sample_states** state);
+/* Samples by id and by handle (0: none, skipped), or all of `groups` (then no others). producer 0: both. */
+RR_API rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles,
+                                size_t handle_count, const rr_range* groups, int32_t producer,
+                                int32_t keep_until_checkpoint, const rr_call* call, rr_released* released);
+RR_API rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released);
+
+/* --- Rows in ----------------------------------------------------------------------------------------------------- */
+
+/* What a payload is. dtype NULL or shape_count 0: the payload says (.npy). */
+typedef struct rr_tensor {
+  const void* data;
+  size_t size;
+  rr_text encoding;    /* "RAW", "NPY", "BASE64", "BASE64_NPY". */
+  rr_text compression; /* "NONE", "ZSTD". */
+  rr_text dtype;       /* "U8", "I8", "U16", "I16", "I32", "I64". */
+  rr_text layer_basis; /* "ALL_LAYERS", "MOE_LAYERS", "EXPLICIT", "": by the axis. */
+  int64_t raw_size;
+  const int64_t* shape; /* rows, layers, K. */
+  size_t shape_count;
+  const int32_t* layer_ids;
+  size_t layer_count;
+  const rr_range* take;    /* NULL: all rows of the first axis. */
+  int32_t ids_and_weights; /* The K axis holds 2K slots, of which the ids are the first K. */
+} rr_tensor;
+
+/* Token ids: integers of `dtype` as numpy names it ("uint32", "int64", …), little-endian, `axes` of them. data NULL:
+ * nothing is said. */
+typedef struct rr_tokens {
+  const void* data;
+  size_t size; /* Bytes. */
+  rr_text dtype;
+  int32_t axes;
+} rr_tokens;
+
+typedef struct rr_append {
+  rr_text sample;
+  int32_t producer; /* 0: rollout. */
+  const rr_tensor* rows; /* NULL: none; then all rows of `unrecorded` are appended, if any. */
+  int64_t row_start;
+  rr_ranges unrecorded;
+  rr_tokens tokens;
+  int64_t revision;
+  uint64_t restart;
+  rr_integer attempt, group, num_tokens; /* num_tokens: seals. */
+  int64_t weight_version;                /* -1: unknown. */
+  rr_text weight_label;
+  const rr_weight_span* weights;
+  size_t weights_count;
+  int32_t seal;
+  rr_text prefix_sample;
+  int64_t prefix_rows, prefix_revision;
+  rr_text engine;
+  int64_t surplus_rows;
+} rr_append;
+
+typedef struct rr_outcome {
+  rr_text sample;
+  uint64_t sequence; /* 0 of a put. */
+  int64_t committed_rows, revision, trimmed_rows, conflicting_rows, late_rows, unrecorded_rows, unverified_rows;
+  uint64_t content_id;
+  int32_t sealed;
+  const rr_error* error; /* NULL: acknowledged. Part of the result. */
+} rr_outcome;
+
+typedef struct rr_outcomes { /* A result. */
+  const rr_outcome* data;
+  size_t count;
+} rr_outcomes;
+
+/* One append in one call per weight version, acknowledged when it ends; the server decodes. */
+RR_API rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome);
+
+enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
+
+typedef struct rr_appender_options {
+  int64_t max_queued_bytes, queue_timeout_ms, append_timeout_ms; /* Below 0: the default. */
+  int32_t on_full;
+  int32_t encode_blocks;
+  int32_t keep_outcomes; /* For rr_appender_outcomes; without it they are only counted. */
+} rr_appender_options;
+
+RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
+/* Abandons what has no outcome. */
+RR_API void rr_appender_free(rr_appender* appender);
+/* Queues appends, in this order: `sequences`, one each: 1, 2, …; `dropped`: how many of them the full queue did not
+ * take, so that only marks of their rows are sent. Stops at the first that is wrong: those before it are queued, and
+ * the error names the index as append[i] where there are several. With RR_BLOCK it waits for room for queue_timeout_ms,
+ * and then drops; call->timeout_ms is not used. With a queue (rr_call) small appends for which there is room are queued
+ * before it returns, and appends of one sample stay in the order of the calls. */
+RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
+                                    uint64_t* sequences, size_t* dropped);
+RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
+/* Flushes, then abandons what is left: appends fail from now on. What flush says; idempotent. */
+RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
+/* Waits for outcomes since the last call; none once the appender is closed and all have been given. */
+RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
+/* Of AppenderMetrics, with refused_<reason> for those that were met, stale_appends, and the gauges queued_bytes and
+ * open_appends. */
+RR_API rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters);
+/* Something was rejected before it could be an append; reason: a name of ErrorDetail.Reason. */
+RR_API void rr_appender_count_refusal(rr_appender* appender, rr_text reason);
+
+typedef struct rr_commit {
+  rr_text sample;
+  rr_text status; /* "committed", "marked", "missing". */
+  int64_t committed_rows;
+  rr_integer num_tokens;
+  const rr_error* error;
+} rr_commit;
+
+/* Waits for the appends of one sample through any appender of the run object, and marks what did not come: see
+ * Run.commit of the Python package. */
+RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens,
+                               rr_integer attempt, const rr_call* call, const rr_commit** commit);
+
+/* --- Trajectories ------------------------------------------------------------------------------------------------ */
+
+typedef struct rr_trajectory_options {
+  rr_text sample, engine;
+  rr_text existing; /* "none", "resume", "replace". */
+  rr_integer group;
+} rr_trajectory_options;
+
+typedef struct rr_turn {
+  const rr_tensor* rows; /* NULL: none. */
+  rr_tokens tokens;      /* The history from tokens_start on. */
+  int64_t tokens_start;
+  int64_t row_start;    /* Absolute row of the first row … */
+  int64_t missing_rows; /* … of which so many were not given, before those of `rows`. */
+  rr_text outcome;      /* "finished", "aborted", "preempted". */
+  rr_integer weight_version;
+  rr_text weight_label;
+  const rr_weight_span* weights;
+  size_t weights_count;
+  int32_t missing_is_unrecorded;
+  int32_t seal;
+  rr_integer cut; /* The history is cut to so many tokens, and there is nothing else but perhaps a seal. */
+  rr_text engine; /* In place of the trajectory's. */
+} rr_turn;
+
+typedef struct rr_turn_result { /* A result. Fields as of Turn in the Python package. */
+  int64_t num_tokens, unrecorded_rows, truncated_rows, repeated_rows, conflicting_rows, late_rows, uncompared_rows,
+      shared_rows, surplus_rows, dropped_rows;
+  rr_integer retokenised_at;
+  rr_ranges appended;
+} rr_turn_result;
+
+typedef struct rr_trajectory_state { /* A result. */
+  int64_t num_tokens, rows, acknowledged_rows, revision;
+  int32_t sealed;
+  rr_counters counters; /* TrajectoryCounters in client/trajectory/turn.h. */
+} rr_trajectory_state;
+
+/* Appends go through `appender`, whose run it is. */
+RR_API rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
+                                            rr_trajectory** trajectory);
+RR_API void rr_trajectory_free(rr_trajectory* trajectory);
+/* Turns of one trajectory are done one after the other. call->timeout_ms is not used. */
+RR_API rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
+                                   const rr_turn_result** result);
+/* A new sample that begins as this one. Waits at most call->timeout_ms for acknowledged rows. */
+RR_API rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call,
+                                    rr_trajectory** fork);
+/* The first row that a request with this context must give. */
+RR_API rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row);
+RR_API rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state);
+
+/* --- Rows out ---------------------------------------------------------------------------------------------------- */
+
+typedef struct rr_sample_read {
+  rr_text sample; /* Or, where it is absent, … */
+  int64_t handle;
+  rr_ranges rows; /* None: all that is committed. */
+  rr_integer num_tokens, min_weight_version, max_weight_version;
+  const rr_token_check* token_checks;
+  size_t token_checks_count;
+} rr_sample_read;
+
+typedef struct rr_read {
+  const rr_sample_read* samples;
+  size_t count;
+  const int32_t* layers; /* NULL: all MoE layers. */
+  size_t layer_count;
+  int32_t producer; /* 0: rollout. */
+  int32_t wait, only_begun;
+  /* NULL, or one per sample: memory for its ids, as rr_sample_rows lays them out, of `out_sizes` bytes. Too small is
+   * OUT_OF_RANGE with the size in the text. */
+  void* const* out;
+  const size_t* out_sizes;
+} rr_read;
+
+typedef struct rr_sample_rows {
+  rr_text status, message; /* "OK", or why not: a name of SampleStatus. */
+  int64_t committed_rows, revision;
+  uint64_t content_id;
+  rr_integer num_tokens;
+  rr_ranges unrecorded;
+  const rr_weight_span* weights;
+  size_t weights_count;
+  rr_ranges rows;  /* Absolute rows that were read. */
+  const void* ids; /* [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0. In `out`
+                      where that was given, else part of the result. NULL if the status is not OK. */
+  size_t ids_size;
+} rr_sample_rows;
+
+typedef struct rr_rows { /* A result. */
+  const int32_t* layers;
+  size_t layer_count;
+  int32_t top_k, id_bytes; /* The widest of the layers. */
+  const rr_sample_rows* samples;
+  size_t count;
+} rr_rows;
+
+RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, const rr_rows** rows);
+
+/* --- Checkpoints ------------------------------------------------------------------------------------------------- */
+
+/* Called on the thread that works: the caller's, where the call blocks. */
+typedef void (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
+
+typedef struct rr_export_options {
+  rr_text directory;
+  const rr_range* groups; /* NULL: all. */
+  int32_t producer;
+  int32_t drop_missing, release_awaiting;
+  int64_t read_timeout_ms;
+  rr_progress progress; /* NULL: none. */
+  void* progress_context;
+} rr_export_options;
+
+typedef struct rr_exported {
+  int64_t samples, written, dropped, unsealed, released, bytes;
+} rr_exported;
+
+typedef struct rr_import_options {
+  rr_text directory;
+  rr_text run;            /* "": as it was exported. */
+  const rr_range* groups; /* NULL: all. */
+  int64_t read_timeout_ms;
+  rr_progress progress;
+  void* progress_context;
+} rr_import_options;
+
+typedef struct rr_imported { /* A result. */
+  rr_text run;
+  int64_t samples, appended, bytes;
+} rr_imported;
+
+/* call->timeout_ms is not used. */
+RR_API rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_call* call,
+                               rr_exported* exported);
+RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* options, const rr_call* call,
+                                  const rr_imported** imported);
+
+/* --- Small things ------------------------------------------------------------------------------------------------ */
+
+RR_API rr_error* rr_sample_handle(rr_text sample, int64_t* handle);
+/* `tokens` as u32; the one place that says what token ids are: INVALID_ARGUMENT naming `field` and `sample`. */
+typedef struct rr_ids { /* A result. */
+  const uint32_t* data;
+  size_t count;
+} rr_ids;
+RR_API rr_error* rr_token_ids(const rr_tokens* tokens, rr_text field, rr_text sample, const rr_ids** ids);
+/* The token check of the tokens so far (0 of none), extended by more. */
+RR_API uint32_t rr_token_crc(uint32_t check, const uint32_t* tokens, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTING_REPLAY_C_API_H_ */
