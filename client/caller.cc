@@ -3,18 +3,24 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
+
+#include "client/cancellation.h"
 #include "client/channel/channel.h"
 
 namespace routing_replay::client {
 
 absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout_);
+  Clock::Time deadline = DeadlineOfCall(timeout_);
+  if (brief_) deadline = std::min(deadline, DeadlineAfter(Clock::Real().Now(), timeout_));
   struct End {
     absl::Status said;    // By the server, …
     absl::Status judged;  // … and as Link::OnEnd has it.
   };
   const auto once = [&](bool wait_for_ready, const OneCall& call) {
+    if (absl::Status over = CheckCall(); !over.ok()) return End{over, over};
     grpc::ClientContext context;
+    const OnCancel cancel([&] { context.TryCancel(); });
     context.set_deadline(GrpcDeadline(deadline));
     context.set_wait_for_ready(wait_for_ready);
     const auto connection = link_->Connect();

@@ -1,4 +1,4 @@
-// Unary calls with the client's deadline and retry.
+// Unary calls with the client's deadline and retry; broken off with the call of the thread (client/cancellation.h).
 #ifndef CLIENT_CALLER_H_
 #define CLIENT_CALLER_H_
 
@@ -30,7 +30,9 @@ class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout) : link_(std::move(link)), timeout_(timeout) {}
+  // `timeout`: of a call that says none (CallScope); `brief`: of every call.
+  Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool brief = false)
+      : link_(std::move(link)), timeout_(timeout), brief_(brief) {}
 
   const std::shared_ptr<Link>& link() const { return link_; }
 
@@ -77,6 +79,7 @@ class Caller {
 
   const std::shared_ptr<Link> link_;
   const std::chrono::milliseconds timeout_;
+  const bool brief_;
 };
 
 }  // namespace routing_replay::client

@@ -1,6 +1,6 @@
 #include "client/retry.h"
 
-#include <thread>
+#include "client/cancellation.h"
 
 namespace routing_replay::client {
 
@@ -20,7 +20,7 @@ std::optional<Clock::Duration> RetrySchedule::WaitAfter(const absl::Status& stat
 }
 
 RetryTime RetryTime::Real() {
-  return {[] { return Clock::Real().Now(); }, [](Clock::Duration wait) { std::this_thread::sleep_for(wait); }};
+  return {[] { return Clock::Real().Now(); }, [](Clock::Duration wait) { SleepInCall(wait); }};
 }
 
 absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,

@@ -261,19 +261,23 @@ absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, 
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
-  if (!options.content_ids.empty() && options.content_ids.size() != samples.size()) {
+  const size_t count = samples.size() + options.handles.size();
+  if (!options.content_ids.empty() && options.content_ids.size() != count) {
     return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("content_ids: ", options.content_ids.size(), " for ", samples.size(), " samples"),
+                     absl::StrCat("content_ids: ", options.content_ids.size(), " for ", count, " samples"),
                      {.reason = Reason::kField, .field = "content_ids"});
   }
   ReleaseOutcome total;
-  for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
+  for (size_t at = 0; at < count;) {
     v1::ReleaseRequest request;
-    for (const std::string& sample : samples.subspan(at, kMaxNamesPerCall)) request.add_samples(sample);
-    for (const uint64_t id :
-         absl::MakeConstSpan(options.content_ids).subspan(std::min(at, options.content_ids.size()), kMaxNamesPerCall)) {
-      request.add_content_ids(id);
+    for (const size_t end = std::min(count, at + kMaxNamesPerCall); at < end; ++at) {
+      const int64_t handle = at < samples.size() ? 0 : options.handles[at - samples.size()];
+      if (at < samples.size()) request.add_samples(samples[at]);
+      if (handle != 0) request.add_handles(handle);
+      const bool named = at < samples.size() || handle != 0;
+      if (named && !options.content_ids.empty()) request.add_content_ids(options.content_ids[at]);
     }
+    if (request.samples().empty() && request.handles().empty()) continue;
     const auto part = CallRelease(std::move(request), options);
     if (!part.ok()) return part.status();
     total.samples += part->samples;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/local_address.h"
 #include "routing_replay/wire/error_detail.h"
@@ -85,7 +85,8 @@ absl::StatusOr<std::string> WaitForFile(const std::string& path, std::chrono::mi
     std::string line = FirstLine(path);
     if (!line.empty()) return line;
     if (Clock::Real().Now() >= deadline) break;
-    std::this_thread::sleep_for(kFilePoll);
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    SleepInCall(kFilePoll);
   }
   return MakeError(absl::StatusCode::kDeadlineExceeded, absl::StrCat("endpoint: nothing is in the file ", path),
                    {.reason = Reason::kField, .field = "endpoint"});

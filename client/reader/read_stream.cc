@@ -14,7 +14,7 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
 }  // namespace
 
 ReadStream::ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline)
-    : stub_(connection.channel) {
+    : stub_(connection.channel), on_cancel_([this] { context_.TryCancel(); }) {
   connection.Authorize(context_);
   context_.set_deadline(GrpcDeadline(deadline));
   ByteBufferBuilder builder;

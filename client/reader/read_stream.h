@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "client/cancellation.h"
 #include "client/channel/link.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/wire/clock.h"
@@ -56,6 +57,7 @@ class ReadStream {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::thread receiver_;
+  const OnCancel on_cancel_;
 };
 
 }  // namespace routing_replay::client

@@ -1,9 +1,9 @@
 #include "client/reader/reader.h"
 
 #include <memory>
-#include <thread>
 #include <utility>
 
+#include "client/cancellation.h"
 #include "client/reader/read_rows.h"
 #include "client/reader/read_stream.h"
 #include "client/reader/resumable_read.h"
@@ -50,7 +50,8 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;
     (*read)->OnBreak();
-    std::this_thread::sleep_for(*wait);
+    SleepInCall(*wait);
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
   }
   return absl::OkStatus();
 }

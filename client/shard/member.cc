@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/cancellation.h"
 #include "client/channel/channel.h"
 #include "client/server_limits.h"
 #include "proto/convert/convert.h"
@@ -19,6 +20,7 @@ absl::StatusOr<std::vector<int64_t>> AskFor(const Member& member, const v1::Stat
   absl::StatusOr<v1::StatResponse> response;
   const auto once = [&] {
     grpc::ClientContext context;
+    const OnCancel cancel([&] { context.TryCancel(); });
     context.set_deadline(GrpcDeadline(deadline));
     response = member.patient()->CallOnce(context, &v1::RoutingReplay::Stub::Stat, request);
     return response.status();
@@ -37,7 +39,7 @@ absl::StatusOr<std::vector<int64_t>> AskFor(const Member& member, const v1::Stat
 Member::Member(std::string endpoint, std::shared_ptr<Link> link, std::chrono::milliseconds timeout)
     : endpoint_(std::move(endpoint)),
       patient_(std::make_shared<const Caller>(link, timeout)),
-      brief_(std::make_shared<const Caller>(std::move(link), std::min(timeout, kBrief))) {}
+      brief_(std::make_shared<const Caller>(std::move(link), std::min(timeout, kBrief), true)) {}
 
 absl::StatusOr<std::unique_ptr<Member>> Member::Open(const std::string& endpoint, const ClientOptions& options) {
   auto link = Link::Open(endpoint, options.use_http_proxy, options.security, options.call_timeout);
@@ -64,7 +66,7 @@ std::vector<std::optional<std::vector<int64_t>>> MemberSet::Locate(const std::st
   request.set_run(run);
   request.set_producer(ToProto(producer));
   request.mutable_handles()->Add(handles.begin(), handles.end());
-  deadline = std::min(deadline, DeadlineAfter(Clock::Real().Now(), kAskTimeout));
+  deadline = NoLaterThanCall(std::min(deadline, DeadlineAfter(Clock::Real().Now(), kAskTimeout)));
   return FanOut(members_.size(), [&](size_t member) -> std::optional<std::vector<int64_t>> {
     auto found = AskFor(*members_[member], request, deadline);
     members_[member]->OnEnd(found.status());

@@ -2,10 +2,10 @@
 
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/cancellation.h"
 #include "client/reader/read_stream.h"
 #include "client/reader/resumable_read.h"
 #include "client/retry.h"
@@ -105,7 +105,8 @@ absl::Status ReadSharded(const MemberSet& members, Places& places, const Geometr
     const auto wait = refused ? schedule.WaitAfter(status, Clock::Real().Now()) : std::nullopt;
     if (!wait) return status;
     (*read)->OnBreak();
-    std::this_thread::sleep_for(*wait);
+    SleepInCall(*wait);
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
   }
   return absl::OkStatus();
 }

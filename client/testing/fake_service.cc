@@ -223,6 +223,9 @@ grpc::Status FakeService::Release(grpc::ServerContext*, const v1::ReleaseRequest
   MutexLock lock(store_->mutex);
   uint64_t released = 0;
   for (const std::string& name : request->samples()) released += store_->model.samples.erase(name);
+  for (const int64_t handle : request->handles()) {
+    released += std::erase_if(store_->model.samples, [&](const auto& s) { return SampleHandle(s.first) == handle; });
+  }
   response->set_samples(released);
   return grpc::Status::OK;
 }

@@ -15,17 +15,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-struct Description {
-  std::string dtype;
-  int32_t axes = 1;
-  std::string field = "tokens";
-  std::string sample;
-};
-
-absl::StatusOr<Description> DescriptionFrom(absl::string_view text) {
+absl::StatusOr<TokenArray> DescriptionFrom(absl::string_view text) {
   const auto value = ParseJson(text, "tokens");
   if (!value.ok()) return value.status();
-  Description description;
+  TokenArray description;
   JsonObject object(*value, "tokens");
   object.Require("dtype");
   object.Read("dtype", description.dtype);
@@ -36,13 +29,14 @@ absl::StatusOr<Description> DescriptionFrom(absl::string_view text) {
   return description;
 }
 
-absl::Status Refused(const Description& description, Reason reason, absl::string_view what) {
+absl::Status Refused(const TokenArray& description, Reason reason, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(description.field, ": ", what),
                    {.reason = reason, .field = description.field, .sample = description.sample});
 }
 
 template <typename T>
-absl::StatusOr<Buffer> Narrow(const Description& description, absl::Span<const uint8_t> bytes) {
+absl::StatusOr<Buffer> Narrow(const TokenArray& description) {
+  const absl::Span<const uint8_t> bytes = description.bytes;
   if (bytes.size() % sizeof(T) != 0) return Refused(description, Reason::kLength, "ends within an id");
   const size_t count = bytes.size() / sizeof(T);
   Buffer ids(count * sizeof(uint32_t));
@@ -61,22 +55,27 @@ absl::StatusOr<Buffer> Narrow(const Description& description, absl::Span<const u
 }  // namespace
 
 absl::StatusOr<Buffer> TokenIds(absl::string_view text, absl::Span<const uint8_t> bytes) {
-  const auto description = DescriptionFrom(text);
+  auto description = DescriptionFrom(text);
   if (!description.ok()) return description.status();
-  if (description->axes != 1) {
-    return Refused(*description, Reason::kShape, absl::StrCat("has ", description->axes, " axes, token ids have one"));
+  description->bytes = bytes;
+  return TokenIds(*description);
+}
+
+absl::StatusOr<Buffer> TokenIds(const TokenArray& array) {
+  if (array.axes != 1) {
+    return Refused(array, Reason::kShape, absl::StrCat("has ", array.axes, " axes, token ids have one"));
   }
-  if (bytes.empty()) return Refused(*description, Reason::kLength, "is empty; leave it out where tokens are not known");
-  const std::string& dtype = description->dtype;
-  if (dtype == "uint8") return Narrow<uint8_t>(*description, bytes);
-  if (dtype == "int8") return Narrow<int8_t>(*description, bytes);
-  if (dtype == "uint16") return Narrow<uint16_t>(*description, bytes);
-  if (dtype == "int16") return Narrow<int16_t>(*description, bytes);
-  if (dtype == "uint32") return Narrow<uint32_t>(*description, bytes);
-  if (dtype == "int32") return Narrow<int32_t>(*description, bytes);
-  if (dtype == "uint64") return Narrow<uint64_t>(*description, bytes);
-  if (dtype == "int64") return Narrow<int64_t>(*description, bytes);
-  return Refused(*description, Reason::kDType, absl::StrCat(dtype, " is not a dtype of token ids"));
+  if (array.bytes.empty()) return Refused(array, Reason::kLength, "is empty; leave it out where tokens are not known");
+  const std::string& dtype = array.dtype;
+  if (dtype == "uint8") return Narrow<uint8_t>(array);
+  if (dtype == "int8") return Narrow<int8_t>(array);
+  if (dtype == "uint16") return Narrow<uint16_t>(array);
+  if (dtype == "int16") return Narrow<int16_t>(array);
+  if (dtype == "uint32") return Narrow<uint32_t>(array);
+  if (dtype == "int32") return Narrow<int32_t>(array);
+  if (dtype == "uint64") return Narrow<uint64_t>(array);
+  if (dtype == "int64") return Narrow<int64_t>(array);
+  return Refused(array, Reason::kDType, absl::StrCat(dtype, " is not a dtype of token ids"));
 }
 
 }  // namespace routing_replay::capi

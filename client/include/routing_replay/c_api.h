@@ -121,14 +121,14 @@ RR_API void rr_fork_in_child(void);
 
 typedef struct rr_geometry {
   int32_t num_layers;
-  const int32_t* moe_layers; /* Global ids of the `count` MoE layers, ascending … */
+  const int32_t* moe_layers;  /* Global ids of the `count` MoE layers, ascending … */
   const int32_t* num_experts; /* … and of each of them this. */
   const int32_t* top_k;
   size_t count;
 } rr_geometry;
 
 typedef struct rr_geometry_facts { /* A result. */
-  int32_t max_top_k, id_bytes; /* id_bytes of the widest layer. */
+  int32_t max_top_k, id_bytes;     /* id_bytes of the widest layer. */
   int64_t raw_row_bytes;
   rr_text default_codec, text;
   uint64_t fingerprint;
@@ -151,7 +151,7 @@ typedef struct rr_client_options {
 } rr_client_options;
 
 typedef struct rr_run_settings {
-  int64_t ttl_ms;     /* 0: the server's default. */
+  int64_t ttl_ms; /* 0: the server's default. */
   int32_t strict;
   int32_t block_rows; /* 0: the server's default. */
   rr_text codec;      /* "RAW", "PACKED", "": the server picks. */
@@ -287,7 +287,7 @@ typedef struct rr_tokens {
 
 typedef struct rr_append {
   rr_text sample;
-  int32_t producer; /* 0: rollout. */
+  int32_t producer;      /* 0: rollout. */
   const rr_tensor* rows; /* NULL: none; then all rows of `unrecorded` are appended, if any. */
   int64_t row_start;
   rr_ranges unrecorded;

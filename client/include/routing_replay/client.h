@@ -260,7 +260,10 @@ struct ReleaseOptions {
   // Absent: both. But of both only the rollout's await a checkpoint, which holds the samples of one producer; the
   // trainer's are given back at once.
   std::optional<Producer> producer;
-  // Not empty: one per sample; one whose content is another by now is left as it is.
+  // Samples by their handles, beside those by id. 0, of no sample, is skipped.
+  std::vector<int64_t> handles;
+  // Not empty: one for each of the samples and then of the handles; one whose content is another by now is left as it
+  // is.
   std::vector<uint64_t> content_ids;
 };
 

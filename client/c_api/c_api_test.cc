@@ -1,0 +1,306 @@
+// The C functions as a C program sees them, against a fake server.
+#include "routing_replay/c_api.h"
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "client/testing/client_fixture.h"
+
+namespace routing_replay::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
+std::string String(rr_text text) { return {text.data, text.size}; }
+
+constexpr rr_call kBlocking{.timeout_ms = 60'000};
+
+// Takes an error apart.
+struct Failure {
+  explicit Failure(const rr_error* error) {
+    if (error == nullptr) return;
+    code = static_cast<absl::StatusCode>(error->code);
+    reason = String(error->reason);
+    field = String(error->field);
+    message = String(error->message);
+    rr_error_free(error);
+  }
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string reason, field, message;
+};
+
+#define EXPECT_DONE(error) EXPECT_EQ(Failure(error).message, "")
+#define ASSERT_DONE(error) ASSERT_EQ(Failure(error).message, "")
+
+// A queue that is waited for.
+class TestQueue {
+ public:
+  TestQueue() { EXPECT_DONE(rr_queue_new(&queue_)); }
+  ~TestQueue() { rr_queue_free(queue_); }
+
+  rr_call Call(uint64_t tag) { return {.timeout_ms = 60'000, .queue = queue_, .tag = tag}; }
+  rr_queue* get() { return queue_; }
+
+  bool Readable(int timeout_ms) const {
+    pollfd descriptor{.fd = rr_queue_descriptor(queue_), .events = POLLIN};
+    return poll(&descriptor, 1, timeout_ms) == 1;
+  }
+  // The next ends, by tag.
+  std::map<uint64_t, Failure> Wait(size_t count) {
+    std::map<uint64_t, Failure> ends;
+    while (ends.size() < count && Readable(60'000)) {
+      rr_ended ended[2];
+      const size_t taken = rr_queue_take(queue_, ended, 2);
+      for (size_t i = 0; i < taken; ++i) ends.emplace(ended[i].tag, Failure(ended[i].error));
+    }
+    EXPECT_EQ(ends.size(), count);
+    return ends;
+  }
+
+ private:
+  rr_queue* queue_ = nullptr;
+};
+
+class CApiTest : public routing_replay::testing::ClientTest {
+ protected:
+  void SetUp() override {
+    ClientTest::SetUp();
+    const rr_client_options options{.endpoint = Text(service_.endpoint()), .tls = -1, .call_timeout_ms = -1};
+    ASSERT_DONE(rr_client_new(&options, &c_client_));
+    ASSERT_DONE(Join("run", &c_run_));
+  }
+  void TearDown() override {
+    rr_run_free(c_run_);
+    rr_client_free(c_client_);
+  }
+
+  rr_error* Join(absl::string_view name, rr_run** run, int64_t wait_ms = 0) {
+    return rr_client_open_run(c_client_, Text(name), nullptr, nullptr, {}, wait_ms, &kBlocking, run);
+  }
+  void PutRows(const std::string& sample, const std::vector<uint8_t>& ids) {
+    const RowRange rows{0, static_cast<int64_t>(ids.size())};
+    ASSERT_OK(run_->Put({.sample = sample, .seal_num_tokens = rows.end + 1}, Tensor(rows), Bytes(ids, rows)));
+  }
+
+  std::mt19937_64 random_{7};
+  rr_client* c_client_ = nullptr;
+  rr_run* c_run_ = nullptr;
+};
+
+TEST_F(CApiTest, ARunDescribesItselfAndOutlivesItsClient) {
+  rr_client_free(std::exchange(c_client_, nullptr));
+  const rr_run_info* info = nullptr;
+  ASSERT_DONE(rr_run_describe(c_run_, &info));
+  EXPECT_EQ(String(info->name), "run");
+  EXPECT_EQ(info->geometry.count, 1U);
+  EXPECT_EQ(info->geometry.num_experts[0], 256);
+  EXPECT_EQ(info->settings.block_rows, 64);
+  EXPECT_EQ(String(info->settings.codec), "RAW");
+  rr_free(info);
+  rr_free(nullptr);
+}
+
+TEST_F(CApiTest, ErrorsTellWhatTheirStatusTells) {
+  rr_run* run = nullptr;
+  service_.SetVersion("77.0.1");
+  rr_error* error = Join("run", &run);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(run, nullptr);
+  EXPECT_EQ(error->code, static_cast<int32_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(String(error->code_name), "FAILED_PRECONDITION");
+  EXPECT_EQ(String(error->reason), "VERSION_MISMATCH");
+  EXPECT_EQ(String(error->server_version), "77.0.1");
+  EXPECT_EQ(error->row.present, 0);
+  rr_error_free(error);
+
+  const rr_client_options options{.endpoint = Text("nowhere"), .call_timeout_ms = -1};
+  rr_client* client = nullptr;
+  const Failure bad(rr_client_new(&options, &client));
+  EXPECT_EQ(bad.code, absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bad.field, "endpoint");
+  const rr_sample_states* states = nullptr;
+  EXPECT_EQ(Failure(rr_run_stat(c_run_, nullptr, 0, 3, &kBlocking, &states)).field, "producer");
+}
+
+TEST_F(CApiTest, StatesComeAsTheyAre) {
+  PutRows("a", {1, 2, 3});
+  const rr_text names[] = {Text("a"), Text("b")};
+  const rr_sample_states* states = nullptr;
+  ASSERT_DONE(rr_run_stat(c_run_, names, 2, 0, &kBlocking, &states));
+  ASSERT_EQ(states->count, 1U);
+  EXPECT_EQ(String(states->data[0].sample), "a");
+  EXPECT_EQ(states->data[0].committed_rows, 3);
+  EXPECT_EQ(states->data[0].num_tokens.value, 4);
+  EXPECT_EQ(states->data[0].producer, RR_ROLLOUT);
+  rr_free(states);
+  ASSERT_DONE(rr_run_truncate(c_run_, Text("a"), RR_ROLLOUT, 2, {}, &kBlocking, &states));
+  EXPECT_EQ(states->data[0].committed_rows, 2);
+  EXPECT_EQ(states->data[0].num_tokens.present, 0);
+  rr_free(states);
+  ASSERT_DONE(rr_run_list(c_run_, nullptr, 0, &kBlocking, &states));
+  EXPECT_EQ(states->count, 1U);
+  rr_free(states);
+}
+
+TEST_F(CApiTest, ReleaseTakesIdsAndHandles) {
+  for (const char* name : {"a", "b", "c"}) PutRows(name, {1});
+  const rr_text names[] = {Text("a")};
+  int64_t handles[] = {0, 0};
+  ASSERT_DONE(rr_sample_handle(Text("b"), &handles[1]));
+  rr_released released{};
+  ASSERT_DONE(rr_run_release(c_run_, names, 1, handles, 2, nullptr, 0, 0, &kBlocking, &released));
+  EXPECT_EQ(released.samples, 2);
+  EXPECT_TRUE(service_.Sample("b").rows.empty());
+  EXPECT_EQ(service_.Sample("c").rows.size(), 1U);
+  ASSERT_DONE(rr_run_release(c_run_, nullptr, 0, handles, 1, nullptr, 0, 0, &kBlocking, &released));
+  EXPECT_EQ(released.samples, 0);
+}
+
+TEST_F(CApiTest, ReadsIntoItsOwnMemoryOrTheCallers) {
+  const std::vector<uint8_t> ids = testing::ModelIds(random_, 300);
+  PutRows("a", ids);
+  const rr_sample_read samples[] = {{.sample = Text("a")}, {.sample = Text("nothing")}};
+  rr_read read{.samples = samples, .count = 2};
+  const rr_rows* rows = nullptr;
+  ASSERT_DONE(rr_run_read(c_run_, &read, &kBlocking, &rows));
+  EXPECT_THAT(std::vector(rows->layers, rows->layers + rows->layer_count), ElementsAre(0));
+  EXPECT_EQ(rows->top_k, 1);
+  EXPECT_EQ(rows->id_bytes, 1);
+  ASSERT_EQ(rows->count, 2U);
+  EXPECT_EQ(String(rows->samples[0].status), "OK");
+  ASSERT_EQ(rows->samples[0].ids_size, ids.size());
+  EXPECT_EQ(std::memcmp(rows->samples[0].ids, ids.data(), ids.size()), 0);
+  EXPECT_EQ(String(rows->samples[1].status), "NOT_FOUND");
+  EXPECT_EQ(rows->samples[1].ids, nullptr);
+  rr_free(rows);
+
+  std::vector<uint8_t> into(ids.size()), nothing;
+  void* out[] = {into.data(), nothing.data()};
+  size_t sizes[] = {into.size(), 0};
+  read.out = out;
+  read.out_sizes = sizes;
+  ASSERT_DONE(rr_run_read(c_run_, &read, &kBlocking, &rows));
+  EXPECT_EQ(rows->samples[0].ids, into.data());
+  EXPECT_EQ(into, ids);
+  rr_free(rows);
+
+  sizes[0] -= 1;
+  const Failure small(rr_run_read(c_run_, &read, &kBlocking, &rows));
+  EXPECT_EQ(small.code, absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(small.field, "out");
+  EXPECT_THAT(small.message, HasSubstr("300 bytes"));
+}
+
+TEST_F(CApiTest, AQueueTellsEndsUnderTheirTags) {
+  PutRows("a", {1, 2, 3});
+  TestQueue queue;
+  const rr_text name = Text("a");
+  const rr_sample_states* states = nullptr;
+  rr_run* run = nullptr;
+  const rr_call stat = queue.Call(5), join = queue.Call(6);
+  ASSERT_DONE(rr_run_stat(c_run_, &name, 1, 0, &stat, &states));
+  ASSERT_DONE(rr_client_open_run(c_client_, Text("run"), nullptr, nullptr, {}, 0, &join, &run));
+  const auto ends = queue.Wait(2);
+  EXPECT_EQ(ends.at(5).message, "");
+  EXPECT_EQ(ends.at(6).message, "");
+  EXPECT_EQ(states->count, 1U);
+  EXPECT_FALSE(queue.Readable(0));
+  rr_free(states);
+  rr_run_free(run);
+  // What is wrong with the arguments is said at once.
+  EXPECT_EQ(Failure(rr_run_stat(c_run_, &name, 1, 9, &stat, &states)).field, "producer");
+  EXPECT_FALSE(queue.Readable(0));
+}
+
+TEST_F(CApiTest, ACallUnderWayIsCancelled) {
+  PutRows("a", {1, 2, 3});
+  service_.OnRead([](v1::ReadResponse&) { return false; });
+  TestQueue queue;
+  const rr_sample_read sample{.sample = Text("a")};
+  const rr_read read{.samples = &sample, .count = 1};
+  const rr_rows* rows = nullptr;
+  const rr_call call = queue.Call(1);
+  ASSERT_DONE(rr_run_read(c_run_, &read, &call, &rows));
+  EXPECT_EQ(Failure(rr_run_read(c_run_, &read, &call, &rows)).field, "tag");
+  while (service_.Calls("Read") == 0) std::this_thread::yield();
+  rr_queue_cancel(queue.get(), 77);
+  rr_queue_cancel(queue.get(), 1);
+  EXPECT_EQ(queue.Wait(1).at(1).code, absl::StatusCode::kCancelled);
+  EXPECT_EQ(rows, nullptr);
+  rr_queue_cancel(queue.get(), 1);
+}
+
+TEST_F(CApiTest, RetriesAndWaitsAreCancelled) {
+  service_.FailNext(1'000'000);
+  TestQueue queue;
+  const rr_server_info* info = nullptr;
+  rr_run* run = nullptr;
+  const rr_call retried = queue.Call(1), waited = queue.Call(2);
+  ASSERT_DONE(rr_client_server_info(c_client_, &retried, &info));
+  ASSERT_DONE(rr_client_open_run(c_client_, Text("run"), nullptr, nullptr, {}, 3'600'000, &waited, &run));
+  while (service_.Calls("GetServerInfo") < 2 || service_.Calls("OpenRun") < 4) std::this_thread::yield();
+  rr_queue_cancel(queue.get(), 1);
+  rr_queue_cancel(queue.get(), 2);
+  const auto ends = queue.Wait(2);
+  EXPECT_EQ(ends.at(1).code, absl::StatusCode::kCancelled);
+  EXPECT_EQ(ends.at(2).code, absl::StatusCode::kCancelled);
+}
+
+TEST_F(CApiTest, AQueueThatIsFreedCancelsWhatIsUnderWay) {
+  PutRows("a", {1, 2, 3});
+  service_.OnRead([](v1::ReadResponse&) { return false; });
+  const rr_sample_read sample{.sample = Text("a")};
+  const rr_read read{.samples = &sample, .count = 1};
+  const rr_rows* rows = nullptr;
+  TestQueue queue;
+  for (uint64_t tag = 0; tag < 20; ++tag) {
+    const rr_call call = queue.Call(tag);
+    ASSERT_DONE(rr_run_read(c_run_, &read, &call, &rows));
+  }
+}
+
+TEST_F(CApiTest, ATimeoutIsOfTheWholeCall) {
+  service_.FailNext(1'000'000);
+  const rr_call brief{.timeout_ms = 300};
+  const rr_server_info* info = nullptr;
+  EXPECT_EQ(Failure(rr_client_server_info(c_client_, &brief, &info)).code, absl::StatusCode::kUnavailable);
+  const rr_call none{.timeout_ms = 0};
+  EXPECT_EQ(Failure(rr_client_server_info(c_client_, &none, &info)).code, absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CApiTest, GeometriesAndTokensNeedNoServer) {
+  const int32_t layers[] = {1, 3}, experts[] = {64, 300}, top_k[] = {2, 4};
+  rr_geometry geometry{4, layers, experts, top_k, 2};
+  const rr_geometry_facts* facts = nullptr;
+  ASSERT_DONE(rr_geometry_check(&geometry, &facts));
+  EXPECT_EQ(facts->max_top_k, 4);
+  EXPECT_EQ(facts->id_bytes, 2);
+  EXPECT_EQ(facts->raw_row_bytes, 2 + 8);
+  rr_free(facts);
+  int64_t bytes = 0;
+  ASSERT_DONE(rr_geometry_block_bytes(&geometry, 10, Text("RAW"), &bytes));
+  EXPECT_EQ(bytes, 100);
+  EXPECT_EQ(Failure(rr_geometry_block_bytes(&geometry, -1, Text("RAW"), &bytes)).field, "rows");
+  geometry.num_layers = 2;
+  EXPECT_EQ(Failure(rr_geometry_check(&geometry, &facts)).code, absl::StatusCode::kInvalidArgument);
+
+  const int64_t wide[] = {7, 1LL << 32};
+  rr_tokens tokens{.data = wide, .size = 8, .dtype = Text("int64"), .axes = 1};
+  const rr_ids* ids = nullptr;
+  ASSERT_DONE(rr_token_ids(&tokens, Text("tokens"), Text("a"), &ids));
+  ASSERT_EQ(ids->count, 1U);
+  EXPECT_EQ(ids->data[0], 7U);
+  EXPECT_EQ(rr_token_crc(0, ids->data, 1), TokenCheckExtend(0, {reinterpret_cast<const uint8_t*>(wide), 4}));
+  rr_free(ids);
+  tokens.size = 16;
+  EXPECT_EQ(Failure(rr_token_ids(&tokens, Text("tokens"), Text("a"), &ids)).field, "tokens");
+}
+
+}  // namespace
+}  // namespace routing_replay::client

@@ -1,0 +1,156 @@
+#include "client/c_api/calls.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "client/c_api/threads.h"
+#include "client/cancellation.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::c_api {
+
+using client::Cancellation;
+
+namespace {
+
+// Calls under way and the ends of those that were. Thread-safe.
+class Queue {
+ public:
+  Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  ~Queue() {
+    for (const rr_ended& ended : ended_) rr_error_free(ended.error);
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+  int descriptor() const { return descriptor_; }
+
+  absl::Status Begin(uint64_t tag, std::shared_ptr<Cancellation> cancellation) {
+    MutexLock lock(mutex_);
+    if (closed_) return absl::FailedPreconditionError("the queue is being freed");
+    if (under_way_.emplace(tag, std::move(cancellation)).second) return absl::OkStatus();
+    return Invalid("tag", absl::StrCat(tag, " is under way already"));
+  }
+
+  void End(uint64_t tag, const rr_error* error) {
+    MutexLock lock(mutex_);
+    under_way_.erase(tag);
+    ended_.push_back({tag, error});
+    const uint64_t one = 1;
+    if (ended_.size() == 1) (void)!write(descriptor_, &one, sizeof(one));
+    if (under_way_.empty()) idle_.NotifyAll();
+  }
+
+  size_t Take(absl::Span<rr_ended> ended) {
+    MutexLock lock(mutex_);
+    size_t taken = 0;
+    for (; taken < ended.size() && !ended_.empty(); ++taken) {
+      ended[taken] = ended_.front();
+      ended_.pop_front();
+    }
+    uint64_t count = 0;
+    if (taken > 0 && ended_.empty()) (void)!read(descriptor_, &count, sizeof(count));
+    return taken;
+  }
+
+  void Cancel(uint64_t tag) {
+    std::shared_ptr<Cancellation> cancellation;
+    {
+      MutexLock lock(mutex_);
+      const auto at = under_way_.find(tag);
+      if (at == under_way_.end()) return;
+      cancellation = at->second;
+    }
+    cancellation->Cancel();
+  }
+
+  void Close() {
+    std::map<uint64_t, std::shared_ptr<Cancellation>> open;
+    {
+      MutexLock lock(mutex_);
+      closed_ = true;
+      open = under_way_;
+    }
+    for (const auto& [tag, cancellation] : open) cancellation->Cancel();
+    MutexLock lock(mutex_);
+    while (!under_way_.empty()) idle_.Wait(mutex_);
+  }
+
+ private:
+  const int descriptor_;
+  Mutex mutex_;
+  CondVar idle_;
+  std::map<uint64_t, std::shared_ptr<Cancellation>> under_way_ ABSL_GUARDED_BY(mutex_);
+  std::deque<rr_ended> ended_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
+  const client::CallScope scope(&cancellation);
+  CallEnd end = WithoutExceptions([&] {
+    absl::Status over = client::CheckCall();
+    return over.ok() ? work() : CallEnd(std::move(over));
+  });
+  if (!end.status.ok() && cancellation.cancelled()) return absl::CancelledError("the call was cancelled");
+  return end;
+}
+
+}  // namespace
+
+}  // namespace routing_replay::c_api
+
+using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
+
+struct rr_queue final {
+  const std::shared_ptr<Queue> queue = std::make_shared<Queue>();
+};
+
+CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout) {
+  std::optional<Clock::Time> deadline;
+  if (call != nullptr && call->timeout_ms >= 0 && timeout == Timeout::kOfCall) {
+    deadline = DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(call->timeout_ms));
+  }
+  const auto cancellation = std::make_shared<Cancellation>(deadline);
+  if (call == nullptr || call->queue == nullptr) return Do(work, *cancellation);
+  const std::shared_ptr<Queue> queue = call->queue->queue;
+  if (absl::Status status = queue->Begin(call->tag, cancellation); !status.ok()) return status;
+  Threads::Shared().Run([work = std::move(work), cancellation, queue, tag = call->tag]() mutable {
+    const rr_error* error = NewError(Do(work, *cancellation));
+    work = nullptr;  // What it holds goes before its end is told.
+    queue->End(tag, error);
+  });
+  return absl::OkStatus();
+}
+
+rr_error* rr_queue_new(rr_queue** queue) {
+  return Guard([&]() -> absl::Status {
+    auto made = std::make_unique<rr_queue>();
+    if (made->queue->descriptor() < 0) return absl::ResourceExhaustedError("no file descriptor for a queue");
+    *queue = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int32_t rr_queue_descriptor(const rr_queue* queue) { return queue->queue->descriptor(); }
+
+size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity) {
+  return Always([&] { return queue->queue->Take({ended, capacity}); });
+}
+
+void rr_queue_cancel(rr_queue* queue, uint64_t tag) {
+  Always([&] { queue->queue->Cancel(tag); });
+}
+
+void rr_queue_free(rr_queue* queue) {
+  Always([&] {
+    if (queue != nullptr) queue->queue->Close();
+    delete queue;
+  });
+}

@@ -1,0 +1,112 @@
+// Rows out.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/c_api/calls.h"
+#include "client/c_api/objects.h"
+#include "client/c_api/values.h"
+#include "client/reader/read_checker.h"
+#include "client/reader/row_planes.h"
+#include "routing_replay/wire/error_detail.h"
+
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
+
+namespace {
+
+// How long a read takes where nothing is said.
+constexpr std::chrono::seconds kReadTimeout(120);
+
+SampleRead SampleFrom(const rr_sample_read& given) {
+  SampleRead sample{.sample = String(given.sample),
+                    .handle = given.handle,
+                    .rows = RangesFrom(given.rows),
+                    .num_tokens = Optional(given.num_tokens),
+                    .min_weight_version = Optional(given.min_weight_version),
+                    .max_weight_version = Optional(given.max_weight_version)};
+  for (size_t i = 0; i < given.token_checks_count; ++i) {
+    sample.token_checks.push_back({given.token_checks[i].rows, given.token_checks[i].crc32c});
+  }
+  return sample;
+}
+
+absl::StatusOr<ReadRequest> RequestFrom(const rr_read& read) {
+  const auto producer = ProducerFrom(read.producer);
+  if (!producer.ok()) return producer.status();
+  if (read.layers != nullptr && read.layer_count == 0) {
+    return Invalid("layers", "is empty; leave it out to read all MoE layers");
+  }
+  ReadRequest request{.producer = *producer, .wait = read.wait != 0, .only_begun = read.only_begun != 0};
+  if (read.layers != nullptr) request.layers = {read.layers, read.layers + read.layer_count};
+  request.samples.reserve(read.count);
+  for (size_t i = 0; i < read.count; ++i) request.samples.push_back(SampleFrom(read.samples[i]));
+  return request;
+}
+
+std::vector<absl::Span<uint8_t>> OutFrom(const rr_read& read) {
+  std::vector<absl::Span<uint8_t>> out;
+  if (read.out == nullptr) return out;
+  out.reserve(read.count);
+  for (size_t i = 0; i < read.count; ++i) out.push_back({static_cast<uint8_t*>(read.out[i]), read.out_sizes[i]});
+  return out;
+}
+
+void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out) {
+  out.status = memory.Text(SampleStatusName(record.status));
+  out.message = memory.Text(record.message);
+  out.committed_rows = record.committed_rows;
+  out.revision = record.revision;
+  out.content_id = record.content_id;
+  out.num_tokens = Optional(record.num_tokens);
+  out.unrecorded = memory.Ranges(record.unrecorded);
+  out.weights = memory.Weights(record.weights);
+  out.weights_count = record.weights.size();
+}
+
+rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> out) {
+  Result<rr_rows> rows;
+  const std::vector<int32_t> layers = planes.LayerIds();
+  const auto samples = rows.Array<rr_sample_rows>(planes.samples().size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    SamplePlanes& from = planes.samples()[i];
+    rr_sample_rows& sample = samples[i];
+    Fill(from.record, rows, sample);
+    if (from.record.status != SampleStatus::kOk) continue;
+    sample.rows = rows.Ranges(from.rows);
+    sample.ids = out.empty() ? from.ids.data() : out[i].data();
+    sample.ids_size = static_cast<size_t>(planes.BytesOf(TotalRows(from.rows)));
+    rows.Keep(std::move(from.ids));
+  }
+  *rows = {.layers = rows.Copy(absl::MakeConstSpan(layers)),
+           .layer_count = layers.size(),
+           .top_k = static_cast<int32_t>(planes.top_k()),
+           .id_bytes = planes.id_bytes(),
+           .samples = samples.data(),
+           .count = samples.size()};
+  return rows.Release();
+}
+
+}  // namespace
+
+rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, const rr_rows** rows) {
+  return Guard([&]() -> CallEnd {
+    auto request = RequestFrom(*read);
+    if (!request.ok()) return request.status();
+    const bool says_timeout = call != nullptr && call->timeout_ms >= 0;
+    const auto timeout = says_timeout ? std::chrono::milliseconds(call->timeout_ms) : kReadTimeout;
+    const auto work = [run = run->run, request = *std::move(request), out = OutFrom(*read), timeout,
+                       rows]() -> CallEnd {
+      const Geometry& geometry = run->run->geometry();
+      auto ordinals = LayerOrdinals(geometry, request.layers);
+      if (!ordinals.ok()) return ordinals.status();
+      PlaneCollector planes(geometry, request, *std::move(ordinals), out);
+      if (absl::Status status = run->run->Read(request, planes, timeout); !status.ok()) return status;
+      *rows = NewRows(planes, out);
+      return {};
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
+}

@@ -1,0 +1,99 @@
+// Memory of what the C functions give away: one struct of c_api.h with all that it points to.
+#ifndef CLIENT_C_API_RESULT_H_
+#define CLIENT_C_API_RESULT_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/wire/buffer.h"
+#include "routing_replay/c_api.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_state.h"
+
+namespace routing_replay::c_api {
+
+// Pieces of memory that go together. Throws std::bad_alloc. Not thread-safe.
+class Arena {
+ public:
+  // Begins with an object of so many bytes.
+  explicit Arena(size_t object);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void* object() const;
+  // Zeros.
+  void* Allocate(size_t bytes);
+  void Keep(Buffer buffer);
+  // The object, for Free.
+  void* Release();
+  // What Release gave; null is allowed.
+  static void Free(const void* object);
+
+ private:
+  struct Chunk;
+  struct Kept;
+  struct Head;
+
+  Head* head_;
+};
+
+// What a result points to, as it is made.
+class ResultMemory {
+ public:
+  template <typename Item>
+  absl::Span<Item> Array(size_t count) {
+    return {static_cast<Item*>(arena_.Allocate(count * sizeof(Item))), count};
+  }
+  template <typename Item>
+  const Item* Copy(absl::Span<const Item> items) {
+    const absl::Span<Item> copy = Array<Item>(items.size());
+    std::copy(items.begin(), items.end(), copy.begin());
+    return copy.data();
+  }
+  rr_text Text(absl::string_view text) { return {Copy(absl::MakeConstSpan(text.data(), text.size())), text.size()}; }
+  rr_ranges Ranges(absl::Span<const RowRange> ranges) {
+    const absl::Span<rr_range> copy = Array<rr_range>(ranges.size());
+    for (size_t i = 0; i < ranges.size(); ++i) copy[i] = {ranges[i].begin, ranges[i].end};
+    return {copy.data(), copy.size()};
+  }
+  const rr_weight_span* Weights(absl::Span<const WeightSpan> weights) {
+    const absl::Span<rr_weight_span> copy = Array<rr_weight_span>(weights.size());
+    for (size_t i = 0; i < weights.size(); ++i) {
+      copy[i] = {weights[i].rows.begin, weights[i].rows.end, weights[i].version, Text(weights[i].label)};
+    }
+    return copy.data();
+  }
+  void Keep(Buffer buffer) { arena_.Keep(std::move(buffer)); }
+
+ protected:
+  explicit ResultMemory(size_t object) : arena_(object) {}
+
+  Arena arena_;
+};
+
+// A result of the C functions.
+template <typename T>
+class Result : public ResultMemory {
+  static_assert(std::is_trivially_destructible_v<T>);
+
+ public:
+  Result() : ResultMemory(sizeof(T)), value_(new (arena_.object()) T()) {}
+
+  T* operator->() { return value_; }
+  T& operator*() { return *value_; }
+  // Gives it to the caller, for Arena::Free.
+  T* Release() { return static_cast<T*>(arena_.Release()); }
+
+ private:
+  T* const value_;
+};
+
+}  // namespace routing_replay::c_api
+
+#endif  // CLIENT_C_API_RESULT_H_

@@ -1,0 +1,263 @@
+#include "client/c_api/values.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/capi/token_ids.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::c_api {
+
+namespace {
+
+template <typename Enum>
+struct Named {
+  const char* name;
+  Enum value;
+};
+
+constexpr Named<Encoding> kEncodings[] = {{"RAW", Encoding::kRaw},
+                                          {"NPY", Encoding::kNpy},
+                                          {"BASE64", Encoding::kBase64},
+                                          {"BASE64_NPY", Encoding::kBase64Npy}};
+constexpr Named<Compression> kCompressions[] = {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}};
+constexpr Named<DType> kDTypes[] = {{"U8", DType::kU8},   {"I8", DType::kI8},   {"U16", DType::kU16},
+                                    {"I16", DType::kI16}, {"I32", DType::kI32}, {"I64", DType::kI64}};
+constexpr Named<LayerBasis> kLayerBases[] = {{"ALL_LAYERS", LayerBasis::kAllLayers},
+                                             {"MOE_LAYERS", LayerBasis::kMoeLayers},
+                                             {"EXPLICIT", LayerBasis::kExplicit}};
+
+// An absent name leaves `value` as it is.
+template <typename Enum, size_t count>
+absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_view path, const char* field,
+                  Enum& value) {
+  if (name.size == 0) return absl::OkStatus();
+  for (const Named<Enum>& known : names) {
+    if (View(name) != known.name) continue;
+    value = known.value;
+    return absl::OkStatus();
+  }
+  std::string all;
+  for (const Named<Enum>& known : names) absl::StrAppend(&all, all.empty() ? "" : ", ", known.name);
+  return Invalid(absl::StrCat(path, ".", field), absl::StrCat("\"", View(name), "\" is none of ", all));
+}
+
+}  // namespace
+
+absl::StatusOr<Producer> ProducerFrom(int32_t producer) {
+  const auto known = ProducerOrBoth(producer);
+  if (!known.ok()) return known.status();
+  return known->value_or(Producer::kRollout);
+}
+
+absl::StatusOr<std::optional<Producer>> ProducerOrBoth(int32_t producer) {
+  if (producer == 0) return std::nullopt;
+  if (producer == RR_ROLLOUT) return Producer::kRollout;
+  if (producer == RR_TRAINER) return Producer::kTrainer;
+  return Invalid("producer", absl::StrCat(producer, " is no producer"));
+}
+
+absl::StatusOr<std::optional<Codec>> CodecFrom(absl::string_view name) {
+  if (name.empty()) return std::nullopt;
+  for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    if (name == CodecName(codec)) return codec;
+  }
+  return Invalid("codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
+}
+
+absl::StatusOr<Geometry> GeometryFrom(const rr_geometry& geometry) {
+  const size_t count = geometry.count;
+  return Geometry::Create({.num_layers = geometry.num_layers,
+                           .moe_layer_ids = {geometry.moe_layers, geometry.moe_layers + count},
+                           .num_experts = {geometry.num_experts, geometry.num_experts + count},
+                           .top_k = {geometry.top_k, geometry.top_k + count}});
+}
+
+absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings) {
+  const auto codec = CodecFrom(View(settings.codec));
+  if (!codec.ok()) return codec.status();
+  const auto durability = DurabilityFromName(View(settings.durability));
+  if (!durability && settings.durability.size != 0) {
+    return Invalid("durability",
+                   absl::StrCat("\"", View(settings.durability), "\" is none of memory, written, synced"));
+  }
+  return RunSettings{.ttl = std::chrono::milliseconds(settings.ttl_ms),
+                     .strict = settings.strict != 0,
+                     .block_rows = settings.block_rows,
+                     .codec = *codec,
+                     .durability = durability};
+}
+
+std::vector<RowRange> RangesFrom(rr_ranges ranges) {
+  std::vector<RowRange> copy;
+  copy.reserve(ranges.count);
+  for (size_t i = 0; i < ranges.count; ++i) copy.push_back({ranges.data[i].begin, ranges.data[i].end});
+  return copy;
+}
+
+std::vector<WeightSpan> WeightsFrom(const rr_weight_span* weights, size_t count) {
+  std::vector<WeightSpan> copy;
+  copy.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    copy.push_back({{weights[i].begin, weights[i].end}, weights[i].version, String(weights[i].label)});
+  }
+  return copy;
+}
+
+std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups) {
+  if (groups == nullptr) return std::nullopt;
+  return std::pair(groups->begin, groups->end);
+}
+
+std::vector<std::string> StringsFrom(const rr_text* texts, size_t count) {
+  std::vector<std::string> copy;
+  copy.reserve(count);
+  for (size_t i = 0; i < count; ++i) copy.push_back(String(texts[i]));
+  return copy;
+}
+
+absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::string_view path) {
+  TensorDescription description{.raw_size = tensor.raw_size,
+                                .shape = {tensor.shape, tensor.shape + tensor.shape_count},
+                                .layer_ids = {tensor.layer_ids, tensor.layer_ids + tensor.layer_count}};
+  absl::Status status = Find(kEncodings, tensor.encoding, path, "encoding", description.encoding);
+  status.Update(Find(kCompressions, tensor.compression, path, "compression", description.compression));
+  status.Update(Find(kDTypes, tensor.dtype, path, "dtype", description.dtype));
+  status.Update(Find(kLayerBases, tensor.layer_basis, path, "layer_basis", description.layer_basis));
+  if (!status.ok()) return status;
+  return description;
+}
+
+absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
+                                                 absl::string_view sample) {
+  std::vector<uint32_t> ids;
+  if (tokens.data == nullptr) return ids;
+  const auto narrow = capi::TokenIds({.dtype = String(tokens.dtype),
+                                      .axes = tokens.axes,
+                                      .field = std::string(field),
+                                      .sample = std::string(sample),
+                                      .bytes = {static_cast<const uint8_t*>(tokens.data), tokens.size}});
+  if (!narrow.ok()) return narrow.status();
+  ids.resize(narrow->size() / sizeof(uint32_t));
+  std::memcpy(ids.data(), narrow->data(), narrow->size());
+  return ids;
+}
+
+absl::StatusOr<GivenAppend> AppendFrom(const rr_append& append) {
+  const auto producer = ProducerFrom(append.producer);
+  if (!producer.ok()) return producer.status();
+  auto tokens = TokensFrom(append.tokens, "append.token_ids", View(append.sample));
+  if (!tokens.ok()) return tokens.status();
+  GivenAppend given{.options = {.sample = String(append.sample),
+                                .producer = *producer,
+                                .row_start = append.row_start,
+                                .unrecorded = RangesFrom(append.unrecorded),
+                                .revision = append.revision,
+                                .restart_nonce = append.restart,
+                                .group = Optional(append.group),
+                                .weight_version = append.weight_version,
+                                .weight_label = String(append.weight_label),
+                                .weights = WeightsFrom(append.weights, append.weights_count),
+                                .seal_num_tokens = Optional(append.num_tokens),
+                                .seal = append.seal != 0,
+                                .surplus_rows = append.surplus_rows,
+                                .prefix_sample = String(append.prefix_sample),
+                                .prefix_rows = append.prefix_rows,
+                                .prefix_revision = append.prefix_revision,
+                                .engine = String(append.engine)},
+                    .tokens = *std::move(tokens),
+                    .attempt = Optional(append.attempt)};
+  if (append.rows == nullptr) return given;
+  auto tensor = TensorFrom(*append.rows);
+  if (!tensor.ok()) return WithSample(tensor.status(), given.options.sample);
+  given.tensor = *std::move(tensor);
+  given.payload = PayloadOf(*append.rows);
+  if (append.rows->take != nullptr) given.options.take = {append.rows->take->begin, append.rows->take->end};
+  given.options.ids_and_weights = append.rows->ids_and_weights != 0;
+  return given;
+}
+
+void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out) {
+  const size_t count = geometry.layers().size();
+  const auto ids = memory.Array<int32_t>(count), experts = memory.Array<int32_t>(count),
+             top_k = memory.Array<int32_t>(count);
+  for (size_t i = 0; i < count; ++i) {
+    const LayerRouting& layer = geometry.layers()[i];
+    ids[i] = layer.layer_id;
+    experts[i] = layer.num_experts;
+    top_k[i] = layer.top_k;
+  }
+  out = {geometry.num_layers(), ids.data(), experts.data(), top_k.data(), count};
+}
+
+void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& out) {
+  out.ttl_ms = settings.ttl.count();
+  out.strict = settings.strict ? 1 : 0;
+  out.block_rows = settings.block_rows;
+  if (settings.codec) out.codec = memory.Text(CodecName(*settings.codec));
+  if (settings.durability) out.durability = memory.Text(DurabilityName(*settings.durability));
+}
+
+void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out) {
+  out.sample = memory.Text(state.sample);
+  out.engine = memory.Text(state.engine);
+  out.handle = state.handle;
+  out.group = state.group;
+  out.committed_rows = state.committed_rows;
+  out.revision = state.revision;
+  out.stored_bytes = state.stored_bytes;
+  out.idle_ms = state.idle_ms;
+  out.content_id = state.content_id;
+  out.num_tokens = Optional(state.num_tokens);
+  out.producer = static_cast<int32_t>(state.producer);
+  out.awaits_checkpoint = state.awaits_checkpoint ? 1 : 0;
+  out.has_token_check = state.token_check.has_value() ? 1 : 0;
+  if (state.token_check) out.token_check = {state.token_check->rows, state.token_check->crc32c};
+  out.unrecorded = memory.Ranges(state.unrecorded);
+  out.weights = memory.Weights(state.weights);
+  out.weights_count = state.weights.size();
+  const auto provenance = memory.Array<rr_provenance>(state.provenance.size());
+  for (size_t i = 0; i < provenance.size(); ++i) {
+    const Provenance& from = state.provenance[i];
+    provenance[i] = {
+        from.rows.begin,         from.rows.end, from.weight_version, from.appends, memory.Text(from.weight_label),
+        memory.Text(from.engine)};
+  }
+  out.provenance = provenance.data();
+  out.provenance_count = provenance.size();
+}
+
+void Fill(const AppendOutcome& outcome, uint64_t sequence, ResultMemory& memory, rr_outcome& out) {
+  out.sample = memory.Text(outcome.sample);
+  out.sequence = sequence;
+  out.committed_rows = outcome.committed_rows;
+  out.revision = outcome.revision;
+  out.trimmed_rows = outcome.trimmed_rows;
+  out.conflicting_rows = outcome.conflicting_rows;
+  out.late_rows = outcome.late_rows;
+  out.unrecorded_rows = outcome.unrecorded_rows;
+  out.unverified_rows = outcome.unverified_rows;
+  out.content_id = outcome.content_id;
+  out.sealed = outcome.sealed ? 1 : 0;
+  if (outcome.status.ok()) return;
+  rr_error& error = memory.Array<rr_error>(1)[0];
+  FillError(outcome.status, memory, error);
+  out.error = &error;
+}
+
+rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory) {
+  const auto list = memory.Array<rr_counter>(counters.size());
+  for (size_t i = 0; i < list.size(); ++i) list[i] = {memory.Text(counters[i].first), counters[i].second};
+  return {list.data(), list.size()};
+}
+
+rr_sample_states* NewStates(absl::Span<const SampleState> states) {
+  Result<rr_sample_states> result;
+  const auto list = result.Array<rr_sample_state>(states.size());
+  for (size_t i = 0; i < list.size(); ++i) Fill(states[i], result, list[i]);
+  *result = {list.data(), list.size()};
+  return result.Release();
+}
+
+}  // namespace routing_replay::c_api

@@ -1,0 +1,78 @@
+// Structs of c_api.h as values of C++, and back.
+#ifndef CLIENT_C_API_VALUES_H_
+#define CLIENT_C_API_VALUES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/c_api/errors.h"
+#include "client/c_api/result.h"
+#include "routing_replay/c_api.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay::c_api {
+
+inline absl::string_view View(rr_text text) { return {text.data == nullptr ? "" : text.data, text.size}; }
+inline std::string String(rr_text text) { return std::string(View(text)); }
+
+// All that give a StatusOr: INVALID_ARGUMENT naming the field and what is wrong with it.
+
+// 0: rollout.
+absl::StatusOr<Producer> ProducerFrom(int32_t producer);
+// 0: none, which means both.
+absl::StatusOr<std::optional<Producer>> ProducerOrBoth(int32_t producer);
+// "": none.
+absl::StatusOr<std::optional<Codec>> CodecFrom(absl::string_view name);
+absl::StatusOr<Geometry> GeometryFrom(const rr_geometry& geometry);
+absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings);
+std::vector<RowRange> RangesFrom(rr_ranges ranges);
+std::vector<WeightSpan> WeightsFrom(const rr_weight_span* weights, size_t count);
+// NULL: none.
+std::optional<std::pair<int64_t, int64_t>> GroupsFrom(const rr_range* groups);
+std::vector<std::string> StringsFrom(const rr_text* texts, size_t count);
+
+// `path` names the tensor in errors.
+absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::string_view path = "append.tensor");
+inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {
+  return {static_cast<const uint8_t*>(tensor.data), tensor.size};
+}
+// The ids; none where nothing is said. Errors of TokenIds (proto/capi/token_ids.h).
+absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
+                                                 absl::string_view sample);
+
+// An append as it was given. Owns all but the payload.
+struct GivenAppend {
+  AppendOptions options;  // Without token_ids: those are …
+  std::vector<uint32_t> tokens;
+  std::optional<TensorDescription> tensor;  // Absent: all rows of options.unrecorded are appended, if any.
+  absl::Span<const uint8_t> payload;
+  std::optional<int64_t> attempt;
+
+  // … put in here. Valid as long as this.
+  AppendOptions Options() const {
+    AppendOptions whole = options;
+    whole.token_ids = tokens;
+    return whole;
+  }
+  int64_t unrecorded_rows() const { return TotalRows(options.unrecorded); }
+};
+absl::StatusOr<GivenAppend> AppendFrom(const rr_append& append);
+
+void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);
+void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& out);
+void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out);
+// `sequence`: 0 of a Put.
+void Fill(const AppendOutcome& outcome, uint64_t sequence, ResultMemory& memory, rr_outcome& out);
+rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory);
+inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes, outcome.kept}; }
+rr_sample_states* NewStates(absl::Span<const SampleState> states);
+
+}  // namespace routing_replay::c_api
+
+#endif  // CLIENT_C_API_VALUES_H_
