@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "client/cancellation.h"
 #include "client/checkpoint/export_session.h"
 #include "client/checkpoint/import_session.h"
 #include "client/checkpoint/same_run.h"
@@ -33,6 +34,7 @@ absl::StatusOr<std::vector<SamplePlanes>> ReadPlanes(Run& run, Producer producer
 
 absl::Status ExportPortion(Run& run, ExportSession& session, const std::vector<std::string>& names,
                            const ExportOptions& options) {
+  if (absl::Status over = CheckCall(); !over.ok()) return over;
   const auto states = run.StatMany(names, options.producer);
   if (!states.ok()) return states.status();
   std::vector<SampleRead> reads;
@@ -110,6 +112,7 @@ class Importer {
   }
 
   absl::Status ImportOne(const ExportedSample& sample, const std::optional<SampleState>& there) {
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
     const auto import = SampleImport::Begin(directory_, exported_.geometry, exported_.producer, sample, there);
     if (!import.ok()) return import.status();
     if (absl::Status status = Compare(sample.sample, *import); !status.ok()) return status;

@@ -138,6 +138,16 @@ RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometr
 /* Bytes of `rows` rows of all layers, encoded: codec "RAW" or "PACKED". */
 RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_text codec, int64_t* bytes);
 
+typedef struct rr_model { /* A result. */
+  rr_geometry geometry;
+  rr_text json;    /* The geometry as {"num_layers", "moe_layers", "num_experts", "top_k"}; … */
+  rr_text routing; /* … what is told of the routers: the JSON of ModelRouting; "" of a geometry alone. */
+} rr_model;
+
+/* From a model's configuration as JSON. source: "huggingface", "megatron", or "geometry" for rr_model.json: there
+ * moe_layers absent are all layers, and num_experts and top_k one number, or one per MoE layer. */
+RR_API rr_error* rr_geometry_from_config(rr_text json, rr_text source, const rr_model** model);
+
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
 /* As ClientOptions and SecuritySettings of client.h and security.h; absent texts and tls < 0: as the environment says.
@@ -468,16 +478,16 @@ RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* ca
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Called on the thread that works: the caller's, where the call blocks. */
-typedef void (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
+/* Called on the thread that works: the caller's, where the call blocks. Not 0: the call ends with CANCELLED. */
+typedef int32_t (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
 
 typedef struct rr_export_options {
   rr_text directory;
   const rr_range* groups; /* NULL: all. */
   int32_t producer;
   int32_t drop_missing, release_awaiting;
-  int64_t read_timeout_ms;
-  rr_progress progress; /* NULL: none. */
+  int64_t read_timeout_ms; /* Of one portion; below 0: the default. */
+  rr_progress progress;    /* NULL: none. */
   void* progress_context;
 } rr_export_options;
 
@@ -504,6 +514,90 @@ RR_API rr_error* rr_run_export(rr_run* run, const rr_export_options* options, co
                                rr_exported* exported);
 RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* options, const rr_call* call,
                                   const rr_imported** imported);
+
+/* --- What engines emit ------------------------------------------------------------------------------------------- */
+
+/* A payload that is not decoded yet, inside of what was given. A result. */
+typedef struct rr_form {
+  rr_text encoding, dtype; /* As in rr_tensor. */
+  const int64_t* shape;
+  size_t shape_count;
+  rr_range data; /* Bytes of what was given. */
+  int64_t start; /* Absolute row of the first row. */
+} rr_form;
+
+/* Dtype and shape as the tensor, its .npy header or, with a stated shape of [layers, K], its length say. */
+RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
+/* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
+ * NeMo-RL's "nrlre1:…". */
+RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, const rr_form** form);
+/* The object beside base64, without its data, as JSON. Dialects, and the fields that must be there: "any" {shape,
+ * dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16, int32}, "ms_swift" {shape,
+ * dtype, __ndarray__: true}, "sglang" {shape} (of a row: [layers, K]; dtype of uint8, uint16, int32, the last if
+ * absent). */
+RR_API rr_error* rr_open_object(rr_text dialect, rr_text json, const rr_form** form);
+/* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
+RR_API rr_error* rr_check_narrowest(const rr_tensor* tensor);
+
+typedef struct rr_bytes { /* A result. */
+  const void* data;
+  size_t size;
+} rr_bytes;
+
+/* The bytes of base85 as Python's base64.b85encode writes it. */
+RR_API rr_error* rr_decode_base85(const void* text, size_t size, const rr_bytes** bytes);
+/* The rows in a .npy or safetensors file. name: of the tensor; "": the only one of rows. NOT_FOUND naming those that
+ * are there. */
+RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);
+/* Rows of the sequences of a recorded trace, whose index is JSON with seq_lens, of the file's stem or at its root.
+ * ROW_COUNT if they are not the file's `rows`. */
+RR_API rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges);
+
+typedef struct rr_step { /* From a JSON value to one inside. */
+  rr_text key;
+  int64_t index; /* -1: by the key. */
+} rr_step;
+
+typedef struct rr_route {
+  const rr_step* path; /* For example "choices", 0, "routed_experts". */
+  size_t path_count;
+  rr_range data; /* Bytes of the body, without the quotes. */
+} rr_route;
+
+typedef struct rr_routes { /* A result. */
+  const rr_route* data;
+  size_t count;
+} rr_routes;
+
+/* The routed experts in a JSON body, where they are. Texts with escapes are left out. Places and fields are those of
+ * routed_experts in the Python package's http module. */
+RR_API rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes);
+
+/* Which rows of its sample a tensor holds. start: the first row that the engine was asked for; rows: what it gave. With
+ * T tokens rows start … T − 2 are expected: a row of the last token is surplus and not taken; if there are fewer, the
+ * first ones are missing, or it is an error. Any other count is INVALID_ARGUMENT (ROW_COUNT), also that of an engine
+ * which ignored start. */
+typedef struct rr_row_claim {
+  int64_t prompt_tokens, output_tokens, start, rows;
+  int32_t missing_at_front; /* What fewer rows are; 0: an error. */
+} rr_row_claim;
+
+typedef struct rr_row_account {
+  int64_t row_start, missing_rows, surplus_rows;
+  rr_range take;
+} rr_row_account;
+
+RR_API rr_error* rr_account_rows(const rr_row_claim* claim, rr_row_account* account);
+
+typedef struct rr_weights { /* A result. */
+  const rr_weight_span* data;
+  size_t count;
+} rr_weights;
+
+/* Weights of absolute rows from an engine's versions of output tokens begin … end - 1. One without a number (-1) has
+ * that of its label's decimals, if it is such. Rows from row_start to the first output token are of its version. */
+RR_API rr_error* rr_output_weights(const rr_weight_span* versions, size_t count, int64_t prompt_tokens,
+                                   int64_t output_tokens, int64_t row_start, const rr_weights** weights);
 
 /* --- Small things ------------------------------------------------------------------------------------------------ */
 

@@ -1,0 +1,201 @@
+// What engines emit: payloads inside texts and files, and which rows they hold.
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/c_api/values.h"
+#include "proto/json/object_form.h"
+#include "proto/json/routes_in_json.h"
+#include "proto/json/rows_file.h"
+#include "proto/wire/payload/output_weights.h"
+#include "proto/wire/payload/payload_shape.h"
+#include "proto/wire/payload/row_account.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/payload/tensor_view.h"
+#include "proto/wire/payload/text_form.h"
+#include "routing_replay/wire/error_detail.h"
+
+using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
+
+namespace {
+
+constexpr char kTensorPath[] = "append.tensor";
+
+absl::Span<const uint8_t> Bytes(const void* data, size_t size) { return {static_cast<const uint8_t*>(data), size}; }
+
+absl::StatusOr<ObjectDialect> DialectFrom(absl::string_view name) {
+  static constexpr std::pair<const char*, ObjectDialect> kNames[] = {{"any", ObjectDialect::kAny},
+                                                                     {"prime_rl", ObjectDialect::kPrimeRl},
+                                                                     {"skyrl", ObjectDialect::kSkyRl},
+                                                                     {"ms_swift", ObjectDialect::kMsSwift},
+                                                                     {"sglang", ObjectDialect::kSgLang}};
+  for (const auto& [known, dialect] : kNames) {
+    if (name == known) return dialect;
+  }
+  return Invalid("dialect", absl::StrCat("\"", name, "\" is none of any, prime_rl, skyrl, ms_swift, sglang"));
+}
+
+// The part of `whole` that `data` is.
+rr_range PartOf(absl::Span<const uint8_t> whole, absl::Span<const uint8_t> data) {
+  const int64_t begin = data.data() - whole.data();
+  return {begin, begin + static_cast<int64_t>(data.size())};
+}
+
+rr_form* NewForm(Encoding encoding, DType dtype, absl::Span<const int64_t> shape, rr_range data = {},
+                 int64_t start = 0) {
+  Result<rr_form> form;
+  *form = {.encoding = form.Text(NameOf(encoding)),
+           .dtype = form.Text(NameOf(dtype)),
+           .shape = form.Copy(shape),
+           .shape_count = shape.size(),
+           .data = data,
+           .start = start};
+  return form.Release();
+}
+
+absl::StatusOr<TensorShape> ShapeOf(const TensorDescription& tensor, absl::Span<const uint8_t> payload) {
+  if (tensor.shape.size() != 2) return PayloadShape(tensor, payload);
+  const auto rows = FlatRows(tensor, tensor.shape[0], tensor.shape[1], payload);
+  if (!rows.ok()) return rows.status();
+  return TensorShape{tensor.dtype, {*rows, tensor.shape[0], tensor.shape[1]}};
+}
+
+std::vector<VersionedTokens> VersionsFrom(const rr_weight_span* versions, size_t count) {
+  std::vector<VersionedTokens> tokens;
+  for (WeightSpan& span : WeightsFrom(versions, count)) {
+    const bool by_label = span.version == kUnknownWeightVersion && !span.label.empty();
+    const int64_t version = by_label ? VersionNumber(span.label) : span.version;
+    tokens.push_back({span.rows.begin, span.rows.end, version, std::move(span.label)});
+  }
+  return tokens;
+}
+
+void Fill(const RouteText& text, ResultMemory& memory, rr_route& out) {
+  const auto path = memory.Array<rr_step>(text.path.size());
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (const std::string* key = std::get_if<std::string>(&text.path[i])) {
+      path[i] = {memory.Text(*key), -1};
+    } else {
+      path[i] = {{}, static_cast<int64_t>(std::get<size_t>(text.path[i]))};
+    }
+  }
+  const auto begin = static_cast<int64_t>(text.begin);
+  out = {path.data(), path.size(), {begin, begin + static_cast<int64_t>(text.size)}};
+}
+
+}  // namespace
+
+rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form) {
+  return Guard([&]() -> CallEnd {
+    const auto description = TensorFrom(*tensor, kTensorPath);
+    if (!description.ok()) return description.status();
+    const auto shape = ShapeOf(*description, PayloadOf(*tensor));
+    if (!shape.ok()) return shape.status();
+    *form = NewForm(description->encoding, shape->dtype, shape->axes);
+    return {};
+  });
+}
+
+rr_error* rr_open_nrlre1(const void* text, size_t size, const rr_form** form) {
+  return Guard([&]() -> CallEnd {
+    const absl::Span<const uint8_t> bytes = Bytes(text, size);
+    const auto opened = OpenNrlre1(bytes);
+    if (!opened.ok()) return opened.status();
+    *form = NewForm(Encoding::kBase64, opened->tensor.dtype, opened->tensor.shape, PartOf(bytes, opened->data));
+    return {};
+  });
+}
+
+rr_error* rr_open_object(rr_text dialect, rr_text json, const rr_form** form) {
+  return Guard([&]() -> CallEnd {
+    const auto known = DialectFrom(View(dialect));
+    if (!known.ok()) return known.status();
+    const auto opened = ObjectFormFromJson(*known, View(json));
+    if (!opened.ok()) return opened.status();
+    *form = NewForm(Encoding::kBase64, opened->tensor.dtype, opened->tensor.shape, {}, opened->start);
+    return {};
+  });
+}
+
+rr_error* rr_check_narrowest(const rr_tensor* tensor) {
+  return Guard([&]() -> CallEnd {
+    const auto description = TensorFrom(*tensor, kTensorPath);
+    if (!description.ok()) return description.status();
+    const auto view = OpenTensor(*description, PayloadOf(*tensor), DecodeOptions().max_payload_bytes);
+    return view.ok() ? CheckNarrowestDType(*view) : view.status();
+  });
+}
+
+rr_error* rr_decode_base85(const void* text, size_t size, const rr_bytes** bytes) {
+  return Guard([&]() -> CallEnd {
+    auto decoded = DecodeBase85(Bytes(text, size));
+    if (!decoded.ok()) return decoded.status();
+    Result<rr_bytes> result;
+    *result = {decoded->data(), decoded->size()};
+    result.Keep(*std::move(decoded));
+    *bytes = result.Release();
+    return {};
+  });
+}
+
+rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form) {
+  return Guard([&]() -> CallEnd {
+    const absl::Span<const uint8_t> bytes = Bytes(file, size);
+    const auto rows = OpenRowsFile(bytes, View(name));
+    if (!rows.ok()) return rows.status();
+    *form = NewForm(Encoding::kRaw, rows->tensor.dtype, rows->tensor.shape, PartOf(bytes, rows->payload));
+    return {};
+  });
+}
+
+rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges) {
+  return Guard([&]() -> CallEnd {
+    const auto sequences = TraceSequences(View(index), View(stem), rows);
+    if (!sequences.ok()) return sequences.status();
+    Result<rr_ranges> result;
+    *result = result.Ranges(*sequences);
+    *ranges = result.Release();
+    return {};
+  });
+}
+
+rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes) {
+  return Guard([&]() -> CallEnd {
+    const auto found = FindRoutes(Bytes(body, size));
+    if (!found.ok()) return found.status();
+    Result<rr_routes> result;
+    const auto list = result.Array<rr_route>(found->size());
+    for (size_t i = 0; i < list.size(); ++i) Fill((*found)[i], result, list[i]);
+    *result = {list.data(), list.size()};
+    *routes = result.Release();
+    return {};
+  });
+}
+
+rr_error* rr_account_rows(const rr_row_claim* claim, rr_row_account* account) {
+  return Guard([&]() -> CallEnd {
+    const auto rows =
+        AccountRows({.prompt_tokens = claim->prompt_tokens,
+                     .output_tokens = claim->output_tokens,
+                     .start = claim->start,
+                     .rows = claim->rows,
+                     .short_rows = claim->missing_at_front != 0 ? ShortRows::kMissingAtFront : ShortRows::kRefuse});
+    if (!rows.ok()) return rows.status();
+    *account = {rows->row_start, rows->missing_rows, rows->surplus_rows, {rows->take.begin, rows->take.end}};
+    return {};
+  });
+}
+
+rr_error* rr_output_weights(const rr_weight_span* versions, size_t count, int64_t prompt_tokens, int64_t output_tokens,
+                            int64_t row_start, const rr_weights** weights) {
+  return Guard([&]() -> CallEnd {
+    const auto rows = OutputWeights(VersionsFrom(versions, count), prompt_tokens, output_tokens, row_start);
+    if (!rows.ok()) return rows.status();
+    Result<rr_weights> result;
+    *result = {result.Weights(*rows), rows->size()};
+    *weights = result.Release();
+    return {};
+  });
+}
