@@ -191,7 +191,7 @@ class ArgumentTest(unittest.TestCase):
         for name in ("row_start", "num_tokens", "group", "weight_version", "revision", "restart"):
             plan(**{name: np.int64(3)}, **({"row_start": 1} if name == "num_tokens" else {}))
             for value in self.NO_INTEGERS:
-                if name == "restart" and value == 2**63:
+                if name == "restart" and type(value) is int and value == 2**63:  # Newer numpy compares no such int.
                     value = 2**64
                 if value is not None or name in ("row_start", "revision", "restart"):
                     self.refused(f"append.{names.get(name, name)}", plan, **{name: value})
@@ -337,6 +337,9 @@ class CoreTest(unittest.TestCase):
         self.assertGreaterEqual(rr.sample_handle("math-7/0"), 0)
         with self.assertRaises(rr.InvalidArgumentError):
             rr.sample_handle("with space")
+        for sample in (7, None, b"s", "\ud800"):
+            with self.subTest(sample), self.assertRaises(rr.InvalidArgumentError):
+                rr.sample_handle(sample)
 
     def test_no_generated_code_in_the_default_pool(self) -> None:
         from google.protobuf import descriptor_pool

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from routing_replay import _library, errors
+from routing_replay import _library, _values, errors
 
 _lib = _library.LIBRARY
 _PYBUF_READ = 0x100
@@ -201,7 +201,7 @@ class Security(_Handle):
 
 
 def sample_handle(sample: str) -> int:
-    text = sample.encode()
+    text = _values.text(sample, "sample").encode()
     handle = c_int64()
     _lib.rr_sample_handle(text, len(text), byref(handle))
     return handle.value
