@@ -44,7 +44,7 @@ python=$(peer_megatron $newest)
 export RR_GOLDEN_PYTHON=$python
 run $newest "$python" 'routers, faces' nothing "${faces[@]}" $units/golden_megatron
 run $newest "$python" 'GPTModel under its schedules on 1, 4 and 8 ranks, with all of recompute, TP, PP, VPP, CP, EP' \
-  "attention and norms where its own want Transformer Engine" tests/peers/megatron/{gpt,gpt_ranks,recipe}
+  "attention and norms where its own want Transformer Engine, CPU for CUDA" tests/peers/megatron/{gpt,gpt_ranks,recipe}
 echo "== golden files"
 "$build/bin/golden_runner" || status=1
 exit $status

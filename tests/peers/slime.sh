@@ -38,5 +38,6 @@ for test in contract differential step; do
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py slime 624b824a898a \
   'rollout and trainer over Ray, its R3 beside ours' \
-  'stand-ins for sglang and torch_memory_saver, its patch of Megatron through RouterReplay, no checkpoint is read'
+  "random answers for an engine's, stand-ins for sglang and torch_memory_saver, its patch of Megatron through \
+RouterReplay, a small model in the place of a checkpoint's, attention and norms as beside Megatron-Core, CPU for CUDA"
 exit $status

@@ -289,7 +289,7 @@ class StepTest(unittest.TestCase):
         self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
         self.assertGreater(metrics["routing_replay/live_rows"], 0)
         what = f"PPOTrainer.fit over Ray and TransferQueue {version('TransferQueue')}, from data set to release"
-        changed = f"{actors.CHANGED}, random answers for an engine's, one process for the workers"
+        changed = f"{actors.CHANGED}, random answers and rewards, one process for the workers"
         passed("verl", verl.__version__, what, changed)
 
 
