@@ -91,6 +91,7 @@ class RunImpl final : public Run {
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload) override;
+  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) override;
   absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) override;
 
@@ -110,6 +111,7 @@ class RunImpl final : public Run {
   // That an answer is of the run that was opened.
   absl::Status CheckLife(uint64_t life) const { return place_.lives->Check(place_.server, name_, life); }
   absl::StatusOr<ReleaseOutcome> CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options);
+  absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const std::string& sample);
 
   const std::shared_ptr<const Caller> caller_;
   const std::string name_;
@@ -141,8 +143,15 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
 
 absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
                                            absl::Span<const uint8_t> payload) {
-  const auto plan = PlanTensor(options, tensor, payload, limits_);
-  if (!plan.ok()) return WithSample(plan.status(), options.sample);
+  return PutPlan(PlanTensor(options, tensor, payload, limits_), options.sample);
+}
+
+absl::StatusOr<AppendOutcome> RunImpl::PutUnrecorded(const AppendOptions& options, int64_t rows) {
+  return PutPlan(PlanUnrecorded(options, rows), options.sample);
+}
+
+absl::StatusOr<AppendOutcome> RunImpl::PutPlan(const absl::StatusOr<AppendPlan>& plan, const std::string& sample) {
+  if (!plan.ok()) return WithSample(plan.status(), sample);
   AppendOutcome outcome;
   for (const AppendPiece& piece : plan->pieces) {
     auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });

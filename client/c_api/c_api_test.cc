@@ -163,6 +163,47 @@ TEST_F(CApiTest, ReleaseTakesIdsAndHandles) {
   EXPECT_EQ(released.samples, 0);
 }
 
+TEST_F(CApiTest, PutsRowsAndMarks) {
+  const uint8_t ids[] = {5, 6, 7};
+  const int64_t shape[] = {3, 1, 1}, tokens[] = {10, 11, 12};
+  const rr_range take{1, 3}, marks{2, 6};
+  const rr_tensor rows{.data = ids,
+                       .size = 3,
+                       .encoding = Text("RAW"),
+                       .dtype = Text("U8"),
+                       .layer_basis = Text("MOE_LAYERS"),
+                       .shape = shape,
+                       .shape_count = 3,
+                       .take = &take};
+  rr_append append{.sample = Text("a"), .rows = &rows, .group = {4, 1}, .weight_version = -1};
+  append.tokens = {.data = tokens, .size = 16, .dtype = Text("int64"), .axes = 1};
+  const rr_outcomes* outcome = nullptr;
+  ASSERT_DONE(rr_run_put(c_run_, &append, &kBlocking, &outcome));
+  ASSERT_EQ(outcome->count, 1U);
+  EXPECT_EQ(String(outcome->data[0].sample), "a");
+  EXPECT_EQ(outcome->data[0].committed_rows, 2);
+  EXPECT_EQ(outcome->data[0].error, nullptr);
+  rr_free(outcome);
+  append = {.sample = Text("a"), .row_start = 2, .unrecorded = {&marks, 1}, .num_tokens = {7, 1}, .weight_version = -1};
+  ASSERT_DONE(rr_run_put(c_run_, &append, &kBlocking, &outcome));
+  EXPECT_EQ(outcome->data[0].sealed, 1);
+  rr_free(outcome);
+  const testing::ModelSample sample = service_.Sample("a");
+  ASSERT_EQ(sample.rows.size(), 6U);
+  EXPECT_EQ(sample.rows[1].id, 7);
+  EXPECT_EQ(sample.rows[1].token, 11U);
+  EXPECT_FALSE(sample.rows[2].id.has_value());
+  EXPECT_EQ(sample.group, 4);
+
+  append.row_start = 9;
+  append.num_tokens = {};
+  const Failure gap(rr_run_put(c_run_, &append, &kBlocking, &outcome));
+  EXPECT_EQ(gap.field, "append.unrecorded");
+  append.rows = &rows;
+  append.unrecorded = {};
+  EXPECT_EQ(Failure(rr_run_put(c_run_, &append, &kBlocking, &outcome)).reason, "GAP");
+}
+
 TEST_F(CApiTest, ReadsIntoItsOwnMemoryOrTheCallers) {
   const std::vector<uint8_t> ids = testing::ModelIds(random_, 300);
   PutRows("a", ids);

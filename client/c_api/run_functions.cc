@@ -1,4 +1,4 @@
-// Runs: what they are, and the states of their samples.
+// Runs: what they are, the states of their samples, and single appends.
 #include <string>
 #include <vector>
 
@@ -26,6 +26,17 @@ CallEnd Give(const absl::StatusOr<SampleState>& state, const rr_sample_states** 
 CallEnd Give(const absl::StatusOr<ReleaseOutcome>& outcome, rr_released* out) {
   if (!outcome.ok()) return outcome.status();
   *out = Released(*outcome);
+  return {};
+}
+
+CallEnd Give(const absl::StatusOr<AppendOutcome>& outcome, const std::string& sample, const rr_outcomes** out) {
+  if (!outcome.ok()) return outcome.status();
+  Result<rr_outcomes> result;
+  const auto list = result.Array<rr_outcome>(1);
+  Fill(*outcome, 0, result, list[0]);
+  list[0].sample = result.Text(sample);
+  *result = {list.data(), list.size()};
+  *out = result.Release();
   return {};
 }
 
@@ -111,4 +122,18 @@ rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, cons
 
 rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released) {
   return Guard([&] { return Perform(call, [run = run->run, released] { return Give(run->run->Drop(), released); }); });
+}
+
+rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome) {
+  return Guard([&]() -> CallEnd {
+    auto given = AppendFrom(*append);
+    if (!given.ok()) return given.status();
+    return Perform(call, [run = run->run, given = *std::move(given), outcome] {
+      const AppendOptions options = given.Options();
+      if (!given.tensor) {
+        return Give(run->run->PutUnrecorded(options, given.unrecorded_rows()), options.sample, outcome);
+      }
+      return Give(run->run->Put(options, *given.tensor, given.payload), options.sample, outcome);
+    });
+  });
 }

@@ -64,6 +64,7 @@ class FakeRun final : public Run {
                                     absl::Span<const uint8_t>) override {
     return None();
   }
+  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions&, int64_t) override { return None(); }
   absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest, std::chrono::milliseconds) override { return None(); }
   absl::StatusOr<SampleState> Seal(absl::string_view, Producer, int64_t, int64_t) override { return None(); }
   absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {

@@ -46,9 +46,10 @@ class ShardedRun final : public Run {
   }
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload) override {
-    const auto place = finder_->PlaceOf(options, 1);
-    if (!place.ok()) return place.status();
-    return Named(*place, At(*place, [&](Run& run) { return run.Put(options, tensor, payload); }));
+    return PutWith(options, 1, [&](Run& run) { return run.Put(options, tensor, payload); });
+  }
+  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) override {
+    return PutWith(options, rows, [&](Run& run) { return run.PutUnrecorded(options, rows); });
   }
 
   absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
@@ -83,6 +84,14 @@ class ShardedRun final : public Run {
   }
 
  private:
+  // Calls the member that the append goes to.
+  template <typename Call>
+  absl::StatusOr<AppendOutcome> PutWith(const AppendOptions& options, int64_t rows, const Call& call) {
+    const auto place = finder_->PlaceOf(options, rows);
+    if (!place.ok()) return place.status();
+    return Named(*place, At(*place, call));
+  }
+
   // Calls one member.
   template <typename Call>
   std::invoke_result_t<Call, Run&> At(size_t member, const Call& call) {

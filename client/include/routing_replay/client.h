@@ -290,6 +290,8 @@ class Run {
   // One append in one call per weight version; the payload is sent as it is and decoded by the server.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
+  // The same as AppendUnrecorded.
+  virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
   // request.run is filled in. Streams into `sink` on the calling thread while the next messages arrive.
   // A read whose server goes away is continued within `timeout`, on the next one where there are several, else when it
