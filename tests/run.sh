@@ -9,8 +9,8 @@
 #   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
-#                 and beside both themselves, verl's and slime's own steps, the wheels in other Pythons, and the hand-off
-#                 beside the peers' libraries, where RR_PEERS names the folder of their benchmark
+#                 and beside both themselves, the own steps of verl, slime and miles, the wheels in other Pythons, and
+#                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -105,6 +105,7 @@ for extra in "${extras[@]}"; do
       rm -rf build/peers/passed # What did not pass this time has no row.
       long megatron tests/peers/megatron.sh
       long slime tests/peers/slime.sh
+      long miles tests/peers/miles.sh
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
       long vllm tests/peers/vllm.sh

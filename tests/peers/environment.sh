@@ -75,6 +75,13 @@ peer_megatron() {
     peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
 }
 
+# peer_slime: that of what slime and miles import, over Megatron-Core.
+peer_slime() {
+  peer_megatron 0.19.2 >/dev/null &&
+    peer_environment slime torch,megatron-core-0.19.2 ray httpx aiohttp requests transformers pyyaml tqdm omegaconf \
+      pillow tensorboard pylatexenc pybase64
+}
+
 # peer_vllm: names the interpreter of the environment that has vLLM, on whose torch SGLang stands, too.
 peer_vllm_version=0.32.0
 peer_vllm() { MADE_BY=_vllm peer_environment vllm '' torch==2.13.0; }

@@ -21,15 +21,11 @@ peer_options "--slime --build" "$@"
 [ -n "$slime" ] || { echo "skipped: no source tree of slime; name one with --slime or RR_SLIME"; exit 77; }
 slime=$(realpath "$slime")
 peer_sources "$slime" slime $sources 'slime at 624b824a'
-if ! peer_megatron 0.19.2 >/dev/null ||
-  ! python=$(peer_environment slime torch,megatron-core-0.19.2 ray httpx aiohttp requests transformers pyyaml tqdm \
-    omegaconf pillow tensorboard pylatexenc pybase64); then
-  echo "skipped: no packages for slime"
-  exit 77
-fi
+python=$(peer_slime) || { echo "skipped: no packages for slime"; exit 77; }
 build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
 
 peer_paths "$build"
+export PEER_FRAMEWORK=slime
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/slime:$slime
 status=0
 for test in contract differential step; do

@@ -77,7 +77,7 @@ def install() -> None:
     for name in ("synchronize", "empty_cache", "set_device", "manual_seed", "manual_seed_all"):
         setattr(cuda, name, nothing)
     cuda.get_device_name = lambda *_, **__: "CPU"
-    cuda.mem_get_info = lambda *_, **__: (0, 0)
+    cuda.mem_get_info = lambda *_, **__: (1, 1)
     for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
         setattr(cuda, name, lambda *_, **__: 0)
     cuda.Stream = cuda.Event = Queue

@@ -1,4 +1,4 @@
-"""What the README says to slime's command line, where the command line and the engines' start are slime's own."""
+"""What the README says to its command line, where the command line and the engines' start are the framework's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import recipes
 import sides
 
 sides.setup()
-import slime.utils.arguments as slime_arguments  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
-from slime.backends.sglang_utils import arguments as sglang_arguments  # noqa: E402
-from slime.backends.sglang_utils.sglang_config import SglangConfig  # noqa: E402
+
+arguments, sglang_arguments = sides.part("utils.arguments"), sides.part("backends.sglang_utils.arguments")
+SglangConfig = sides.part("backends.sglang_utils.sglang_config").SglangConfig
 
 CONFIG = """
 sglang:
@@ -41,26 +41,28 @@ class ServerArgs:
 
 class ContractTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.section = recipes.README.read_text().split("\n## slime\n")[1].split("\n## ")[0]
+        """miles has slime's options, and its own."""
+        sections = [recipes.README.read_text().split(f"\n## {name}\n")[1] for name in ("slime", sides.own.NAME)]
+        self.section, self.its = (one.split("\n## ")[0] for one in sections)
 
     def test_options(self) -> None:
-        """slime has them; Megatron makes its own of the fields of its configuration."""
+        """It has them; Megatron makes its own of the fields of its configuration."""
         said = re.findall(r"^    (--[a-z-]+)", self.section, re.MULTILINE)
         self.assertEqual(len(said), 6)
-        known = inspect.getsource(slime_arguments) + inspect.getsource(sglang_arguments)
+        known = inspect.getsource(arguments) + inspect.getsource(sglang_arguments)
         fields = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(TransformerConfig)}
         for option in said:
             self.assertTrue(f'"{option}"' in known or option in fields, option)
-        for option in re.findall(r"`(--[a-z-]+)`", self.section):
+        for option in re.findall(r"`(--[a-z-]+)[ `]", self.section + self.its):
             self.assertIn(f'"{option}"', known)
 
     def test_engines_report_their_choice(self) -> None:
-        """By --sglang-config alone: the option itself is none of slime's command line."""
+        """By --sglang-config alone: the option itself is none of its command line."""
         self.assertIn("`--sglang-config` (`overrides: {enable_return_routed_experts: true}`", self.section)
         self.assertIn('"enable_return_routed_experts"', inspect.getsource(sglang_arguments))  # Skipped there.
         sys.modules["sglang.srt.server_args"].ServerArgs = ServerArgs
         path = Path(sglang_arguments.__file__).with_name("sglang_engine.py")
-        spec = importlib.util.spec_from_file_location("slime_engine", path)
+        spec = importlib.util.spec_from_file_location("its_engine", path)
         engine = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(engine)
         args = sides.args_of(

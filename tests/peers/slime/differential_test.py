@@ -1,4 +1,4 @@
-"""slime's own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
+"""Its own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ import sides
 sides.setup()
 import ray  # noqa: E402
 import routing_replay as rr  # noqa: E402
-import slime.ray.rollout as slime_rollout  # noqa: E402
 import torch  # noqa: E402
 from common.ranks import on_ranks  # noqa: E402
 from gpt import Layout  # noqa: E402
-from slime.backends.megatron_utils import actor as slime_actor  # noqa: E402
-from slime.backends.megatron_utils import model as slime_model  # noqa: E402
-from slime.rollout import sglang_rollout  # noqa: E402
-from slime.utils import routing_replay as slime_routing_replay  # noqa: E402
-from slime.utils.types import Sample  # noqa: E402
+
+rollouts, actors = sides.part("ray.rollout"), sides.part("backends.megatron_utils.actor")
+models, sglang_rollout = sides.part("backends.megatron_utils.model"), sides.part("rollout.sglang_rollout")
+Sample = sides.part("utils.types").Sample
 
 
-def rollout(args: Any, moved: int = 0) -> list[Sample]:
-    """Samples as slime's generate leaves them; one has a tool's answer within. moved: rows are late by so many."""
+def rollout(args: Any, moved: int = 0) -> list[Any]:
+    """Samples as its generate leaves them; one has a tool's answer within. moved: rows are late by so many."""
 
     async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
-        engine = types.SimpleNamespace(asked=[], answered=[], version=1)
+        engine = types.SimpleNamespace(asked=[], answered=[], version=1, silent=())
         answer = sides.Engine.generate(engine, payload)
         if moved and "routed_experts" in answer["meta_info"]:
             tokens = [*payload["input_ids"], *(item[1] for item in answer["meta_info"]["output_token_logprobs"])]
             answer["meta_info"]["routed_experts"] = sides.packed(sides.routes(tokens, 1), moved)
         return answer
 
-    async def generated() -> list[Sample]:
+    async def generated() -> list[Any]:
         samples = []
         for index in range(6):
             prompt = [2 + index, *range(10, 13 + index)]
-            sample = Sample(index=index, rollout_id=index, prompt="p", tokens=prompt, reward=float(index % 2))
+            sample = Sample(index=index, prompt=" ".join(map(str, prompt)), tokens=prompt, reward=float(index % 2))
+            sample.rollout_id = index
             turns = 2 if index == 1 else 1
             for turn in range(turns):
                 sample.status = Sample.Status.PENDING
@@ -54,15 +53,18 @@ def rollout(args: Any, moved: int = 0) -> list[Sample]:
                 else:
                     sample = await sglang_rollout.generate(args, sample, params)
                 if turn + 1 < turns:
-                    sample.append_response_tokens(args, tokens=[7, 8], trainable=False)
+                    sides.own.add_of_tool(args, sample, [7, 8])
             samples.append(sample)
         if args.custom_generate_function_path:
-            judged = Sample(index=0, prompt="p", tokens=[2, 3, 4])  # Evaluation counts from 0, and asks for no routes.
+            judged = Sample(
+                index=0, prompt="2 3 4", tokens=[2, 3, 4]
+            )  # Evaluation counts from 0, and asks for no routes.
             await sys.modules["replay_rollout"].generate(args, judged, {"max_new_tokens": 32}, evaluation=True)
             assert judged.rollout_routed_experts is None and not judged.metadata
         return samples
 
-    state = types.SimpleNamespace(tokenizer=None, processor=None)
+    tokenizer = types.SimpleNamespace(encode=lambda text, **_: [int(word) for word in text.split()])
+    state = types.SimpleNamespace(tokenizer=tokenizer, processor=None)
     with (
         mock.patch.object(sglang_rollout, "post", post),
         mock.patch.object(sglang_rollout, "GenerateState", lambda _: state),
@@ -70,21 +72,21 @@ def rollout(args: Any, moved: int = 0) -> list[Sample]:
         return asyncio.run(generated())
 
 
-def train_data(args: Any, samples: list[Sample], layout: Layout) -> list[Any]:
-    manager = object.__new__(slime_rollout.RolloutManager.__ray_metadata__.modified_class)
+def train_data(args: Any, samples: list[Any], layout: Layout) -> list[Any]:
+    manager = object.__new__(rollouts.RolloutManager.__ray_metadata__.modified_class)
     manager.args = args
     manager.custom_convert_samples_to_train_data_func = manager.custom_reward_post_process_func = None
     parallel = {"dp_size": 1, "cp_size": layout.cp, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
     manager.set_train_parallel_config(parallel)
     with mock.patch.object(ray, "put", lambda value: value):
-        return manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
+        return sides.own.split(manager, manager._convert_samples_to_train_data(samples))
 
 
 def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: Any = None) -> tuple[Any, list[Any]]:
     """Training on one rollout: what the actor has seen, and the samples."""
     flags = {} if service else {"use_rollout_routing_replay": True, "use_routing_replay": True}
     args = sides.args_of(context_parallel_size=layout.cp, sequence_parallel=layout.tp > 1, **flags)
-    os.environ["ENABLE_ROUTING_REPLAY"] = "0" if service else "1"
+    sides.own.replays(not service)
     layout.start()
     if service:
         sides.with_recipe(args)
@@ -99,15 +101,13 @@ def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: 
     torch.distributed.broadcast_object_list(made)
     data, tokens = made[0]
     with mock.patch.object(ray, "get", lambda value: value):
-        actor = object.__new__(slime_actor.MegatronTrainRayActor)
+        actor = object.__new__(actors.MegatronTrainRayActor)
         sides.prepare(actor, args, layout, recompute, filler)
         actor.train(0, data)
     if service:
         hooks = sys.modules["replay_hooks"]
         hooks.replay.detach()
-        hooks.replay, slime_model.get_forward_backward_func = None, hooks.original
-    else:
-        slime_routing_replay.RoutingReplay.all_routing_replays.clear()
+        hooks.replay, models.get_forward_backward_func = None, hooks.original
     return actor.seen, tokens
 
 
@@ -119,8 +119,8 @@ def largest(ours: Any, theirs: Any) -> float:
 
 
 def body(layout: Layout, recompute: str) -> Any:
-    """Of all ranks together: rows that the record has; those of them that ours and slime's lack; rows that differ
-    between both, and between slime's and ours with moved rows; rows without a route. And how far gradients are apart,
+    """Of all ranks together: rows that the record has; those of them that ours and theirs lack; rows that differ
+    between both, and between theirs and ours with moved rows; rows without a route. And how far gradients are apart,
     as they are and with the same filler."""
     sys.path.insert(0, os.environ["RECIPE"])
     import replay_hooks  # noqa: F401
@@ -152,7 +152,7 @@ def body(layout: Layout, recompute: str) -> Any:
 
 
 class DifferentialTest(unittest.TestCase):
-    def test_beside_slimes_own(self) -> None:
+    def test_beside_its_own(self) -> None:
         with tempfile.TemporaryDirectory() as folder, rr.local_server():
             sides.recipe(Path(folder))
             os.environ["RECIPE"] = folder

@@ -1,12 +1,14 @@
-"""slime's own rollout and trainer on the CPU: its arguments, an engine that answers as SGLang does, its actor around a
-GPTModel."""
+"""slime's own rollout and trainer on the CPU, or those of miles: its arguments, an engine that answers as SGLang does,
+its actor around a GPTModel."""
 
 from __future__ import annotations
 
 import base64
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import sys
 import threading
 import types
@@ -19,10 +21,9 @@ from unittest import mock
 
 import numpy as np
 
+own = importlib.import_module(f"{os.environ['PEER_FRAMEWORK']}_own")
+
 LAYERS, EXPERTS, TOP_K, VOCABULARY, PROMPT = 4, 8, 2, 640, 3
-
-
-STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb")
 
 
 class Anything(types.ModuleType):
@@ -38,7 +39,7 @@ class Anything(types.ModuleType):
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] in STAND_INS or name == "slime.backends.sglang_utils.sglang_engine":
+        if name.split(".")[0] in own.STAND_INS or name in own.STAND_INS:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -49,23 +50,14 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def setup() -> None:
-    """In each process, before slime is imported: what it imports and does not use here."""
+    """In each process, before the framework is imported: what it imports and does not use here."""
     sys.meta_path.insert(0, StandIns())
-    import torch
-    from slime.utils import accelerator
-    from slime.utils.accelerator.cuda import CUDAAccelerator
+    own.setup()
 
-    class Cpu(CUDAAccelerator):
-        def is_available(self) -> bool:
-            return True
 
-        def current_device(self) -> Any:
-            return torch.device("cpu")
-
-        def device(self, index: int | None = None) -> Any:
-            return torch.device("cpu")
-
-    accelerator.register_accelerator("cpu", Cpu, priority=100)
+def part(name: str) -> Any:
+    """A module of the framework."""
+    return importlib.import_module(f"{own.NAME}.{name}")
 
 
 def recipe(folder: Path) -> None:
@@ -75,11 +67,11 @@ def recipe(folder: Path) -> None:
     printed = recipes.files()
     for name in ("replay_rollout.py", "replay_hooks.py"):
         before = recipes.blocks()["Megatron-LM"] if name == "replay_hooks.py" else ""
-        (folder / name).write_text(before + printed[name])
+        (folder / name).write_text((before + printed[name]).replace("slime", own.NAME))
 
 
 class Args(Namespace):
-    """slime's arguments: what is not said is None."""
+    """The framework's arguments: what is not said is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -134,7 +126,7 @@ def args_of(**others: Any) -> Args:
         "overlap_grad_reduce": False,
         "overlap_param_gather": False,
     }
-    return Args(**(said | others))
+    return Args(**(said | own.ARGS | others))
 
 
 def with_recipe(args: Args) -> Args:
@@ -161,6 +153,7 @@ class Engine:
     """SGLang's HTTP answers. A prompt that begins with token 1 waits for the next abort, and has half of its answer.
 
     answered: (tokens, version of the weights) of all answers
+    silent: with which token prompts begin whose routes it does not report
     """
 
     def __init__(self) -> None:
@@ -168,6 +161,7 @@ class Engine:
         self.aborted = threading.Event()
         self.asked: list[dict[str, Any]] = []
         self.answered: list[tuple[list[int], int]] = []
+        self.silent: set[int] = set()
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -212,6 +206,7 @@ class Engine:
             self.aborted.wait(60)
             finish = "abort"
         self.answered.append((prompt + new, self.version))
+        said = said | {"return_routed_experts": said.get("return_routed_experts") and prompt[0] not in self.silent}
         return {"text": "x" * len(new), "meta_info": meta(prompt + new, len(new), self.version, finish, said)}
 
 
@@ -234,22 +229,19 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
 
 
 def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None) -> None:
-    """For slime's MegatronTrainRayActor, as its `init` wants a checkpoint: its model is a GPTModel under Megatron's own
-    DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
+    """For its MegatronTrainRayActor, as the actor's `init` wants a checkpoint: the model is a GPTModel under Megatron's
+    own DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
 
-    filler: calls of routers of another run; where slime's choice is another one, slime's own R3 takes that
+    filler: calls of routers of another run; where its choice is another one, its own R3 takes that
     """
     import gpt
     import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from slime.backends.megatron_utils import model as slime_model
-    from slime.observability.timer import Timer
-    from slime.utils.misc import load_function
-    from slime.utils.routing_replay import get_routing_replay_compute_topk, register_routing_replay
-    from slime.utils.tensor_backper import TensorBackuper
 
-    slime_model.get_args = lambda: args
+    part("backends.megatron_utils.model").get_args = lambda: args
+    timer = importlib.import_module(own.TIMER).Timer()
+    own.start(args)
     config = layout.config(
         num_layers=args.num_layers,
         moe_layer_freq=args.moe_layer_freq,
@@ -258,16 +250,16 @@ def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler
     )
     (module,) = layout.model(config, packed=True, position_embedding_type="none")
     calls = gpt.Calls([module])
-    if args.use_routing_replay:  # Where slime's patch of Megatron puts the same two functions of slime.
+    if args.use_routing_replay:  # Where its patch of Megatron puts the same two functions of its.
         for router in gpt.routers([module]):
-            register_routing_replay(router)
+            own.register(router)
             maps = None if filler is None else filler.maps[router.layer_number - 1]
             other = iter(maps or [])
 
             def get_replay_topk(
                 scores: Any, topk: int, groups: Any, group_topk: Any, default: Any, other: Any = other
             ) -> Any:
-                probs, ids = get_routing_replay_compute_topk(default)(scores, topk, groups, group_topk)
+                probs, ids = own.replaying(default)(scores, topk, groups, group_topk)
                 if filler is None:
                     return probs, ids
                 chosen = next(other).nonzero()[:, 1].view(len(ids), -1)
@@ -286,17 +278,19 @@ def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler
         return step()
 
     optimizer.step = stepped
-    if "train_wait" not in Timer().start_time:
-        Timer().start("train_wait")
+    if "train_wait" not in timer.start_time:
+        timer.start("train_wait")
     actor.args, actor.role, actor.model, actor.optimizer, actor.seen = args, "actor", model, optimizer, seen
     actor.opt_param_scheduler = types.SimpleNamespace(step=lambda increment: None, get_lr=lambda group: 0.0)
-    actor.weights_backuper = TensorBackuper.create(lambda: module.named_parameters(), single_tag=None)
+    actor.weights_backuper = part("utils.tensor_backper").TensorBackuper.create(
+        lambda: module.named_parameters(), single_tag=None
+    )
     actor.weights_backuper.backup("actor")
     actor._active_model_tag = "actor"
     actor.prof = types.SimpleNamespace(step=lambda rollout_id: None)
     actor.weight_updater = types.SimpleNamespace(pop_metrics=dict)
     path = args.rollout_data_postprocess_path
-    actor.rollout_data_postprocess = load_function(path) if path else None
+    actor.rollout_data_postprocess = part("utils.misc").load_function(path) if path else None
 
 
 def recorded(tokens: list[list[int]], times: int) -> Counter[tuple[int, tuple[int, ...]]]:

@@ -1,4 +1,4 @@
-"""slime's rollout manager and its Megatron actor as Ray runs them here."""
+"""The framework's rollout manager and its Megatron actor as Ray runs them here."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import sides
 
 sides.setup()
 import gpt  # noqa: E402
-import slime.ray.rollout as slime_rollout  # noqa: E402
-from slime.backends.megatron_utils import actor as slime_actor  # noqa: E402
-from slime.ray.train_actor import TrainRayActor  # noqa: E402
+
+rollouts, actors = sides.part("ray.rollout"), sides.part("backends.megatron_utils.actor")
 
 
-class Manager(slime_rollout.RolloutManager.__ray_metadata__.modified_class):
+class Manager(rollouts.RolloutManager.__ray_metadata__.modified_class):
     """It starts no engines: args say where one is."""
 
     def __init__(self, args: sides.Args) -> None:
-        slime_rollout.start_rollout_servers = lambda *_: ({}, [])
+        rollouts.start_rollout_servers = lambda *_: ({}, [])
         super().__init__(args, None)
 
 
-class Trainer(slime_actor.MegatronTrainRayActor):
+class Trainer(actors.MegatronTrainRayActor):
     def init(self, args: sides.Args) -> None:
-        TrainRayActor.init(self, args, "actor")
+        actors.TrainRayActor.init(self, args, "actor")
         layout = gpt.Layout(cp=self._world_size)
         layout.start()
         sides.prepare(self, args, layout, "full")
