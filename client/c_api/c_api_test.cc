@@ -3,8 +3,8 @@
 
 #include <poll.h>
 
-#include <atomic>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -314,6 +314,70 @@ TEST_F(CApiTest, ATimeoutIsOfTheWholeCall) {
   EXPECT_EQ(Failure(rr_client_server_info(c_client_, &brief, &info)).code, absl::StatusCode::kUnavailable);
   const rr_call none{.timeout_ms = 0};
   EXPECT_EQ(Failure(rr_client_server_info(c_client_, &none, &info)).code, absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CApiTest, ClientsOfOneEndpointShareATransport) {
+  const size_t before = service_.Connections();
+  rr_client_options options{.endpoint = Text(service_.endpoint()), .tls = -1, .call_timeout_ms = -1};
+  for (const int64_t timeout_ms : {-1, 50'000}) {
+    options.call_timeout_ms = timeout_ms;
+    rr_client* client = nullptr;
+    rr_run* run = nullptr;
+    ASSERT_DONE(rr_client_new(&options, &client));
+    ASSERT_DONE(rr_client_open_run(client, Text("run"), nullptr, nullptr, {}, 0, &kBlocking, &run));
+    rr_run_free(run);
+    rr_client_free(client);
+    // One with other settings has its own.
+    EXPECT_EQ(service_.Connections(), before + (timeout_ms < 0 ? 0 : 1));
+  }
+}
+
+TEST_F(CApiTest, ACallThatNeedsTheFileOfItsEndpointWaitsForIt) {
+  const testing::ScratchDirectory scratch;
+  const std::string file = scratch.path() + "/endpoint", endpoint = "file:" + file;
+  const rr_client_options options{.endpoint = Text(endpoint), .tls = -1, .call_timeout_ms = -1};
+  rr_client* client = nullptr;
+  ASSERT_DONE(rr_client_new(&options, &client));
+  const rr_server_info* info = nullptr;
+  TestQueue queue;
+  const rr_call cancelled = queue.Call(1), waiting = queue.Call(2);
+  ASSERT_DONE(rr_client_server_info(client, &cancelled, &info));
+  rr_queue_cancel(queue.get(), 1);
+  EXPECT_EQ(queue.Wait(1).at(1).code, absl::StatusCode::kCancelled);
+  ASSERT_DONE(rr_client_server_info(client, &waiting, &info));
+  std::ofstream(file) << service_.endpoint() << "\n";
+  EXPECT_EQ(queue.Wait(1).at(2).message, "");
+  rr_free(info);
+  rr_client_free(client);
+}
+
+TEST_F(CApiTest, CallsAreCancelledAtAnyMoment) {
+  const std::vector<uint8_t> ids = testing::ModelIds(random_, 1000);
+  PutRows("a", ids);
+  const std::vector<rr_sample_read> samples(50, {.sample = Text("a")});
+  const rr_read read{.samples = samples.data(), .count = samples.size()};
+  for (int round = 0; round < 20; ++round) {
+    constexpr size_t kCalls = 16;
+    const rr_rows* rows[kCalls] = {};
+    TestQueue queue;
+    for (size_t tag = 0; tag < kCalls; ++tag) {
+      const rr_call call = queue.Call(tag);
+      ASSERT_DONE(rr_run_read(c_run_, &read, &call, &rows[tag]));
+    }
+    for (size_t i = 0; i < kCalls; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random_() % 500));
+      rr_queue_cancel(queue.get(), random_() % kCalls);
+    }
+    for (const auto& [tag, end] : queue.Wait(kCalls)) {
+      const bool done = end.code == absl::StatusCode::kOk;
+      EXPECT_TRUE(done || end.code == absl::StatusCode::kCancelled) << end.message;
+      EXPECT_EQ(rows[tag] != nullptr, done);
+      if (done) {
+        EXPECT_EQ(std::memcmp(rows[tag]->samples[49].ids, ids.data(), ids.size()), 0);
+      }
+      rr_free(rows[tag]);
+    }
+  }
 }
 
 struct Progress {

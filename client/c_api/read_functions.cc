@@ -78,7 +78,7 @@ rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> o
     sample.rows = rows.Ranges(from.rows);
     sample.ids = out.empty() ? from.ids.data() : out[i].data();
     sample.ids_size = static_cast<size_t>(planes.BytesOf(TotalRows(from.rows)));
-    rows.Keep(std::move(from.ids));
+    if (!from.ids.empty()) rows.Keep(std::move(from.ids));
   }
   *rows = {.layers = rows.Copy(absl::MakeConstSpan(layers)),
            .layer_count = layers.size(),

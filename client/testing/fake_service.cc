@@ -91,6 +91,11 @@ int FakeService::Calls(const std::string& method) {
   return calls_[method];
 }
 
+size_t FakeService::Connections() {
+  MutexLock lock(mutex_);
+  return peers_.size();
+}
+
 grpc::Status FakeService::Begin(const std::string& method) {
   MutexLock lock(mutex_);
   ++calls_[method];
@@ -112,10 +117,11 @@ AppendAck FakeService::Apply(const AppendRequest& request, Do action) {
   return store_->model.Apply(request);
 }
 
-grpc::Status FakeService::OpenRun(grpc::ServerContext*, const v1::OpenRunRequest* request,
+grpc::Status FakeService::OpenRun(grpc::ServerContext* context, const v1::OpenRunRequest* request,
                                   v1::OpenRunResponse* response) {
   if (grpc::Status status = Begin("OpenRun"); !status.ok()) return status;
   MutexLock lock(mutex_);
+  peers_.insert(context->peer());
   response->set_server_version(version_);
   *response->mutable_geometry() = request->has_geometry() ? request->geometry() : ToProto(ModelGeometry());
   *response->mutable_options() = request->options();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "client/testing/model_server.h"
@@ -52,6 +53,8 @@ class FakeService final : public v1::RoutingReplay::Service {
 
   ModelSample Sample(const std::string& name);
   int Calls(const std::string& method);
+  // From how many connections OpenRun was called.
+  size_t Connections();
 
   grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*, v1::OpenRunResponse*) override;
   grpc::Status Append(grpc::ServerContext*, grpc::ServerReaderWriter<v1::AppendResponse, v1::AppendRequest>*) override;
@@ -75,6 +78,7 @@ class FakeService final : public v1::RoutingReplay::Service {
   std::function<Do(const AppendRequest&)> decide_ ABSL_GUARDED_BY(mutex_);
   std::function<bool(v1::ReadResponse&)> change_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> peers_ ABSL_GUARDED_BY(mutex_);
   std::string version_ ABSL_GUARDED_BY(mutex_) = ROUTING_REPLAY_VERSION;
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
   int broken_reads_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -150,13 +150,12 @@ RR_API rr_error* rr_geometry_from_config(rr_text json, rr_text source, const rr_
 
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
-/* As ClientOptions and SecuritySettings of client.h and security.h; absent texts and tls < 0: as the environment says.
- */
+/* As ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls 0: as the environment says. */
 typedef struct rr_client_options {
   rr_text endpoint;
   int32_t use_http_proxy;
   int32_t tls;
-  int64_t call_timeout_ms;
+  int64_t call_timeout_ms; /* Below 0: the default. */
   rr_text cacert, cert, key, server_name, token_file;
 } rr_client_options;
 
