@@ -82,8 +82,8 @@ def work(layout: Layout, packed: bool, recompute: str) -> int:
             for sample, tokens in rollout.samples.items():
                 rows = rollout.routes[tokens[:-1]].astype("int32")
                 run.put(sample, rows, tokens=tokens[:-1], num_tokens=len(tokens), weight_version=2)
+    replay = recipe["attach"](step.chunks)  # Other ranks wait for the run there.
     torch.distributed.barrier()
-    replay = recipe["attach"](step.chunks)
     if layout.pp == 1:  # Else some ranks would wait for those that have failed.
         with steps.CHECK.assertRaisesRegex(RuntimeError, "no memory"):
             train(step, step.chunks[0], replay, recipe, fails=True)

@@ -207,7 +207,7 @@ class RecipesTest(unittest.TestCase):
         core["megatron.core.pipeline_parallel"].get_forward_backward_func = lambda: schedule
         self.patch_modules(core | module("torch", tensor=tensor))
         for where, name, value in (
-            (routing_replay, "Client", lambda: types.SimpleNamespace(run=str)),
+            (routing_replay, "Client", lambda: types.SimpleNamespace(run=lambda run, wait: run)),
             (trainer, "ServiceSource", lambda run: self.rows),
             (collective, "TorchCollective", list),
             (megatron, "attach", lambda model, **options: self.attach("megatron", model, options)),
