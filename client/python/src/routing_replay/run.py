@@ -145,6 +145,7 @@ class Run:
             the sample sealed, so that no trainer waits for it. If absent, nothing is marked that was not before
         tokens: token ids from position 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens
         attempt: of the appends, see AppendOptions
+        timeout: seconds to wait for the appends; what the server is asked then takes at most call_timeout for each call
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
         sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
