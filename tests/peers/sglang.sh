@@ -50,5 +50,5 @@ echo "== beside transformers"
 "$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
 [ $status -ne 0 ] || "$python" -m common.support SGLang $version \
   'Engine and its server on the CPU, models of five families' \
-  'one line about pinned memory; of n-gram guesses and HiCache the kernels'
+  'one line about pinned memory; torch 2.13 for 2.14; of n-gram guesses and HiCache the kernels'
 exit $status
