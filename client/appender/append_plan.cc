@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -86,14 +87,27 @@ absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader hea
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> RestartNonce(const AppendOptions& options) {
+  if (!options.attempt) return options.restart_nonce;
+  if (options.restart_nonce != 0) {
+    return Invalid("append.attempt", "together with restart: an attempt begins anew by itself");
+  }
+  if (*options.attempt < 0 || *options.attempt > std::numeric_limits<uint32_t>::max()) {
+    return Invalid("append.attempt", absl::StrCat(*options.attempt, " is not in [0, 2^32 - 1]"));
+  }
+  return kAttemptNonce | static_cast<uint64_t>(*options.attempt);
+}
+
 absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t rows, std::vector<RowRange> unrecorded) {
   if (absl::Status status = CheckRows(options.row_start, rows); !status.ok()) return status;
+  const absl::StatusOr<uint64_t> nonce = RestartNonce(options);
+  if (!nonce.ok()) return nonce.status();
   AppendHeader header{.sample = options.sample,
                       .producer = options.producer,
                       .rows = RowRange::OfSize(options.row_start, rows),
                       .unrecorded = std::move(unrecorded),
                       .revision = options.revision,
-                      .restart_nonce = options.restart_nonce,
+                      .restart_nonce = *nonce,
                       .group = options.group,
                       .weight_version = options.weight_version,
                       .weight_label = options.weight_label,

@@ -38,6 +38,13 @@ struct AppendPlan {
   int64_t surplus_rows = 0;
 };
 
+// By a nonce with this upper half the server knows an attempt, whose number is the lower half (append.proto).
+inline constexpr uint64_t kAttemptNonce = uint64_t{0x41545054} << 32;
+constexpr std::optional<int64_t> AttemptOf(uint64_t restart_nonce) {
+  if (restart_nonce >> 32 != kAttemptNonce >> 32) return std::nullopt;
+  return static_cast<uint32_t>(restart_nonce);
+}
+
 // Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.
 inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 

@@ -178,8 +178,20 @@ TEST(AppendPlanTest, BadOptionsAreRefusedByName) {
   refuse({.sample = "s", .prefix_sample = "a b"}, 1, "append.prefix.sample");
   refuse({.sample = "s", .prefix_sample = "p", .prefix_rows = -1}, 1, "append.prefix.rows");
   refuse({.sample = "s", .unrecorded = {{0, 1}}}, 2, "append.unrecorded");
+  refuse({.sample = "s", .attempt = -1}, 1, "append.attempt");
+  refuse({.sample = "s", .attempt = int64_t{1} << 32}, 1, "append.attempt");
+  refuse({.sample = "s", .restart_nonce = 1, .attempt = 1}, 1, "append.attempt");
   EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 2));
   EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 0));
+}
+
+TEST(AppendPlanTest, AnAttemptIsARestartThatTheServerCanCompare) {
+  for (const int64_t attempt : {int64_t{0}, (int64_t{1} << 32) - 1}) {
+    ASSERT_OK_AND_ASSIGN(const AppendPlan plan, PlanUnrecorded({.sample = "s", .attempt = attempt}, 1));
+    EXPECT_EQ(AttemptOf(plan.pieces[0].header.restart_nonce), attempt);
+  }
+  EXPECT_EQ(AttemptOf(0), std::nullopt);
+  EXPECT_EQ(AttemptOf(7), std::nullopt);
 }
 
 TEST(AppendPlanTest, TensorsGoAsTheyAre) {

@@ -213,6 +213,7 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   metrics_.trimmed_rows += outcome.trimmed_rows;
   metrics_.conflicting_rows += outcome.conflicting_rows;
   metrics_.unrecorded_rows += outcome.unrecorded_rows;
+  outcome.sequence = sequence;
   finished_.push_back({sequence, std::move(outcome)});
   pending_.erase(found);
 }

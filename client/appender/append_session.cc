@@ -58,9 +58,12 @@ absl::Status AppendSession::NoRoom(absl::string_view sample) const {
                    {.reason = Reason::kOverBudget, .sample = std::string(sample)});
 }
 
-uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) {
+uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) { return AddOpen(std::move(plan), now, false); }
+
+uint64_t AppendSession::AddOpen(AppendPlan plan, Clock::Time now, bool dropped) {
+  SampleAttempt key = KeyOf(plan);
   const uint64_t sequence = queue_.Add(std::move(plan), DeadlineAfter(now, options_.append_timeout));
-  open_.insert(sequence);
+  open_.Add(sequence, std::move(key), dropped);
   return sequence;
 }
 
@@ -68,7 +71,7 @@ uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
   AppendPlan mark = DropPayload(plan);
   ++dropped_appends_;
   for (const AppendPiece& piece : mark.pieces) dropped_rows_ += piece.header.rows.size();
-  return Add(std::move(mark), now);
+  return AddOpen(std::move(mark), now, true);
 }
 
 uint64_t AppendSession::AddFailed(AppendPlan plan, const absl::Status& why, Clock::Time now) {
@@ -144,9 +147,10 @@ void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
 
 void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finished) {
   for (const AppendQueue::Finished& one : finished) {
-    open_.erase(one.sequence);
     const AppendOutcome& outcome = one.outcome;
-    if (outcome.status.ok()) continue;
+    const bool stale = open_.Finish(one.sequence, outcome);
+    stale_appends_ += stale ? 1 : 0;
+    if (outcome.status.ok() || stale) continue;
     ++failures_.appends;
     if (failures_.failures.size() < kMaxFailures) failures_.failures.push_back(outcome);
     if (failures_.failed_samples.size() < kMaxFailedSamples) failures_.failed_samples.insert(outcome.sample);
@@ -168,6 +172,9 @@ AppenderMetrics AppendSession::metrics() const {
   AppenderMetrics metrics = queue_.metrics();
   metrics.dropped_appends = dropped_appends_;
   metrics.dropped_rows = dropped_rows_;
+  metrics.stale_appends = stale_appends_;
+  metrics.queued_bytes = queued_bytes();
+  metrics.open_appends = static_cast<int64_t>(open_count());
   return metrics;
 }
 

@@ -5,13 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/appender/append_queue.h"
+#include "client/appender/open_appends.h"
 #include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/byte_chain.h"
@@ -71,13 +71,17 @@ class AppendSession {
   bool HasFinished() const { return queue_.HasFinished(); }
   void OnDelivered(const std::vector<AppendQueue::Finished>& finished);
   // The sequence number of the newest open append; 0 if none is open.
-  uint64_t newest_open() const { return open_.empty() ? 0 : *open_.rbegin(); }
+  uint64_t newest_open() const { return open_.newest(); }
   size_t open_count() const { return open_.size(); }
   // Whether no append up to `sequence` is open.
-  bool Settled(uint64_t sequence) const { return open_.empty() || *open_.begin() > sequence; }
+  bool Settled(uint64_t sequence) const { return !open_.HasUpTo(sequence); }
+  // Whether no append of the sample is open; and what went wrong with it.
+  bool Settled(const SampleAttempt& key) const { return !open_.Has(key); }
+  std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key) { return open_.TellTrouble(key); }
   // DEADLINE_EXCEEDED: what to say when waiting for outcomes took too long.
   absl::Status NotFlushed() const;
-  // As Appender::Flush tells what was delivered since the last call.
+  // As Appender::Flush tells what was delivered since the last call. Appends of attempts that a later one has replaced
+  // are only counted.
   absl::Status TakeError(AppendFailures* failures = nullptr);
 
   int64_t queued_bytes() const { return queue_.queued_bytes(); }
@@ -86,6 +90,7 @@ class AppendSession {
  private:
   enum class State { kIdle, kAsking, kStreaming, kEnding };
 
+  uint64_t AddOpen(AppendPlan plan, Clock::Time now, bool dropped);
   // Nothing if the next connection has to wait.
   std::optional<Action> ConnectOrAsk(Clock::Time now);
 
@@ -99,8 +104,9 @@ class AppendSession {
   bool connected_before_ = false;
   bool stuck_ = false;       // The stream is ended because the server does not answer.
   bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.
-  std::set<uint64_t> open_;
+  OpenAppends open_;
   AppendFailures failures_;
+  int64_t stale_appends_ = 0;
   int64_t dropped_appends_ = 0;
   int64_t dropped_rows_ = 0;
 };

@@ -183,6 +183,30 @@ TEST_F(AppendSessionTest, AnAppendThatCannotBeSentHasItsOutcome) {
   EXPECT_EQ(session_.metrics().failed, 1);
 }
 
+TEST_F(AppendSessionTest, WhatALaterAttemptHasReplacedIsNoFailure) {
+  const std::vector<uint8_t> ids(8, 1);
+  const absl::Status old = MakeError(absl::StatusCode::kFailedPrecondition, "old",
+                                     {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
+  const auto add = [&](std::optional<int64_t> attempt) {
+    auto plan = PlanBlocks({.sample = "a", .attempt = attempt}, ModelRows(ids, {0, 8}, {}, kBlockRows), kBlockRows);
+    ASSERT_OK(plan);
+    session_.AddFailed(*std::move(plan), old, clock_.Now());
+  };
+  add(3);
+  EXPECT_FALSE(session_.Settled(SampleAttempt{"a", 3}));
+  EXPECT_TRUE(session_.Settled(SampleAttempt{"a", {}}));
+  Deliver();
+  EXPECT_TRUE(session_.Settled(SampleAttempt{"a", 3}));
+  EXPECT_OK(session_.TakeError());
+  EXPECT_EQ(session_.metrics().stale_appends, 1);
+  EXPECT_EQ(session_.metrics().failed, 1);
+  EXPECT_TRUE(session_.TellTrouble({"a", 3}));
+  add({});
+  Deliver();
+  EXPECT_THAT(session_.TakeError(), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(session_.metrics().stale_appends, 1);
+}
+
 class ImpatientSessionTest : public AppendSessionTest {
  protected:
   ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}

@@ -3,6 +3,8 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
+#include <functional>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -10,6 +12,8 @@
 #include "client/appender/append_plan.h"
 #include "client/appender/append_session.h"
 #include "client/appender/append_stream.h"
+#include "client/appender/plan_appender.h"
+#include "client/cancellation.h"
 #include "client/channel/channel.h"
 #include "client/server_limits.h"
 #include "proto/transport/byte_buffer.h"
@@ -21,32 +25,51 @@ namespace routing_replay::client {
 namespace {
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports.
-class AppenderImpl final : public Appender {
+class AppenderImpl final : public PlanAppender {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
-      : run_(std::move(run)),
+      : PlanAppender(options),
+        run_(std::move(run)),
         options_(std::move(options)),
         session_({.run = run_.name,
                   .max_queued_bytes = options_.max_queued_bytes,
                   .append_timeout = options_.append_timeout}) {
     thread_ = std::thread([this] { Loop(); });
   }
-  ~AppenderImpl() override;
+  ~AppenderImpl() override { Abandon(); }
 
-  absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
-                      absl::Span<const uint8_t> payload) override;
-  absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) override;
+  const Geometry& geometry() const override { return *run_.geometry; }
+  BlockOptions blocks() const override {
+    return {run_.block_rows, run_.codec, run_.max_message_bytes, run_.max_payload_bytes};
+  }
+  absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, Note note, bool may_wait) override;
+  absl::StatusOr<uint64_t> EnqueueFailed(AppendPlan plan, const absl::Status& why, Note note) override;
+  absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override;
   absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override;
+  absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
+                                                      std::chrono::milliseconds timeout) override;
+  absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures) override;
   AppenderMetrics metrics() const override;
+  void CountRefusal(Reason reason) override;
 
  private:
   // An event on events_ that is not the stream's.
   static constexpr intptr_t kWake = 100;
 
-  absl::StatusOr<AppendPlan> Plan(const AppendOptions& options, const TensorDescription& tensor,
-                                  absl::Span<const uint8_t> payload) const;
-  absl::Status Enqueue(absl::StatusOr<AppendPlan> plan, const std::string& sample);
+  // Wakes who waits on a condition, when the call that waits is cancelled.
+  std::function<void()> WakeWaiting(CondVar& condition) {
+    return [this, &condition] {
+      MutexLock lock(mutex_);
+      condition.NotifyAll();
+    };
+  }
+  // Waits until `done`. DEADLINE_EXCEEDED; CANCELLED by the call of this thread, or since the appender is closed.
+  template <typename Done>
+  absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the thread; what has no outcome gets none.
+  void Abandon();
 
   // Everything below is for the thread.
   void Loop();
@@ -59,6 +82,8 @@ class AppenderImpl final : public Appender {
   void OnMessage(grpc::ByteBuffer message);
   void OnStreamEnd(absl::Status why);
   void Deliver();
+  // From whichever thread looked at the outcomes.
+  void OnSeen(const std::vector<AppendQueue::Finished>& finished);
   void ShutDown();
 
   const AppenderRun run_;
@@ -72,22 +97,39 @@ class AppenderImpl final : public Appender {
   grpc::Alarm wake_ ABSL_GUARDED_BY(mutex_);
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, Note> notes_ ABSL_GUARDED_BY(mutex_);               // By sequence number.
   grpc::ClientContext* stat_context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call in progress.
 
   ServerConnection connection_;  // Of the stream.
   std::unique_ptr<AppendStream> stream_;
-  std::thread thread_;
+  Mutex joining_;
+  std::thread thread_ ABSL_GUARDED_BY(joining_);
 };
 
-AppenderImpl::~AppenderImpl() {
+void AppenderImpl::Abandon() {
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
-    if (stat_context_ != nullptr) stat_context_->TryCancel();
-    room_.NotifyAll();
-    Wake();
+    if (!std::exchange(stopping_, true)) {
+      if (stat_context_ != nullptr) stat_context_->TryCancel();
+      room_.NotifyAll();
+      delivered_.NotifyAll();
+      Wake();
+    }
   }
-  thread_.join();
+  MutexLock lock(joining_);
+  if (thread_.joinable()) thread_.join();
+}
+
+template <typename Done>
+absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, const Done& done) {
+  deadline = NoLaterThanCall(deadline);
+  while (!done()) {
+    if (stopping_) return absl::CancelledError("the appender was closed");
+    if (absl::Status status = CheckCall(); absl::IsCancelled(status)) return status;
+    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("not in time");
+    condition.WaitUntil(mutex_, deadline);
+  }
+  return absl::OkStatus();
 }
 
 void AppenderImpl::Wake() {
@@ -95,56 +137,92 @@ void AppenderImpl::Wake() {
   wake_.Set(&events_, gpr_time_0(GPR_CLOCK_MONOTONIC), QueueTag(kWake));  // Now would be rounded up to a millisecond.
 }
 
-absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, const TensorDescription& tensor,
-                                              absl::Span<const uint8_t> payload) const {
-  if (!options_.encode_blocks)
-    return PlanTensor(options, tensor, payload, {run_.max_message_bytes, run_.max_payload_bytes});
-  return PlanRows(options, tensor, payload, *run_.geometry,
-                  {run_.block_rows, run_.codec, run_.max_message_bytes, run_.max_payload_bytes});
-}
-
-absl::Status AppenderImpl::Append(const AppendOptions& options, const TensorDescription& tensor,
-                                  absl::Span<const uint8_t> payload) {
-  return Enqueue(Plan(options, tensor, payload), options.sample);
-}
-
-absl::Status AppenderImpl::AppendUnrecorded(const AppendOptions& options, int64_t rows) {
-  return Enqueue(PlanUnrecorded(options, rows), options.sample);
-}
-
-absl::Status AppenderImpl::Enqueue(absl::StatusOr<AppendPlan> plan, const std::string& sample) {
-  if (!plan.ok()) {
-    MutexLock lock(mutex_);
-    session_.CountRefusal(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
-    return WithSample(plan.status(), sample);
-  }
+absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(AppendPlan& plan, Note note, bool may_wait) {
+  const OnCancel wake(WakeWaiting(room_));
   const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
   MutexLock lock(mutex_);
-  while (!session_.HasRoom(plan->bytes) && !stopping_) {
-    const bool in_time = room_.WaitUntil(mutex_, give_up) || Clock::Real().Now() < give_up;
-    if (!in_time && !session_.HasRoom(plan->bytes)) return session_.NoRoom(sample);
+  if (stopping_) return absl::CancelledError("the appender is closed");
+  const auto has_room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.HasRoom(plan.bytes); };
+  if (!has_room() && !may_wait && options_.queue_timeout.count() > 0) return std::optional<Queued>();
+  const absl::Status status = WaitFor(room_, give_up, has_room);
+  if (absl::IsDeadlineExceeded(status) && !options_.drop_when_full) {
+    return session_.NoRoom(plan.pieces.front().header.sample);
   }
-  if (stopping_) return absl::CancelledError("the appender is being destroyed");
-  session_.Add(*std::move(plan), Clock::Real().Now());
+  if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
+  Queued queued{.dropped = !status.ok()};
+  const Clock::Time now = Clock::Real().Now();
+  queued.sequence = queued.dropped ? session_.AddDropped(plan, now) : session_.Add(std::move(plan), now);
+  if (note) notes_[queued.sequence] = std::move(note);
   Wake();
-  return absl::OkStatus();
+  return std::optional(queued);
+}
+
+absl::StatusOr<uint64_t> AppenderImpl::EnqueueFailed(AppendPlan plan, const absl::Status& why, Note note) {
+  MutexLock lock(mutex_);
+  if (stopping_) return absl::CancelledError("the appender is closed");
+  const uint64_t sequence = session_.AddFailed(std::move(plan), why, Clock::Real().Now());
+  if (note) notes_[sequence] = std::move(note);
+  Wake();
+  return sequence;
+}
+
+absl::Status AppenderImpl::SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) {
+  const OnCancel wake(WakeWaiting(delivered_));
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  MutexLock lock(mutex_);
+  const absl::Status status =
+      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(sequence); });
+  return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
 }
 
 absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout, AppendFailures* failures) {
+  const OnCancel wake(WakeWaiting(delivered_));
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  MutexLock lock(mutex_);
   if (failures != nullptr) *failures = {};
+  MutexLock lock(mutex_);
   const uint64_t last = session_.newest_open();
-  while (!session_.Settled(last)) {
-    const bool in_time = delivered_.WaitUntil(mutex_, deadline) || Clock::Real().Now() < deadline;
-    if (!in_time && !session_.Settled(last)) return session_.NotFlushed();
+  const absl::Status status =
+      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(last); });
+  if (absl::IsDeadlineExceeded(status)) return session_.NotFlushed();
+  return status.ok() ? session_.TakeError(failures) : status;
+}
+
+absl::StatusOr<std::optional<AppendTrouble>> AppenderImpl::Settle(absl::string_view sample,
+                                                                  std::optional<int64_t> attempt,
+                                                                  std::chrono::milliseconds timeout) {
+  const OnCancel wake(WakeWaiting(delivered_));
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  const SampleAttempt key{std::string(sample), attempt};
+  MutexLock lock(mutex_);
+  const absl::Status status =
+      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(key); });
+  if (absl::IsDeadlineExceeded(status)) {
+    return MakeError(status.code(), "appends of the sample have no outcome yet", {.sample = key.sample});
   }
-  return session_.TakeError(failures);
+  if (!status.ok()) return status;
+  return session_.TellTrouble(key);
+}
+
+absl::Status AppenderImpl::Close(std::chrono::milliseconds timeout, AppendFailures* failures) {
+  if (failures != nullptr) *failures = {};
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return absl::OkStatus();
+  }
+  const absl::Status status = Flush(timeout, failures);
+  if (absl::Status call = CheckCall(); absl::IsCancelled(call)) return call;  // It goes on.
+  Abandon();
+  return status;
 }
 
 AppenderMetrics AppenderImpl::metrics() const {
   MutexLock lock(mutex_);
   return session_.metrics();
+}
+
+void AppenderImpl::CountRefusal(Reason reason) {
+  MutexLock lock(mutex_);
+  session_.CountRefusal(reason);
 }
 
 void AppenderImpl::Loop() {
@@ -212,7 +290,7 @@ absl::StatusOr<std::vector<SampleState>> AppenderImpl::Stat(Producer producer,
   context.set_deadline(std::chrono::system_clock::now() + kAskTimeout);
   {
     MutexLock lock(mutex_);
-    if (stopping_) return absl::CancelledError("the appender is being destroyed");
+    if (stopping_) return absl::CancelledError("the appender is closed");
     stat_context_ = &context;
   }
   auto states = run_.stat(context, producer, samples);
@@ -247,15 +325,28 @@ void AppenderImpl::OnStreamEnd(absl::Status why) {
 
 void AppenderImpl::Deliver() {
   std::vector<AppendQueue::Finished> finished;
+  std::vector<Note> notes;  // One per outcome; perhaps null.
   {
     MutexLock lock(mutex_);
     finished = session_.TakeFinished();
     if (finished.empty()) return;
+    for (const AppendQueue::Finished& f : finished) {
+      auto note = notes_.extract(f.sequence);
+      notes.push_back(note.empty() ? Note() : std::move(note.mapped()));
+    }
     room_.NotifyAll();
   }
-  for (const AppendQueue::Finished& f : finished) {
-    if (options_.on_outcome) options_.on_outcome(f.outcome);
+  for (size_t i = 0; i < finished.size(); ++i) {
+    if (notes[i]) notes[i](finished[i].outcome);
+    if (options_.on_outcome) options_.on_outcome(finished[i].outcome);
   }
+  if (!options_.on_outcomes) return OnSeen(finished);
+  std::vector<AppendOutcome> outcomes;
+  for (const AppendQueue::Finished& f : finished) outcomes.push_back(f.outcome);
+  options_.on_outcomes(std::move(outcomes), [this, finished = std::move(finished)] { OnSeen(finished); });
+}
+
+void AppenderImpl::OnSeen(const std::vector<AppendQueue::Finished>& finished) {
   MutexLock lock(mutex_);
   session_.OnDelivered(finished);
   delivered_.NotifyAll();

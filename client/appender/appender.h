@@ -31,6 +31,7 @@ struct AppenderRun {
       stat;
 };
 
+// A PlanAppender.
 std::unique_ptr<Appender> MakeAppender(AppenderRun run, AppenderOptions options);
 
 }  // namespace routing_replay::client

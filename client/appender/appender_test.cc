@@ -1,7 +1,9 @@
 #include <atomic>
 #include <map>
 #include <random>
+#include <thread>
 
+#include "client/cancellation.h"
 #include "client/testing/client_fixture.h"
 
 namespace routing_replay::testing {
@@ -204,6 +206,160 @@ TEST_F(AppenderTest, MayBeDestroyedAtAnyTime) {
     }
     if (random() % 2 == 0) appender->Flush(milliseconds(random() % 5)).IgnoreError();
   }
+}
+
+TEST_F(AppenderTest, SeveralInOneCallInTheirOrder) {
+  std::mt19937_64 random(7);
+  const std::vector<uint8_t> ids = ModelIds(random, 100);
+  const auto appender = run_->NewAppender();
+  std::vector<NewAppend> appends;
+  for (int64_t begin = 0; begin < 100; begin += 10) {
+    appends.push_back(
+        {{.sample = "s", .row_start = begin}, Tensor({begin, begin + 10}), Bytes(ids, {begin, begin + 10})});
+  }
+  appends.push_back({{.sample = "s", .row_start = 100, .unrecorded = {{100, 105}}, .seal = true}, {}, {}});
+  QueuedAppends queued;
+  ASSERT_OK(appender->AppendMany(appends, queued));
+  EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(queued.dropped, 0u);
+  ASSERT_OK(appender->Flush(kLong));
+  const ModelSample sample = service_.Sample("s");
+  ASSERT_EQ(sample.rows.size(), 105u);
+  EXPECT_EQ(sample.rows[99].id, ids[99]);
+  EXPECT_EQ(sample.rows[100].id, std::nullopt);
+  EXPECT_EQ(sample.num_tokens, 106);
+
+  // Those before one that is wrong are queued.
+  appends[3].options.row_start = -1;
+  queued = {};
+  EXPECT_EQ(appender->AppendMany(appends, queued).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{12, 13, 14}));
+  EXPECT_EQ(appender->metrics().refused_by_reason, (std::map<Reason, int64_t>{{Reason::kRowCount, 1}}));
+  appender->CountRefusal(Reason::kShape);
+  EXPECT_EQ(appender->metrics().refused_appends, 2);
+}
+
+TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {
+  std::atomic<bool> hang{true};
+  service_.OnAppend([&](const AppendRequest&) { return hang ? Do::kLoseMessage : Do::kAnswer; });
+  const std::vector<uint8_t> ids(10000);
+  const auto appender =
+      run_->NewAppender({.max_queued_bytes = 15000, .queue_timeout = milliseconds(50), .drop_when_full = true});
+  ASSERT_OK(Append(*appender, "s", ids, {0, 10000}));
+  const std::vector<NewAppend> more{{{.sample = "t"}, Tensor({0, 10000}), Bytes(ids, {0, 10000})},
+                                    {{.sample = "u"}, Tensor({0, 100}), Bytes(ids, {0, 100})}};
+  QueuedAppends queued;
+  ASSERT_OK(appender->AppendMany(more, queued, /*may_wait=*/false));
+  EXPECT_TRUE(queued.sequences.empty());  // One that follows does not overtake.
+  ASSERT_OK(appender->AppendMany(more, queued));
+  EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(queued.dropped, 1u);
+  EXPECT_GT(appender->metrics().queued_bytes, 10000);
+  EXPECT_EQ(appender->metrics().open_appends, 3);
+  hang = false;
+  ASSERT_OK(appender->Flush(kLong));
+  EXPECT_EQ(appender->metrics().dropped_rows, 10000);
+  EXPECT_EQ(service_.Sample("t").rows.size(), 10000u);
+  EXPECT_EQ(service_.Sample("t").rows[0].id, std::nullopt);
+  ASSERT_OK_AND_ASSIGN(const auto trouble, appender->Settle("t", {}, kLong));
+  ASSERT_TRUE(trouble);
+  EXPECT_TRUE(trouble->marked);
+  EXPECT_THAT(trouble->error, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  ASSERT_OK_AND_ASSIGN(const auto none, appender->Settle("u", {}, kLong));
+  EXPECT_FALSE(none);
+  // At once, where nothing may be waited for.
+  service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
+  const auto hasty =
+      run_->NewAppender({.max_queued_bytes = 15000, .queue_timeout = milliseconds(0), .drop_when_full = true});
+  ASSERT_OK(Append(*hasty, "v", ids, {0, 10000}));
+  queued = {};
+  ASSERT_OK(hasty->AppendMany(more, queued, /*may_wait=*/false));
+  EXPECT_EQ(queued.dropped, 1u);
+}
+
+TEST_F(AppenderTest, OutcomesThatNobodyHasSeenAreOpen) {
+  const std::vector<uint8_t> ids(100);
+  Mutex mutex;
+  std::vector<AppendOutcome> told;
+  std::vector<std::function<void()>> seen;
+  AppenderOptions options;
+  options.on_outcomes = [&](std::vector<AppendOutcome> outcomes, std::function<void()> see) {
+    MutexLock lock(mutex);
+    told.insert(told.end(), outcomes.begin(), outcomes.end());
+    seen.push_back(std::move(see));
+  };
+  const auto appender = run_->NewAppender(std::move(options));
+  ASSERT_OK(Append(*appender, "s", ids, {0, 100}));
+  const auto give_up = std::chrono::steady_clock::now() + kLong;
+  const auto count = [&] {
+    MutexLock lock(mutex);
+    return told.size();
+  };
+  while (count() == 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+  EXPECT_EQ(appender->Flush(milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(appender->Settle("s", {}, milliseconds(20)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_OK(appender->Settle("t", {}, milliseconds(0)));
+  {
+    MutexLock lock(mutex);
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0].sequence, 1u);
+    seen[0]();
+  }
+  EXPECT_OK(appender->Flush(kLong));
+}
+
+TEST_F(AppenderTest, NothingMoreGoesThroughOneThatIsClosed) {
+  const std::vector<uint8_t> ids(100);
+  const auto appender = run_->NewAppender();
+  ASSERT_OK(Append(*appender, "gap", ids, {50, 100}));
+  AppendFailures failures;
+  EXPECT_THAT(appender->Close(kLong, &failures), Fails(absl::StatusCode::kFailedPrecondition, Reason::kGap));
+  EXPECT_EQ(failures.failed_samples, (std::set<std::string>{"gap"}));
+  EXPECT_EQ(Append(*appender, "s", ids, {0, 100}).code(), absl::StatusCode::kCancelled);
+  EXPECT_OK(appender->Close(kLong));
+  EXPECT_OK(appender->Flush(kLong));
+  EXPECT_EQ(appender->metrics().failed, 1);
+
+  // What is left is abandoned, and who waits for it is told.
+  service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
+  const auto left = run_->NewAppender();
+  ASSERT_OK(Append(*left, "s", ids, {0, 100}));
+  absl::Status flushed;
+  std::thread waiting([&] { flushed = left->Flush(kLong); });
+  EXPECT_EQ(left->Close(milliseconds(20)).code(), absl::StatusCode::kDeadlineExceeded);
+  waiting.join();
+  EXPECT_EQ(flushed.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(left->Settle("s", {}, kLong).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(left->metrics().open_appends, 1);
+}
+
+TEST_F(AppenderTest, WaitsEndWithTheirCall) {
+  service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
+  const std::vector<uint8_t> ids(10000);
+  const auto appender = run_->NewAppender({.max_queued_bytes = 15000, .drop_when_full = true});
+  ASSERT_OK(Append(*appender, "s", ids, {0, 10000}));
+  const std::vector<std::function<absl::Status()>> waits = {
+      [&] { return appender->Flush(kLong); },
+      [&] { return appender->Settle("s", {}, kLong).status(); },
+      [&] {
+        return Append(*appender, "t", ids, {0, 10000});
+      },
+      [&] { return appender->Close(kLong); },
+  };
+  for (const auto& wait : waits) {
+    client::Cancellation call;
+    std::thread waiting([&] {
+      const client::CallScope scope(&call);
+      EXPECT_EQ(wait().code(), absl::StatusCode::kCancelled);
+    });
+    call.Cancel();
+    waiting.join();
+  }
+  EXPECT_EQ(appender->metrics().appends, 1);
+  ASSERT_OK(Append(*appender, "u", ids, {0, 100}));  // It is not closed.
+  client::Cancellation late(Clock::Real().Now() + milliseconds(20));
+  const client::CallScope scope(&late);
+  EXPECT_EQ(appender->Flush(kLong).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(DeadAppenderTest, WithoutAServerAppendsFailInTheirTime) {

@@ -13,17 +13,12 @@ absl::StatusOr<std::optional<size_t>> Finder::Search(Producer producer, int64_t 
   return places_.Learn(producer, handle, has);
 }
 
-absl::StatusOr<size_t> Finder::PlaceOf(const AppendOptions& append, int64_t rows) {
-  const AppendFacts facts{
-      .producer = append.producer,
-      .sample = append.sample,
-      .prefix_sample = append.prefix_sample,
-      .begins = append.row_start == 0 && rows > 0 && append.revision == 0 && append.restart_nonce == 0};
-  AppendRoute route = places_.Route(facts, false);
+absl::StatusOr<size_t> Finder::PlaceOf(const AppendFacts& append) {
+  AppendRoute route = places_.Route(append, false);
   if (!route.place) {
     const auto found = Search(append.producer, route.search_for);
     if (!found.ok()) return WithSample(found.status(), append.sample);
-    route = places_.Route(facts, true);
+    route = places_.Route(append, true);
   }
   return *route.place;
 }

@@ -9,7 +9,6 @@
 
 #include "client/shard/member.h"
 #include "client/shard/places.h"
-#include "routing_replay/client.h"
 
 namespace routing_replay::client {
 
@@ -25,8 +24,11 @@ class Finder {
   // Asks all members: Places::Learn.
   absl::StatusOr<std::optional<size_t>> Search(Producer producer, int64_t handle);
 
-  // Where an append of `rows` rows goes (Places::Route). Waits for answers where that is not known; errors of Search.
-  absl::StatusOr<size_t> PlaceOf(const AppendOptions& append, int64_t rows);
+  // Where an append goes (Places::Route). Waits for answers where that is not known; an error of Search names the
+  // sample.
+  absl::StatusOr<size_t> PlaceOf(const AppendFacts& append);
+  // The same without waiting: nothing where it is not known.
+  std::optional<size_t> KnownPlaceOf(const AppendFacts& append) { return places_.Route(append, false).place; }
 
  private:
   const std::shared_ptr<const MemberSet> members_;

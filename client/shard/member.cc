@@ -59,6 +59,13 @@ absl::StatusOr<std::shared_ptr<MemberSet>> MemberSet::Open(const ClientOptions& 
   return set;
 }
 
+size_t MemberSet::FirstGone() const {
+  for (size_t member = 0; member < members_.size(); ++member) {
+    if (members_[member]->is_gone()) return member;
+  }
+  return 0;
+}
+
 std::vector<std::optional<std::vector<int64_t>>> MemberSet::Locate(const std::string& run, Producer producer,
                                                                    const std::vector<int64_t>& handles,
                                                                    Clock::Time deadline) const {

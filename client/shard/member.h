@@ -53,6 +53,8 @@ class MemberSet {
   const ShardMembers& names() const { return names_; }
   size_t size() const { return members_.size(); }
   Member& operator[](size_t member) const { return *members_[member]; }
+  // The first one that was gone at its last call; 0 if none was.
+  size_t FirstGone() const;
 
   // Of each member which of the handles it has, asked of all at the same time; nothing where it did not answer by
   // `deadline` and within kAskTimeout. One that cannot be reached is tried for a moment, unless it is gone already.

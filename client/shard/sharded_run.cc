@@ -28,7 +28,11 @@ class ShardedRun final : public Run {
  public:
   ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
              std::shared_ptr<RunLives> lives)
-      : members_(std::move(members)), finder_(std::make_shared<Finder>(members_, name)), lives_(std::move(lives)) {
+      : members_(std::move(members)),
+        finder_(std::make_shared<Finder>(members_, name)),
+        lives_(std::move(lives)),
+        blocks_{opened.settings.block_rows, opened.settings.codec.value_or(opened.geometry.default_codec()),
+                opened.limits.max_message_bytes, opened.limits.max_payload_bytes} {
     for (size_t member = 0; member < members_->size(); ++member) {
       patient_.push_back(MakeRun((*members_)[member].patient(), name, opened, {lives_, member}));
       brief_.push_back(MakeRun((*members_)[member].brief(), name, opened, {lives_, member}));
@@ -42,7 +46,7 @@ class ShardedRun final : public Run {
   uint64_t life() const override { return lives_->whole(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override {
-    return MakeShardedAppender(finder_, patient_, std::move(options));
+    return MakeShardedAppender(finder_, patient_, blocks_, std::move(options));
   }
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload) override {
@@ -87,7 +91,11 @@ class ShardedRun final : public Run {
   // Calls the member that the append goes to.
   template <typename Call>
   absl::StatusOr<AppendOutcome> PutWith(const AppendOptions& options, int64_t rows, const Call& call) {
-    const auto place = finder_->PlaceOf(options, rows);
+    const bool first_life = options.revision == 0 && options.restart_nonce == 0 && !options.attempt;
+    const auto place = finder_->PlaceOf({.producer = options.producer,
+                                         .sample = options.sample,
+                                         .prefix_sample = options.prefix_sample,
+                                         .begins = options.row_start == 0 && rows > 0 && first_life});
     if (!place.ok()) return place.status();
     return Named(*place, At(*place, call));
   }
@@ -131,6 +139,7 @@ class ShardedRun final : public Run {
   const std::shared_ptr<const MemberSet> members_;
   const std::shared_ptr<Finder> finder_;
   const std::shared_ptr<RunLives> lives_;
+  const BlockOptions blocks_;
   std::vector<std::shared_ptr<Run>> patient_;  // By member.
   std::vector<std::shared_ptr<Run>> brief_;
 };

@@ -47,9 +47,9 @@ struct ClientOptions {
   // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
   // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
   // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, Drop and ListRuns, whose
-  // answers would not be whole, fail with UNAVAILABLE naming one. So does an append whose sample may be with one of
-  // them. A member that is back without the run fails List with DATA_LOSS; OpenRun makes the run there again. After a
-  // Drop that failed, what the others had is gone: call it again.
+  // answers would not be whole, fail with UNAVAILABLE naming one. That is the outcome of an append whose sample may be
+  // with one of them. A member that is back without the run fails List with DATA_LOSS; OpenRun makes the run there
+  // again. After a Drop that failed, what the others had is gone: call it again.
   std::string endpoint;
   SecuritySettings security;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -134,6 +134,10 @@ struct AppendOptions {
   // Not 0: the first append with this nonce begins a new life of the sample in place of `revision`. The same nonce on
   // every append of that life.
   uint64_t restart_nonce = 0;
+  // In the place of restart_nonce, where one prompt may be dispatched more than once, to workers that know nothing of
+  // each other: 0 to 2^32 - 1. The first append of a later attempt begins a new life of the sample; what then comes of
+  // an earlier one ends with kOldRevision, which is no error of Flush.
+  std::optional<int64_t> attempt;
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
@@ -158,6 +162,7 @@ struct AppendOptions {
 // committed_rows, where it was long enough to be sent in several messages.
 struct AppendOutcome {
   std::string sample;
+  uint64_t sequence = 0;  // Of its Appender; 0 of a Put.
   absl::Status status;
   int64_t committed_rows = 0;
   int64_t revision = 0;
@@ -183,10 +188,16 @@ struct AppenderOptions {
   // full.
   std::chrono::milliseconds queue_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds append_timeout = std::chrono::seconds(120);
+  // An append for which there is no room in time is taken without its bytes: its rows become unrecorded in the store,
+  // so that readers learn of it at once. False: it is RESOURCE_EXHAUSTED.
+  bool drop_when_full = false;
   // True: decode, narrow and tile here and send blocks. False: send what the engine gave and let the server do it.
   bool encode_blocks = true;
   // Called once per append, in order per sample, one at a time, from threads of the appender. Must not call it.
   std::function<void(const AppendOutcome&)> on_outcome;
+  // The same for who looks at outcomes elsewhere: until `seen` is called, once and while the appender lives, their
+  // appends count as open.
+  std::function<void(std::vector<AppendOutcome> outcomes, std::function<void()> seen)> on_outcomes;
 };
 
 struct AppenderMetrics {
@@ -200,6 +211,27 @@ struct AppenderMetrics {
   int64_t narrowed_appends = 0;                   // Came in a wider dtype than E needs.
   int64_t unrecorded_appends = 0;                 // Without one recorded row.
   int64_t surplus_rows = 0;                       // AppendOptions::surplus_rows.
+  int64_t stale_appends = 0;                      // Of those that failed: of an attempt that a later one has replaced.
+  int64_t queued_bytes = 0, open_appends = 0;     // At present.
+};
+
+// One append of several.
+struct NewAppend {
+  AppendOptions options;
+  // Absent: no recorded rows; those of options.unrecorded are appended, if any.
+  std::optional<TensorDescription> tensor;
+  absl::Span<const uint8_t> payload;
+};
+
+struct QueuedAppends {
+  std::vector<uint64_t> sequences;  // One per append; ascending per appender, from 1 on.
+  size_t dropped = 0;               // How many of them only have a mark in the queue (drop_when_full).
+};
+
+// Why rows of a sample did not come.
+struct AppendTrouble {
+  absl::Status error;
+  bool marked = false;  // The store was told, in the place of the rows.
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one, to the next server where
@@ -211,18 +243,29 @@ class Appender {
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
 
   // Queues one append and returns; the bytes are copied (or encoded) before. INVALID_ARGUMENT at once for a payload
-  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout,
-  // UNAVAILABLE where a server that does not answer may have the sample ("shard:").
-  // Failures found later come through on_outcome, Flush and metrics.
+  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout
+  // (unless drop_when_full), CANCELLED once it is closed. Failures found later come through on_outcome, Flush and
+  // metrics: also that a server that does not answer may have the sample ("shard:").
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
   // The same without recorded rows: to open, to seal, or for rows that are all unrecorded (`rows` of them).
   virtual absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) = 0;
+  // Queues several in this order, and adds to `queued`. Stops at the first error, which is that of the append behind
+  // those in `queued`. With `may_wait` false it also stops, without an error, at the first that would have to wait.
+  virtual absl::Status AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait = true) = 0;
   // Waits until every append so far has its outcome. The first error since the last Flush, if any, with its sample and
   // some of the others in the text; all of them in `failures`. DEADLINE_EXCEEDED; then the failures come with the next
   // Flush.
   virtual absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
+  // The same of one sample and attempt alone: tells what went wrong with it, until more of it is appended. Flush tells
+  // it, too. Trouble is remembered of 100,000 samples. CANCELLED if the appender was closed before the outcomes.
+  virtual absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
+                                                              std::chrono::milliseconds timeout) = 0;
+  // Flushes, and says what that says; then abandons what is left. Nothing happens the second time.
+  virtual absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   virtual AppenderMetrics metrics() const = 0;
+  // Something was refused before it could be an append.
+  virtual void CountRefusal(Reason reason) = 0;
 };
 
 // One piece of a read as it arrives: `layer_count` cuts of `rows`, one after the other in `bytes`. CRCs are checked.

@@ -1,0 +1,53 @@
+#include "client/call_order.h"
+
+#include <chrono>
+
+#include "client/cancellation.h"
+#include "proto/wire/clock.h"
+
+namespace routing_replay::client {
+
+absl::Status CallOrder::Line::Await(uint64_t number) {
+  const OnCancel wake([this] {
+    MutexLock lock(mutex);
+    changed.NotifyAll();
+  });
+  const Clock::Time deadline = NoLaterThanCall(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds::max()));
+  MutexLock lock(mutex);
+  while (!taken.empty() && *taken.begin() < number) {
+    if (absl::Status status = CheckCall(); !status.ok()) return status;
+    changed.WaitUntil(mutex, deadline);
+  }
+  return absl::OkStatus();
+}
+
+CallOrder::Place::~Place() {
+  MutexLock lock(line_->mutex);
+  line_->taken.erase(number_);
+  line_->changed.NotifyAll();
+}
+
+absl::Status CallOrder::Place::Await() const { return line_->Await(number_); }
+
+std::shared_ptr<const CallOrder::Place> CallOrder::Take() {
+  MutexLock lock(line_->mutex);
+  const uint64_t number = line_->next++;
+  line_->taken.insert(number);
+  return std::shared_ptr<const Place>(new Place(line_, number));
+}
+
+absl::Status CallOrder::AwaitAll() const {
+  uint64_t next = 0;
+  {
+    MutexLock lock(line_->mutex);
+    next = line_->next;
+  }
+  return line_->Await(next);
+}
+
+bool CallOrder::empty() const {
+  MutexLock lock(line_->mutex);
+  return line_->taken.empty();
+}
+
+}  // namespace routing_replay::client

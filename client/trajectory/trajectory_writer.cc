@@ -1,0 +1,221 @@
+#include "client/trajectory/trajectory_writer.h"
+
+#include <utility>
+
+#include "client/cancellation.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+
+namespace routing_replay::client {
+namespace {
+
+constexpr int kTruncateAttempts = 3;
+
+// After these a truncation may have happened, or not.
+bool IsUncertain(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsOutOfRange(status);
+}
+
+Reason ReasonOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()).reason; }
+
+}  // namespace
+
+// Outcomes on their way from the appender to the trajectory, which may be gone by then. Thread-safe.
+class TrajectoryWriter::Mailbox {
+ public:
+  void Put(const AppendOutcome& outcome) {
+    MutexLock lock(mutex_);
+    outcomes_.push_back(outcome);
+  }
+  std::vector<AppendOutcome> Take() {
+    MutexLock lock(mutex_);
+    return std::exchange(outcomes_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::New(std::shared_ptr<Run> run,
+                                                                        std::shared_ptr<Appender> appender,
+                                                                        Options options) {
+  if (absl::Status status = CheckId(options.trajectory.sample, "sample"); !status.ok()) return status;
+  options.trajectory.strict = run->settings().strict;
+  AppendOptions common{.group = options.group, .engine = std::move(options.engine)};
+  return std::unique_ptr<TrajectoryWriter>(new TrajectoryWriter(std::move(run), std::move(appender), std::move(common),
+                                                                Trajectory(std::move(options.trajectory))));
+}
+
+TrajectoryWriter::TrajectoryWriter(std::shared_ptr<Run> run, std::shared_ptr<Appender> appender, AppendOptions common,
+                                   Trajectory trajectory)
+    : run_(std::move(run)),
+      appender_(std::move(appender)),
+      common_(std::move(common)),
+      mailbox_(std::make_shared<Mailbox>()),
+      trajectory_(std::move(trajectory)) {}
+
+bool TrajectoryWriter::Drain() {
+  bool failed = false;
+  for (const AppendOutcome& outcome : mailbox_->Take()) {
+    failed = failed || !outcome.status.ok();
+    trajectory_.OnOutcome(outcome);
+  }
+  return failed;
+}
+
+absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRows* rows, absl::string_view engine,
+                                                 Place place) {
+  if (!place) place = order_.Take();
+  if (absl::Status status = place->Await(); !status.ok()) return status;
+  AppendOptions common = common_;
+  if (!engine.empty()) common.engine = std::string(engine);
+  auto result = Do(turn, rows, common);
+  if (absl::IsInvalidArgument(result.status()) && !turn.cut) appender().CountRefusal(ReasonOf(result.status()));
+  return result;
+}
+
+absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {
+  int64_t truncated_rows = 0;
+  std::optional<int64_t> rows_before;  // The first attempt to take some back.
+  int attempts = 0;
+  while (true) {
+    auto plan = Plan(turn, rows, common);
+    if (!plan.ok()) return plan.status();
+    const TurnDecision& decision = plan->decision;
+    if (decision.step == TurnDecision::Step::kAppend) {
+      auto result = Queue(*std::move(plan));
+      if (result.ok()) result->truncated_rows = truncated_rows;
+      return result;
+    }
+    const auto failed = Settle();
+    if (!failed.ok()) return failed.status();
+    absl::Status status;
+    if (decision.step == TurnDecision::Step::kAsk) {
+      status = Ask();
+    } else if (!*failed) {
+      if (!rows_before) rows_before = state().rows;
+      status = Truncate(decision, ++attempts);
+      truncated_rows = *rows_before - decision.truncate_rows;
+    }
+    if (!status.ok()) return status;
+  }
+}
+
+absl::StatusOr<TurnPlan> TrajectoryWriter::Plan(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {
+  MutexLock lock(mutex_);
+  Drain();
+  return PlanTurn(turn, rows, common, run_->geometry(), appender().blocks(), trajectory_);
+}
+
+absl::StatusOr<bool> TrajectoryWriter::Settle() {
+  uint64_t last = 0;
+  {
+    MutexLock lock(mutex_);
+    last = last_sequence_;
+  }
+  if (absl::Status status = appender().SettleUpTo(last, appender().settle_time()); !status.ok()) return status;
+  MutexLock lock(mutex_);
+  return Drain();
+}
+
+absl::Status TrajectoryWriter::Ask() {
+  std::string sample;
+  {
+    MutexLock lock(mutex_);
+    sample = trajectory_.sample();
+  }
+  auto states = run_->StatMany({&sample, 1});
+  if (!states.ok()) return states.status();
+  std::optional<SampleState> found;
+  if (!states->empty()) found = std::move(states->front());
+  MutexLock lock(mutex_);
+  return trajectory_.OnState(found);
+}
+
+absl::Status TrajectoryWriter::Truncate(const TurnDecision& decision, int attempt) {
+  std::string sample;
+  {
+    MutexLock lock(mutex_);
+    sample = trajectory_.sample();
+  }
+  const auto truncated = run_->Truncate(sample, Producer::kRollout, decision.truncate_rows, decision.expected_revision);
+  MutexLock lock(mutex_);
+  if (truncated.ok()) {
+    trajectory_.OnTruncated(*truncated);
+    return absl::OkStatus();
+  }
+  trajectory_.OnTruncateFailed();
+  const bool again = attempt < kTruncateAttempts && IsUncertain(truncated.status());
+  return again ? absl::OkStatus() : truncated.status();
+}
+
+absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
+  const TurnDecision& decision = plan.decision;
+  TurnResult result{.num_tokens = decision.num_tokens,
+                    .retokenised_at = decision.retokenised_at,
+                    .repeated_rows = decision.prefix ? 0 : decision.compare.size(),
+                    .conflicting_rows = decision.conflicting_rows,
+                    .late_rows = decision.late_rows,
+                    .uncompared_rows = decision.uncompared_rows,
+                    .shared_rows = decision.prefix ? decision.prefix->rows : 0,
+                    .surplus_rows = decision.surplus_rows};
+  for (AppendPlan& append : plan.appends) {
+    const RowRange rows{append.pieces.front().header.rows.begin, append.pieces.back().header.rows.end};
+    result.appended.push_back(rows);
+    for (const AppendPiece& piece : append.pieces) result.unrecorded_rows += TotalRows(piece.header.unrecorded);
+    const auto queued = appender().Enqueue(
+        append, [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); }, true);
+    MutexLock lock(mutex_);
+    if (!queued.ok()) {  // What of the turn is missing now is asked for by the next one.
+      trajectory_.OnOutcome({.sample = trajectory_.sample(), .status = queued.status()});
+      return queued.status();
+    }
+    last_sequence_ = (*queued)->sequence;
+    if (!(*queued)->dropped) continue;
+    trajectory_.OnDropped(rows);
+    result.dropped_rows += rows.size();
+  }
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::Fork(const std::string& sample,
+                                                                         std::chrono::milliseconds wait, Place place) {
+  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+  if (!place) place = order_.Take();
+  if (absl::Status status = place->Await(); !status.ok()) return status;
+  uint64_t last = 0;
+  {
+    MutexLock lock(mutex_);
+    Drain();
+    if (trajectory_.rows() != trajectory_.acknowledged_rows()) last = last_sequence_;
+  }
+  // Where they do not come, fewer are shared.
+  if (wait.count() > 0 && last > 0) {
+    const absl::Status settled = appender().SettleUpTo(last, wait);
+    if (absl::Status call = CheckCall(); absl::IsCancelled(settled) && !call.ok()) return call;
+  }
+  MutexLock lock(mutex_);
+  Drain();
+  return std::unique_ptr<TrajectoryWriter>(new TrajectoryWriter(run_, appender_, common_, trajectory_.Fork(sample)));
+}
+
+int64_t TrajectoryWriter::NextRow(absl::Span<const uint32_t> tokens) {
+  MutexLock lock(mutex_);
+  Drain();
+  return trajectory_.NextRow(tokens);
+}
+
+TrajectoryWriter::State TrajectoryWriter::state() {
+  MutexLock lock(mutex_);
+  Drain();
+  return {.num_tokens = trajectory_.num_tokens(),
+          .rows = trajectory_.rows(),
+          .acknowledged_rows = trajectory_.acknowledged_rows(),
+          .revision = trajectory_.revision(),
+          .sealed = trajectory_.sealed(),
+          .counters = trajectory_.counters()};
+}
+
+}  // namespace routing_replay::client

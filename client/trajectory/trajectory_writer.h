@@ -1,0 +1,104 @@
+// A trajectory with its I/O: turns become appends of an appender, and what the server must be asked is asked.
+#ifndef CLIENT_TRAJECTORY_TRAJECTORY_WRITER_H_
+#define CLIENT_TRAJECTORY_TRAJECTORY_WRITER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/appender/plan_appender.h"
+#include "client/call_order.h"
+#include "client/trajectory/trajectory.h"
+#include "client/trajectory/turn_plan.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay::client {
+
+// What came of a turn.
+struct TurnResult {
+  int64_t num_tokens = 0;          // Of the history with it.
+  std::vector<RowRange> appended;  // Absolute rows that are on their way now, one range per append …
+  int64_t unrecorded_rows = 0;     // … of them, rows without a route …
+  int64_t dropped_rows = 0;        // … and rows that the full queue did not take; they become unrecorded.
+  std::optional<int64_t> retokenised_at;
+  int64_t truncated_rows = 0;  // Taken back for it.
+  int64_t repeated_rows = 0;   // Given before; of them …
+  int64_t conflicting_rows = 0, late_rows = 0, uncompared_rows = 0;
+  int64_t shared_rows = 0;  // Those of the parent.
+  int64_t surplus_rows = 0;
+};
+
+// Thread-safe; turns are done one after the other. Waits see the call of their thread (client/cancellation.h).
+class TrajectoryWriter {
+ public:
+  using Place = std::shared_ptr<const CallOrder::Place>;
+  struct Options {
+    Trajectory::Options trajectory;
+    std::optional<int64_t> group;
+    std::string engine;
+  };
+  struct State {
+    int64_t num_tokens = 0, rows = 0, acknowledged_rows = 0, revision = 0;
+    bool sealed = false;
+    TrajectoryCounters counters;
+  };
+
+  // `appender`: of this run. INVALID_ARGUMENT (kField "sample") for what is no id.
+  static absl::StatusOr<std::unique_ptr<TrajectoryWriter>> New(std::shared_ptr<Run> run,
+                                                               std::shared_ptr<Appender> appender, Options options);
+
+  // Queues the new rows of a turn, as PlanTurn decides; `rows` null: none. `engine` not empty: in the place of that of
+  // the options. Waits for the server where rows must be taken back, or where an append failed and it must be asked
+  // what it has; and for room, as the appender does. With an error nothing has changed but that rows may have been
+  // taken back. INVALID_ARGUMENT counts as a refused append, unless the turn is a cut.
+  // `place`: of order(); absent: as it comes.
+  absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
+                                 Place place = nullptr);
+  // A new sample that begins as this one. Only acknowledged rows can be shared: they are waited for, but not longer.
+  absl::StatusOr<std::unique_ptr<TrajectoryWriter>> Fork(const std::string& sample, std::chrono::milliseconds wait,
+                                                         Place place = nullptr);
+  // The first row that a request with this context must give.
+  int64_t NextRow(absl::Span<const uint32_t> tokens);
+  State state();
+  // Of turns and forks.
+  CallOrder& order() { return order_; }
+
+ private:
+  class Mailbox;
+
+  TrajectoryWriter(std::shared_ptr<Run> run, std::shared_ptr<Appender> appender, AppendOptions common,
+                   Trajectory trajectory);
+
+  PlanAppender& appender() const { return PlanAppender::Of(*appender_); }
+  absl::StatusOr<TurnResult> Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
+  absl::StatusOr<TurnPlan> Plan(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
+  // Waits for the outcomes of all that was queued. Whether an append failed.
+  absl::StatusOr<bool> Settle();
+  absl::Status Ask();
+  // OK also where it is not known whether it happened, but for the last attempt.
+  absl::Status Truncate(const TurnDecision& decision, int attempt);
+  absl::StatusOr<TurnResult> Queue(TurnPlan plan);
+  // Tells the trajectory of the outcomes so far. Whether an append failed.
+  bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<Run> run_;
+  const std::shared_ptr<Appender> appender_;
+  const AppendOptions common_;
+  const std::shared_ptr<Mailbox> mailbox_;
+
+  CallOrder order_;
+
+  Mutex mutex_;
+  Trajectory trajectory_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // Of what was queued.
+};
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_TRAJECTORY_TRAJECTORY_WRITER_H_
