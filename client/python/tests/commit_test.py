@@ -100,6 +100,18 @@ class CommitTest(QuietTest):
         run.put("t", ROWS[:9], seal=True)
         self.assertEqual(run.commit("t", 21).error.reason, "SEALED")
 
+    def test_tokens_are_told_and_compared(self) -> None:
+        run = self.run_
+        run.append("s", ROWS[:9])  # By an engine that does not tell them.
+        self.assertEqual(run.commit("s", tokens=TOKENS[:10]), rr.Commit("s", "committed", 9, 10, None))
+        self.assertEqual(run.stat("s").token_check, rr.token_check(TOKENS[:9]))
+        for sample, seal in (("open", False), ("sealed", True)):
+            run.put(sample, ROWS[:9], tokens=TOKENS[:9], seal=seal)
+            said = run.commit(sample, tokens=TOKENS[1:11])
+            self.assertEqual((said.status, said.error.reason), ("missing", "OTHER_TOKENS"))
+            self.assertEqual(run.commit(sample, tokens=TOKENS[:9], num_tokens=10).status, "committed")
+        self.assertTrue(run.commit("one", tokens=[5]).ok)
+
     def test_a_queue_that_is_full(self) -> None:
         dropping = self.run_.appender(max_queued_bytes=1, on_full="drop")
         dropping.append("s", ROWS[:9])

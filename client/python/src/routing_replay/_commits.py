@@ -141,7 +141,7 @@ def commit(
         state = next(iter((yield run.stat_many([sample]))), None)
         if trouble is not None and trouble.error.reason in _OF_ANOTHER:
             return _told(sample, trouble, state)
-        if attempt is None and (num_tokens is None or (state is not None and state.sealed)):
+        if attempt is None and (num_tokens is None or (ids is None and state is not None and state.sealed)):
             if state is not None and num_tokens not in (None, state.num_tokens):
                 raise FailedPreconditionError(
                     f"the sample is sealed with {state.num_tokens} tokens, and not {num_tokens}",
@@ -151,7 +151,7 @@ def commit(
             return _told(sample, trouble, state)
         if state is None and num_tokens is None:
             return _told(sample, trouble, state)
-        # Also where all is there: only so the server says whether that is of this attempt.
+        # Also where all is there: only so the server says whether that is of this attempt, and of these tokens.
         rows = 0 if state is None else state.committed_rows
         options = {"revision": state.revision} if attempt is None and state else {"attempt": attempt}
         try:
@@ -179,8 +179,10 @@ def _missing(rows: int, num_tokens: int | None, ids: np.ndarray | None) -> dict[
         return {"row_start": rows}
     begin, end = min(rows, num_tokens - 1), num_tokens - 1
     options: dict[str, Any] = {"row_start": begin, "num_tokens": num_tokens, "seal": True}
+    if ids is not None and end:
+        options["tokens"] = ids[:end]
     if begin < end:
-        options |= {"unrecorded": [(begin, end)], "tokens": None if ids is None else ids[:end]}
+        options["unrecorded"] = [(begin, end)]
     return options
 
 
