@@ -1,6 +1,6 @@
 #include "client/c_api/threads.h"
 
-#include <csignal>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -20,25 +20,26 @@ Threads& Threads::Shared() {
 }
 
 void Threads::Run(std::function<void()> work) {
-  MutexLock lock(mutex_);
-  waiting_.push_back(std::move(work));
-  if (waiting_.size() > idle_ && threads_ < kMost) return Start();
-  work_.NotifyOne();
+  if (!Take(work)) work();
 }
 
-// Signals are for the host's threads.
-void Threads::Start() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+bool Threads::Take(std::function<void()>& work) {
+  MutexLock lock(mutex_);
+  const bool more = waiting_.size() >= idle_ && threads_ < kMost;
+  if (!(more && Start()) && threads_ == 0) return false;
+  waiting_.push_back(std::move(work));
+  work_.NotifyOne();
+  return true;
+}
+
+bool Threads::Start() {
   try {
     std::thread([this] { Loop(); }).detach();
-    ++threads_;
   } catch (const std::system_error&) {
-    // Those that there are do it later.
-    if (threads_ == 0) std::terminate();
+    return false;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ++threads_;
+  return true;
 }
 
 void Threads::Loop() {

@@ -18,12 +18,16 @@ class Threads {
   // Of the library; lives for ever.
   static Threads& Shared();
 
-  // Runs `work` on one of them soon, in the order of the calls as far as there are threads.
+  // Runs `work` on one of them soon, in the order of the calls as far as there are threads; here where there is none,
+  // and none to be had.
   void Run(std::function<void()> work);
 
  private:
+  // Whether one of them will do it.
+  bool Take(std::function<void()>& work);
   void Loop();
-  void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether there is another one now.
+  bool Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar work_;
