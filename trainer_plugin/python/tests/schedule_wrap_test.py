@@ -161,6 +161,22 @@ class ReplayedTest(unittest.TestCase):
             replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
 
+    def test_an_iterator_that_has_next_alone(self) -> None:
+        """As Megatron-Core's RerunDataIterator."""
+
+        class Batches:
+            def __init__(self) -> None:
+                self.rest = iter("abc")
+
+            def __next__(self) -> str:
+                return next(self.rest)
+
+        batches = Batches()
+        self.run_(data_iterator=batches)
+        self.assertEqual([one["sequences"] for one in self.replay.opened], [["a"], ["b"]])
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "gives 1 batches"):
+            self.run_(data_iterator=batches)
+
     def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
         """Rectangles, packed streams and lists, together: tokens and lengths of each sequence, where one tells them."""
         packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 2, 5]), cu_seqlens_q_padded=None)

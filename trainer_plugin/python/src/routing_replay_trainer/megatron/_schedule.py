@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -139,7 +139,10 @@ class _Held(Iterator[Any]):
     """The next batches of an iterator, taken out of it."""
 
     def __init__(self, iterator: Iterator[Any], count: int) -> None:
-        self.batches = list(itertools.islice(iterator, count))
+        self.batches: list[Any] = []
+        with contextlib.suppress(StopIteration):
+            for _ in range(count):
+                self.batches.append(next(iterator))  # Megatron-Core's RerunDataIterator has no __iter__.
         self._rest = iter(self.batches)
 
     def __next__(self) -> Any:
