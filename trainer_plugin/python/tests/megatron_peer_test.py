@@ -72,6 +72,18 @@ class MegatronTest(MegatronCase):
             self.assertTrue(torch.equal(chunks[0](hidden), live))
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
+    def test_a_method_that_a_framework_has_wrapped(self) -> None:
+        """As NeMo-RL does, by a function whose module has no RouterReplayAction."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        kind = type(models.moe_layers(chunks[0])[1].mlp.router.router_replay)
+        own = kind.get_replay_topk
+        with mock.patch.object(kind, "get_replay_topk", lambda *arguments: own(*arguments)):
+            replay = self.attach(chunks, config, rollout.source)
+            peers = copy.deepcopy(chunks)
+            self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
+
     def test_forward_only_passes_leave_nothing(self) -> None:
         config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
         chunks = self.chunks(config)

@@ -76,7 +76,9 @@ def _packed(params: Any) -> dict[str, Any]:
     stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
     said: dict[str, Any] = {"format": "THD", "cu_seqlens": real, "cu_seqlens_padded": stream}
     total = getattr(params, "total_tokens", None)
-    said["total_rows"] = stream[-1] if total is None else integer(total, "packed_seq_params.total_tokens")
+    said["total_rows"] = stream[-1]
+    if total is not None:  # NeMo-RL says those of this rank, where context parallelism cuts the stream.
+        said["total_rows"] = max(stream[-1], integer(total, "packed_seq_params.total_tokens"))
     per_sample = getattr(params, "tokens_per_sample", None)
     if per_sample is not None:
         said["tokens_per_sample"] = integer(per_sample, "packed_seq_params.tokens_per_sample")

@@ -6,6 +6,7 @@ action are set, for this call alone: no list that passes could shift, no flag th
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -83,7 +84,9 @@ def replayed(binding: Binding, answer: Answer, device: Any, live: Callable[[], t
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    action = original.__globals__["RouterReplayAction"].REPLAY_FORWARD
+    # Beside the class: its method may be a framework's, which wraps Megatron's.
+    kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
+    action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
     before = replay.target_topk_idx, replay.router_replay_action
     replay.target_topk_idx, replay.router_replay_action = ids, action
     try:
