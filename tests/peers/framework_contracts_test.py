@@ -1,4 +1,4 @@
-"""What the recipes for SkyRL and NeMo-RL take from these, in their own source. None is imported: that wants a GPU.
+"""What the recipe for SkyRL takes from it, in its own source. It is not imported: that wants a GPU.
 
 What a recipe imports, asks a module for, or derives from must be there; fields and options that it goes by, too.
 """
@@ -176,44 +176,6 @@ class SkyrlTest(ContractTest):
             self.assertIn(f"`{option}=true`", section)
             has = attributes(self.source.definition("skyrl.train.config.config", kind))
             self.assertIn(option.rsplit(".", 1)[1], has)
-
-
-@unittest.skipUnless(os.environ["RR_NEMO_RL"], "no source tree")
-class NemoRlTest(ContractTest):
-    TRAIN, DATA = "nemo_rl.models.megatron.train", "nemo_rl.models.megatron.data"
-
-    def setUp(self) -> None:
-        self.source, self.recipe = Source(os.environ["RR_NEMO_RL"], "nemo_rl"), recipes.blocks()["NeMo-RL"]
-
-    def test_names(self) -> None:
-        self.assertEqual(self.source.lacks(self.recipe), [])
-        gone = self.recipe.replace("get_forward_backward_func", "get_schedule")
-        self.assertEqual({name.rsplit(".", 1)[1] for name in self.source.lacks(gone)}, {"get_schedule"})
-
-    def test_micro_batches(self) -> None:
-        self.one_schedule(self.source.definition(self.TRAIN, "megatron_forward_backward"))
-        micro = attributes(self.source.definition(self.DATA, "ProcessedMicrobatch"))
-        self.assertLessEqual({"data_dict", "packed_seq_params"}, micro)
-        process = self.source.definition(self.DATA, "process_microbatch")
-        self.assertLessEqual({"input_ids", "input_lengths"}, keys(process, "data_dict"))
-
-    def test_the_model_is_built_without_megatrons_replay(self) -> None:
-        """Whatever its megatron_cfg says: which leaves `inject="fused"`."""
-        setup = self.source.module("nemo_rl.models.megatron.setup")
-        assert setup
-        [said] = [
-            ast.unparse(node.value)
-            for node in ast.walk(setup)
-            if isinstance(node, ast.Assign) and "moe_enable_routing_replay" in ast.unparse(node.targets[0])
-        ]
-        self.assertEqual(said, "router_replay_enabled(config)")
-
-    def test_options(self) -> None:
-        section = recipes.README.read_text().split("\n## NeMo-RL\n")[1].split("\n## ")[0]
-        has = attributes(self.source.definition("nemo_rl.models.policy", "PolicyConfig"))
-        for option in ("router_replay.enabled=false", "sequence_packing.enabled=true"):
-            self.assertIn(f"`policy.{option}`", section)
-            self.assertIn(option.split(".")[0], has)
 
 
 if __name__ == "__main__":

@@ -326,42 +326,6 @@ class RecipesTest(unittest.TestCase):
         wrapper.forward(micro_batches)  # Handles are taken out: as those of a reference.
         self.assertEqual(self.model.seen[2:], [[], []])
 
-    def test_nemo_rl(self) -> None:
-        path = "nemo_rl.models.megatron.train"
-        modules = module(path, get_forward_backward_func=lambda: schedule)
-        self.patch_modules(modules)
-        recipe = self.recipe("NeMo-RL")
-        replay = recipe["after_setup"](self.model, self.attach_of_megatron(), current_version)
-        micros = []
-        for samples in STEP:
-            lengths = [LENGTHS[name] for name in samples]
-            rows = tensor([np.pad(tokens_of(name), (0, max(lengths) - LENGTHS[name])) for name in samples])
-            data: dict[str, Any] = {"input_ids": rows, "input_lengths": tensor(lengths)}
-            recipe["add_handles"](data, [f"key-{name}" for name in samples])
-            packed = types.SimpleNamespace(
-                qkv_format="thd",
-                cu_seqlens_q=np.cumsum([0, *lengths]),
-                cu_seqlens_q_padded=np.cumsum([0, *(-(-length // 4) * 4 for length in lengths)]),
-                total_tokens=None,
-            )
-            micros.append(types.SimpleNamespace(data_dict=data, packed_seq_params=packed))
-
-        def megatron_forward_backward() -> None:
-            modules[path].get_forward_backward_func()(
-                forward_step_func=lambda data_iterator, model: model(next(data_iterator).data_dict["input_ids"]),
-                data_iterator=iter(micros),
-                model=self.model,
-                num_microbatches=2,
-                forward_only=True,
-            )
-
-        megatron_forward_backward()
-        self.assert_replayed(replay)
-        for micro in micros:
-            del micro.data_dict["routing_handle"]
-        megatron_forward_backward()
-        self.assertEqual(self.model.seen[2:], [[], []])
-
     def test_hugging_face(self) -> None:
         recipe = self.recipe("Hugging Face and FSDP")
         batches = []

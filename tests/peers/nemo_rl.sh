@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# NeMo-RL itself on the CPU: its rollout, its policy's passes of log-probabilities, reference and training through the
+# service, by the README's recipe, and its own R3 beside ours. It has no package: --nemo-rl names its source tree, of the
+# commit that the tests are written for.
+#
+#   tests/peers/nemo_rl.sh --nemo-rl DIR [--build DIR]
+#
+#   --nemo-rl DIR  github.com/NVIDIA-NeMo/RL at 7ea279ab (default: the environment's RR_NEMO_RL)
+#   --build DIR    a built release tree (default: build/release, built where needed)
+#
+# Four minutes. The environment build/peers/nemo-rl is made once, in one minute, and takes 0.45 GB beside torch and
+# megatron-core (tests/peers/megatron.sh). Exit status 77: no source tree, or no packages are to be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
+
+sources=8d742bf1186934e6f2f66ec87d116b5cac2bc04a6e3573f9b6ca94e1f20da981
+
+nemo_rl=${RR_NEMO_RL:-} build=
+peer_options "--nemo-rl --build" "$@"
+
+[ -n "$nemo_rl" ] || { echo "skipped: no source tree of NeMo-RL; name one with --nemo-rl or RR_NEMO_RL"; exit 77; }
+nemo_rl=$(realpath "$nemo_rl")
+peer_sources "$nemo_rl" nemo_rl $sources 'NeMo-RL at 7ea279ab'
+if ! peer_megatron 0.19.2 >/dev/null ||
+  ! python=$(peer_environment nemo-rl torch,megatron-core-0.19.2 ray 'transformers>=5.5,<5.9' pydantic omegaconf \
+    pillow); then
+  echo "skipped: no packages for NeMo-RL"
+  exit 77
+fi
+build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+
+peer_paths "$build"
+PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/nemo_rl:$nemo_rl
+export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
+status=0
+for test in differential step; do
+  echo "== NeMo-RL: $test"
+  "$python" tests/peers/nemo_rl/${test}_test.py || status=1
+done
+[ $status -ne 0 ] || "$python" tests/peers/common/support.py NeMo-RL 7ea279abfbeb \
+  'multi-turn rollout, Policy and its Megatron worker on 1, 2 and 4 ranks, its R3 beside ours' \
+  "random answers for vLLM's, one process for driver and worker, a small model in the place of a checkpoint's, \
+attention and norms as beside Megatron-Core, no clipping, stand-ins for megatron.bridge, Transformer Engine and loggers, \
+CPU for CUDA"
+exit $status

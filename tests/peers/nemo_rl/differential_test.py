@@ -1,0 +1,112 @@
+"""NeMo-RL's own R3 beside ours: the same rollout through both, the same experts at the routers, the same gradients."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import unittest
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import routing_replay as rr
+import sides
+import torch
+from common.ranks import on_ranks
+from gpt import Layout
+
+
+def step(
+    layout: Layout, packed: bool, recompute: str, service: bool, *, moved: int = 0, filler: Any = None
+) -> tuple[sides.Passes, list[dict[str, torch.Tensor]], list[list[int]]]:
+    """Of one rollout and its step: what this rank's routers chose, the gradients, the engine's answers."""
+    layout.start()
+    sides.install(service)
+    config = sides.config_of(layout, packed)
+    made: list[Any] = [None]
+    if torch.distributed.get_rank() == 0:
+        made = [sides.rollout(config, moved)]
+    torch.distributed.broadcast_object_list(made)
+    data, answers = made[0]
+    assert data["routed_experts"].shape[2:] == ((1, 1) if service else (sides.LAYERS, 2))
+    policy = sides.policy_of(config, layout, recompute)
+    worker = policy.worker_group.worker
+    if filler is not None:
+        sides.fill(worker.model.module, filler)
+    said = sides.passes(policy, data)
+    if service:
+        ours = sys.modules["replay_worker"]
+        ours.replay.detach()
+        ours.replay = None
+    return said, worker.gradients, answers
+
+
+def largest(ours: Any, theirs: Any) -> float:
+    """Of all differences of gradients."""
+    assert len(ours) == len(theirs) == 2
+    return max((a[name] - b[name]).abs().max().item() for a, b in zip(ours, theirs, strict=True) for name in a)
+
+
+def body(layout: Layout, packed: bool, recompute: str) -> Any:
+    """Of all ranks together, by pass: rows that the record has; those of them that ours and NeMo-RL's lack; rows that
+    differ between both, and between NeMo-RL's and ours with moved rows; rows without a route. And how far gradients
+    are apart, as they are and with the same filler."""
+    theirs, theirs_gradients, answers = step(layout, packed, recompute, False)
+    ours, gradients, _ = step(layout, packed, recompute, True)
+    moved, _, _ = step(layout, packed, recompute, True, moved=1)
+    # What has no route (last rows, padding, the environment's words) has another filler, which changes sums' rounding.
+    _, filled, _ = step(layout, packed, recompute, False, filler=ours)
+
+    def differing(one: sides.Passes, name: str) -> int:
+        pairs = ((a, b) for layer, maps in theirs[name].items() for a, b in zip(one[name][layer], maps, strict=True))
+        return sum(int((a != b).any(1).sum()) for a, b in pairs)
+
+    found = {}
+    for name in ours:
+        mine = [sides.counted(ours[name]), sides.counted(theirs[name]), differing(ours, name), differing(moved, name)]
+        every: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(every, mine)
+        of_ours, of_theirs = (sum((one[i] for one in every), start=Counter()) for i in (0, 1))
+        told = sides.recorded(answers, times=2 if name == "training" and recompute != "none" else 1)
+        missing = (told - of_ours).total(), (told - of_theirs).total()
+        found[name] = (told.total(), missing, *(sum(one[i] for one in every) for i in (2, 3)), of_theirs.total())
+    return found, largest(gradients, theirs_gradients), largest(gradients, filled)
+
+
+class DifferentialTest(unittest.TestCase):
+    def test_beside_nemo_rls_own(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, rr.local_server():
+            sides.recipe(Path(folder))
+            for layout, packed, recompute in (
+                (Layout(), False, "none"),
+                (Layout(), False, "full"),
+                (Layout(tp=2), False, "moe"),
+                (Layout(pp=2), False, "none"),
+                (Layout(), True, "none"),
+                (Layout(cp=2), True, "moe"),
+                (Layout(pp=2), True, "full"),
+                (Layout(tp=2), True, "moe"),
+                (Layout(tp=2, cp=2), True, "none"),
+            ):
+                with self.subTest(layout=layout, packed=packed, recompute=recompute):
+                    said = on_ranks(layout.cp * layout.pp * layout.tp, body, layout, packed, recompute)
+                    for found, apart, alike in said:
+                        for name, (rows, missing, different, shifted, every) in found.items():
+                            if name == "reference":
+                                self.assertEqual((different, shifted), (0, 0))
+                                self.assertGreater(min(missing), rows // 4)
+                                continue
+                            self.assertEqual(missing, (0, 0), name)
+                            self.assertLessEqual(different, every - rows, name)
+                            self.assertGreater(shifted, rows // 2, name)  # The check of the check.
+                        self.assertEqual(alike, 0.0)
+                        self.assertLess(apart, 1e-6)
+                    rows = sum(found[name][0] for name in ("log-probabilities", "training"))
+                    shape = "packed" if packed else "rectangles"
+                    apart = max(one[1] for one in said)
+                    print(f"{layout}, {shape}, recompute {recompute}: {rows} rows and layers in both")
+                    print(f"    gradients {alike} apart, {apart:.1e} with another filler")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+"""NeMo-RL's step through the service, by the README's recipe: its rollout, its batch, `Policy`'s passes, release."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import routing_replay as rr
+import sides
+from common.ranks import on_ranks
+from gpt import Layout
+from routing_replay_trainer import megatron
+
+BAD, UNANSWERED, TWO_TURNS, LOST = 2, 3, 1, 5
+CHECK = unittest.TestCase()
+
+
+def check_batch(data: Any, answers: list[list[int]]) -> list[int]:
+    """Handles have the place of routes: at each token of what the engine has seen, and nowhere behind that."""
+    column = data["routed_experts"]
+    CHECK.assertEqual((tuple(column.shape), str(column.dtype)), ((*data["input_ids"].shape, 1, 1), "torch.int64"))
+    columns = column[:, :, 0, 0].tolist()
+    for index, (own, answer, length) in enumerate(zip(columns, answers, data["input_lengths"].tolist(), strict=True)):
+        none = {BAD: 0, UNANSWERED: -1}.get(index)
+        if none is None:
+            CHECK.assertEqual(own, [own[0]] * len(answer) + [0] * (len(own) - len(answer)))
+            CHECK.assertEqual(length, len(answer) + 3)  # The environment's words.
+        else:
+            CHECK.assertEqual(own[0], none)
+    handles = [own[0] for own in columns]
+    CHECK.assertEqual(len(set(handles) - {0, -1}), 6)
+    return handles
+
+
+def body() -> Any:
+    layout = Layout()
+    layout.start()
+    sides.install(True)
+    run = sys.modules["replay_vllm"].run()
+    megatron.attach = functools.partial(megatron.attach, max_fallback_fraction=0.5)  # Batches are small.
+    config = sides.config_of(layout, True)
+    for step in range(2):
+        data, answers = sides.rollout(config, bad=True)
+        handles = check_batch(data, answers)
+        good = [index for index in range(8) if index not in (BAD, UNANSWERED)]
+        for index in good:
+            stored = run.read_one(handles[index])
+            CHECK.assertEqual((stored.status, stored.num_tokens), ("OK", len(answers[index])))
+            np.testing.assert_array_equal(stored.rows, sides.routes(answers[index])[:, 1:])
+        before = {one.handle for one in run.list()} - set(handles)
+        CHECK.assertEqual(len(before), 2 * (step + 1))  # Turns that are a part of another, and what came to nothing.
+        run.release([handles[LOST]])
+        good.remove(LOST)
+        policy = sides.policy_of(config, layout, "full")
+        said = sides.passes(policy, data)
+        for name, times in (("log-probabilities", 1), ("training", 2)):  # Forward and recompute.
+            told = sides.recorded([answers[index] for index in good], times)
+            CHECK.assertEqual((told - sides.counted(said[name])).total(), 0, name)
+            other = sides.recorded([[token + 1 for token in answers[index]] for index in good], times)
+            CHECK.assertGreater((other - sides.counted(said[name])).total(), told.total() // 20)
+        replay = sys.modules["replay_worker"].replay
+        metrics = {name.partition("/")[2]: value for name, value in replay.metrics().items()}
+        CHECK.assertEqual(metrics["replayed_rows"], 2 * sum(len(answers[index]) - 1 for index in good))
+        CHECK.assertGreater(metrics["step_fallback_samples"], 0)
+        replay.detach()
+        sys.modules["replay_worker"].replay = None
+        sys.modules["replay_vllm"].release(data)
+        CHECK.assertEqual({one.handle for one in run.list()}, before)
+        print(f"step {step}: {told.total() // 2} rows and layers as recorded in each pass")
+
+
+class StepTest(unittest.TestCase):
+    def test_two_steps(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, rr.local_server():
+            sides.recipe(Path(folder))
+            on_ranks(1, body)
+
+
+if __name__ == "__main__":
+    unittest.main()
