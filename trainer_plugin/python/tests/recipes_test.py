@@ -1,8 +1,8 @@
-"""Recipes of the trainer plugin's README, executed with stand-ins for the frameworks' objects; verl's runs with verl
-(tests/peers/verl).
+"""The recipe for Hugging Face models of the trainer plugin's README, executed with stand-ins, and what the README says
+of both faces. Those for frameworks run with these (tests/peers).
 
-What a recipe says of its micro-batches is planned and fetched for real, and the framework's model looks whose rows are
-open when it is called.
+What the recipe says of its micro-batches is planned and fetched for real, and the model looks whose rows are open when
+it is called.
 """
 
 from __future__ import annotations
@@ -38,26 +38,8 @@ SAMPLES = list(LENGTHS)
 STEP = [["a", "b"], ["c", "d"]]  # Two micro-batches.
 
 
-def current_version() -> int:
-    return 17
-
-
-class Tensor(np.ndarray):
-    """As much of a tensor as recipes and frameworks use."""
-
-    def bool(self) -> Tensor:
-        return self.astype(bool)
-
-    def unbind(self) -> list[Tensor]:
-        return list(self)
-
-
-def tensor(values: Any) -> Tensor:
-    return np.array(values).view(Tensor)
-
-
-def tokens_of(name: str) -> Tensor:
-    return tensor(np.arange(LENGTHS[name]) + 100 * SAMPLES.index(name))
+def tokens_of(name: str) -> Any:
+    return np.arange(LENGTHS[name]) + 100 * SAMPLES.index(name)
 
 
 def source(*names: str) -> trainer.LocalSource:
@@ -162,32 +144,6 @@ class Model:
     def backward(self) -> None: ...
 
 
-def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, **_: Any) -> list[Any]:
-    """forward_backward_func of as many chunks as there are models."""
-    models = model if isinstance(model, list) else [model]
-    iterators = data_iterator if isinstance(data_iterator, list) else [data_iterator]
-    results = []
-    for index in range(num_microbatches):
-        for iterator, chunk in zip(iterators, models, strict=True):
-            chunk.current_microbatch = index
-            results.append(forward_step_func(iterator, chunk))
-    return results
-
-
-def module(name: str, **parts: Any) -> dict[str, types.ModuleType]:
-    """A module and those above it."""
-    made = {}
-    for end in range(1, len(name.split(".")) + 1):
-        path = ".".join(name.split(".")[:end])
-        made[path] = types.ModuleType(path)
-    vars(made[name]).update(parts)
-    for path, child in made.items():
-        parent, _, last = path.rpartition(".")
-        if parent:
-            setattr(made[parent], last, child)
-    return made
-
-
 def face_of(name: str) -> ast.Module:
     """The code of a face, which may need what is not here, behind that of what both have in common."""
     common, own = (ast.parse(path.read_text()) for path in (FACE / "_attached.py", FACE / name / "_replay.py"))
@@ -198,14 +154,7 @@ class RecipesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.model = Model()
         self.attached: list[Replay] = []
-        groups = {
-            "get_tensor_and_context_parallel_group": lambda: "tp-cp",
-            "get_pipeline_model_parallel_group": lambda: "pp",
-        }
-        core = module("megatron.core.parallel_state", **groups)
-        core |= {"megatron.core.pipeline_parallel": types.ModuleType("megatron.core.pipeline_parallel")}
-        core["megatron.core.pipeline_parallel"].get_forward_backward_func = lambda: schedule
-        self.patch_modules(core | module("torch", tensor=tensor))
+        self.patch_modules({"torch": types.ModuleType("torch")})
         for where, name, value in (
             (routing_replay, "Client", lambda: types.SimpleNamespace(run=lambda run, wait: run)),
             (trainer, "ServiceSource", lambda run: self.rows),
@@ -232,13 +181,6 @@ class RecipesTest(unittest.TestCase):
 
     def recipe(self, heading: str, **names: Any) -> dict[str, Any]:
         return recipes.run(heading, **names)
-
-    def assert_replayed(self, replay: Replay, times: int = 1) -> None:
-        self.assertEqual(replay.version, 17)
-        self.assertEqual(self.model.seen, STEP * times)
-        self.assertEqual(replay.log, ["begin", "micro_batch", "micro_batch", "end"] * times)
-        self.assertEqual(replay.options["agree"], ["tp-cp", "pp"])
-        self.assertEqual((replay.options["missing"], len(self.attached)), ("live", 1))
 
     def test_all_are_here(self) -> None:
         frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "slime", "verl"]
@@ -281,50 +223,6 @@ class RecipesTest(unittest.TestCase):
         self.assertLessEqual(calls, methods)
         shown = {name for name in methods if not name.startswith("_")} - {"buffer_bytes", "kept"}
         self.assertEqual(shown - calls, set())
-
-    def attach_of_megatron(self) -> Any:
-        return self.recipe("Megatron-LM")["attach"]
-
-    def test_skyrl(self) -> None:
-        path = "skyrl.backends.skyrl_train.workers.megatron.megatron_model_wrapper"
-        modules = module(path, get_forward_backward_func=lambda: schedule)
-        self.patch_modules(modules)
-        recipe = self.recipe("SkyRL")
-
-        class Wrapper:
-            remove_microbatch_padding = True
-
-            def __init__(self, model: Any) -> None:
-                self.actor_module = [model]
-
-            def forward(self, micro_batches: Any) -> None:
-                def forward_step(batch_iter: Any, model: Any) -> Any:
-                    batch = next(batch_iter)
-                    assert batch.pop("rollout_expert_indices", None) is None
-                    return model(batch["sequences"])
-
-                modules[path].get_forward_backward_func()(
-                    forward_step_func=forward_step,
-                    data_iterator=[iter(micro_batches)],
-                    model=self.actor_module,
-                    num_microbatches=len(micro_batches),
-                )
-
-        wrapper = Wrapper(self.model)
-        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron(), current_version)
-        micro_batches = []
-        for samples in STEP:
-            longest = max(LENGTHS[name] for name in samples)
-            rows = tensor([[0] * (longest - LENGTHS[name]) + tokens_of(name).tolist() for name in samples])
-            mask = tensor([[0] * (longest - LENGTHS[name]) + [1] * LENGTHS[name] for name in samples])
-            batch: dict[str, Any] = {"sequences": rows, "attention_mask": mask}
-            recipe["add_handles"](batch, [f"key-{name}" for name in samples])
-            self.assertEqual(batch["rollout_expert_indices"].shape, (2, 1, 1, 1))
-            micro_batches.append(batch)
-        wrapper.forward(micro_batches)
-        self.assert_replayed(replay)
-        wrapper.forward(micro_batches)  # Handles are taken out: as those of a reference.
-        self.assertEqual(self.model.seen[2:], [[], []])
 
     def test_hugging_face(self) -> None:
         recipe = self.recipe("Hugging Face and FSDP")

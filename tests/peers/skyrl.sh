@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SkyRL itself on the CPU with the README's recipe: its R3 beside ours. A minute.
+#
+#   tests/peers/skyrl.sh [--build DIR]
+#
+#   --build DIR      a built release tree (default: build/release, built where needed)
+#
+# The environment build/peers/skyrl is made once, in two minutes, and takes 1.1 GB beside those of torch and
+# megatron-core. Exit status 77: no packages are to be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
+
+build=
+peer_options --build "$@"
+
+# alone PYTHON: what would bring vLLM's torch, Flash Attention and more.
+alone() { "$1" -m pip install --quiet --disable-pip-version-check --no-deps skyrl==0.4.0 skyrl-gym==0.4.0; }
+
+environment() {
+  peer_megatron 0.19.2 >/dev/null &&
+    MADE_BY=alone peer_environment skyrl torch,megatron-core-0.19.2 ray transformers aiohttp cloudpathlib datasets \
+      httpx jaxtyping loguru omegaconf orjson pandas pybase64 pydantic requests torchdata zstandard
+}
+
+python=$(environment) || { echo "skipped: no packages for SkyRL"; exit 77; }
+build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+peer_paths "$build"
+PYTHONPATH+=:$PWD/tests/peers/megatron
+export LOG_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
+"$python" tests/peers/skyrl/differential_test.py

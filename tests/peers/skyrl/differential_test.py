@@ -1,0 +1,210 @@
+"""SkyRL's own R3, with routes in the batch, beside the README's recipe, with routes in the service: the same experts at
+every recorded row of its log-probability and its training pass, and the same gradients."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import types
+import unittest
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import sides
+
+sides.setup()
+import numpy as np  # noqa: E402
+import routing_replay as rr  # noqa: E402
+import torch  # noqa: E402
+from common.ranks import on_ranks  # noqa: E402
+from common.support import passed  # noqa: E402
+from megatron.core import parallel_state as mpu  # noqa: E402
+from skyrl.backends.skyrl_train.workers.megatron.megatron_worker import MegatronPolicyWorkerBase  # noqa: E402
+from skyrl.train.trainer import RayPPOTrainer  # noqa: E402
+from transformers import AutoConfig  # noqa: E402
+
+SAMPLES, FIRST = 13, 100  # Token ids below FIRST are padding's.
+FULL = ["trainer.gradient_checkpointing=true"]
+MOE = [*FULL, *(f"trainer.policy.megatron_config.transformer_config_kwargs.{said}" for said in (
+    "recompute_granularity=selective", "recompute_modules=[moe]", "recompute_method=null", "recompute_num_layers=null")
+)]  # fmt: skip
+BY_TOKENS = ["trainer.max_tokens_per_microbatch=40"]
+RECTANGLE = ["trainer.remove_microbatch_padding=false"]
+
+
+def size(name: str) -> list[str]:
+    return [f"trainer.policy.megatron_config.{name}=2"]
+
+
+def micro(samples: int) -> list[str]:
+    return [f"trainer.micro_{name}_batch_size_per_gpu={samples}" for name in ("train", "forward")]
+
+
+# Ranks, options, and whether SkyRL's own R3 is right.
+LAYOUTS: dict[str, tuple[int, list[str], bool]] = {
+    "packed": (1, micro(3), True),
+    "packed, full recompute": (1, micro(4) + FULL, True),
+    "packed by tokens, MoE recompute": (1, BY_TOKENS + MOE, True),
+    "packed, CP 2": (2, micro(3) + size("context_parallel_size"), True),
+    "packed by tokens, CP 2, full recompute": (2, BY_TOKENS + FULL + size("context_parallel_size"), True),
+    "packed, PP 2, full recompute": (2, micro(3) + FULL + size("pipeline_model_parallel_size"), True),
+    "packed, TP 2, MoE recompute": (2, micro(3) + MOE + size("tensor_model_parallel_size"), True),
+    "packed by tokens, DP 2": (2, BY_TOKENS, True),
+    "rectangles of one row": (1, micro(1) + RECTANGLE, True),
+    "rectangles of one row, TP 2": (2, micro(1) + RECTANGLE + size("tensor_model_parallel_size"), True),
+    "rectangles of one row, PP 2": (2, micro(1) + RECTANGLE + size("pipeline_model_parallel_size"), True),
+    "rectangles of 3 rows, full recompute": (1, micro(3) + RECTANGLE + FULL, False),
+}
+
+
+class Rollout:
+    """Samples of which every token is another one, so that a row tells where it is from."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(11)
+        lengths = random.integers(6, 30, SAMPLES)
+        tokens = np.split(FIRST + random.permutation(500)[: lengths.sum()], np.cumsum(lengths)[:-1])
+        table = random.random((FIRST + 500, sides.LAYERS, sides.EXPERTS)).argsort(axis=2)[..., : sides.TOP_K]
+        self.tokens = [one.tolist() for one in tokens]
+        self.own = [place % 3 != 1 for place in range(SAMPLES)]  # Of others the last token is none of the engine's.
+        self.fed = [one[: -2 + own] for one, own in zip(self.tokens, self.own, strict=True)]
+        self.routes = [table[one].astype(np.uint8) for one in self.fed]
+        self.experts = {token: [*map(tuple, np.sort(table[token]).tolist())] for one in self.fed for token in one}
+
+    def output(self, moved: int) -> dict[str, Any]:
+        """As SkyRL's generators give it. moved: rows are late by so many"""
+        cuts = [2 + place % 3 for place in range(SAMPLES)]
+        responses = [one[cut:] for cut, one in zip(cuts, self.tokens, strict=True)]
+        return {
+            "prompt_token_ids": [one[:cut] for cut, one in zip(cuts, self.tokens, strict=True)],
+            "response_ids": responses,
+            "rewards": [[0.0] * len(one) for one in responses],
+            "loss_masks": [[1] * (len(one) - 1) + [int(own)] for one, own in zip(responses, self.own, strict=True)],
+            "rollout_expert_indices": [np.roll(one, moved, axis=0) for one in self.routes],
+        }
+
+
+def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -> Any:
+    """As SkyRL's trainer makes it of a rollout."""
+    trainer = object.__new__(kind)
+    trainer.cfg, trainer.all_metrics, trainer.global_step = config, {}, 1
+    trainer.tokenizer = types.SimpleNamespace(pad_token_id=0)
+    trainer.dispatch = types.SimpleNamespace(get_lcm_dp_size=mpu.get_data_parallel_world_size)
+    if service:
+        trainer.routes = rr.Client().run("grpo-42")
+    made = trainer.convert_to_training_input(rollout.output(moved), [f"prompt{i}" for i in range(SAMPLES)])
+    carried = made["rollout_expert_indices"].values
+    assert carried.numel() == len(made) if service else carried.shape[1:] == (sides.LAYERS, sides.TOP_K)
+    if service:  # Nothing else than a handle each.
+        assert carried.dtype == torch.int64 and made.get("router_padding_mask") is None
+    made["action_log_probs"] = torch.full_like(made["loss_mask"], -math.log(sides.gpt.VOCABULARY))
+    made["base_action_log_probs"] = made["action_log_probs"].clone()
+    made["advantages"] = torch.linspace(-1, 1, made["loss_mask"].numel()).view_as(made["loss_mask"])
+    return made
+
+
+def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[str, Any]:
+    """SkyRL's log-probability pass and its training pass on one rank: what its routers gave, and what came out."""
+    import skyrl_routes
+
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if service and rank == 0:
+        model = AutoConfig.from_pretrained(config.trainer.policy.model.path)
+        rr.Client().run("grpo-42", rr.Geometry.from_hf_config(model))
+    torch.distributed.barrier()
+    kind = skyrl_routes.Policy if service else MegatronPolicyWorkerBase
+    worker = sides.worker(kind, config, rank, world)
+    worker.init_model(config.trainer.policy.model.path, num_training_steps=10)
+    built = sides.Provider.built
+    trainer = skyrl_routes.Trainer if service else RayPPOTrainer
+    made = [batch(config, rollout, trainer, service, moved) if rank == 0 else None]
+    torch.distributed.broadcast_object_list(made)
+    replicas = mpu.get_data_parallel_world_size()
+    data = made[0].chunk(len(made[0]) // replicas)[mpu.get_data_parallel_rank()]
+
+    def seen() -> tuple[int, int]:
+        """Of rows that have a route, how many got its experts, and how many others."""
+        of_ranks: list[Any] = [None] * world
+        torch.distributed.all_gather_object(of_ranks, built.kept.fed)
+        first = of_ranks[rank % (world // mpu.get_pipeline_model_parallel_world_size())]
+        told = [
+            own == rollout.experts[token][layer]
+            for layer, token, own in built.kept.rows(first)
+            if token in rollout.experts
+        ]
+        return sum(told), len(told) - sum(told)
+
+    log_probs = worker.forward(data).loss_fn_outputs
+    passes = [seen()]
+    worker.forward_backward(data)
+    passes.append(seen())
+    gradients = {name: one.main_grad.numpy().copy() for name, one in built.model.named_parameters()}
+    return {"passes": passes, "log_probs": log_probs, "gradients": gradients}
+
+
+def summed(ranks: list[Any]) -> list[list[int]]:
+    """Of each pass, the rows that were right, and those that were not."""
+    return [[sum(one["passes"][place][kind] for one in ranks) for kind in (0, 1)] for place in (0, 1)]
+
+
+def apart(ours: list[Any], theirs: list[Any]) -> float:
+    """The largest difference of a gradient, beside the largest gradient."""
+    both = [(one["gradients"], other["gradients"]) for one, other in zip(ours, theirs, strict=True)]
+    largest = max(abs(value).max() for one, _ in both for value in one.values())
+    return max(float(abs(one[name] - other[name]).max()) for one, other in both for name in one) / largest
+
+
+class DifferentialTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        sides.checkpoint(Path(self.folder, "model"))
+        sides.recipe(Path(self.folder))
+        self.enterContext(rr.local_server())
+        import skyrl_routes  # noqa: F401  Once, for all ranks.
+
+    def test_beside_skyrls_own(self) -> None:
+        rollout, compared = Rollout(), 0
+        sets = len(rollout.experts) * (sides.LAYERS - 1)
+        for name, (world, said, own_is_right) in LAYOUTS.items():
+            with self.subTest(name):
+                config = self.configuration(*said)
+                times = 1, 1 + config.trainer.gradient_checkpointing
+                whole = [[sets * each, 0] for each in times]
+                padded = "DP" in name  # With a sample that repeats the first one's tokens, and has no route.
+                theirs = on_ranks(world, step, config, rollout, False)
+                ours = on_ranks(world, step, config, rollout, True)
+                found, difference = summed(ours), apart(ours, theirs)
+                print(f"{name}: of {sets} sets {found} right and not, SkyRL's {summed(theirs)}, {difference} apart")
+                if padded:
+                    others = len(rollout.fed[0]) * (sides.LAYERS - 1)
+                    self.assertTrue(all(right >= sets and right + wrong == sets + others for right, wrong in found))
+                else:
+                    self.assertEqual(found, whole)
+                if own_is_right:
+                    self.assertEqual(summed(theirs)[0][0] >= sets, True)
+                    self.assertEqual(padded or summed(theirs) == whole, True)
+                    # Rows without a route have other experts, by which sums are rounded otherwise.
+                    self.assertLess(difference, 1e-6)
+                else:  # It takes rows of a rectangle sample by sample, and the model position by position.
+                    self.assertGreater(summed(theirs)[0][1], sets // 2)
+                compared += 1
+        self.assertEqual(compared, len(LAYOUTS))
+
+        config = self.configuration(*LAYOUTS["packed"][1])
+        theirs, moved = (on_ranks(1, step, config, rollout, service, 1) for service in (False, True))
+        self.assertGreater(summed(moved)[0][1], sets // 2)
+        self.assertEqual(summed(moved), summed(theirs))
+        right = on_ranks(1, step, config, rollout, False)
+        print(f"rows moved by one: {summed(moved)} right and not, {apart(moved, right)} apart")
+        self.assertGreater(apart(moved, right), 1e-3)
+        passed("SkyRL", version("skyrl"), f"own R3 beside ours, {len(LAYOUTS)} layouts", sides.CHANGED)
+
+    def configuration(self, *said: str) -> Any:
+        samples = [f"trainer.{size}_batch_size={SAMPLES}" for size in ("train", "policy_mini")]
+        samples.append("generator.n_samples_per_prompt=1")
+        return sides.configuration(Path(self.folder, "model"), *samples, *said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,197 @@
+"""SkyRL's own workers on the CPU: its policy worker around a GPTModel, and the batches that its trainer makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gpt
+import megatron.core.dist_checkpointing  # noqa: F401  Before its own stand-in for nvidia_resiliency_ext is there.
+import torch
+from common import models as small
+from megatron.core import parallel_state as mpu
+from megatron.core import tensor_parallel
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from transformers import Qwen3MoeConfig
+
+LAYERS, EXPERTS, TOP_K = 4, 8, 2
+CHANGED = (
+    "stand-ins for megatron.bridge and nvidia_resiliency_ext, a small model in the place of a checkpoint's, "
+    "attention and norms as beside Megatron-Core, an optimizer that is not distributed, CPU for CUDA"
+)
+STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
+
+
+class Anything(types.ModuleType):
+    """A module that has whatever is asked of it."""
+
+    __path__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock(name=f"{self.__name__}.{name}")
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name == "vllm":
+            raise ModuleNotFoundError(name, name=name)  # The folder of tests beside this one is none.
+        if any(f"{name}.".startswith(f"{each}.") for each in STAND_INS) and "qwen_vl" not in name:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        return Anything(spec.name)
+
+    def exec_module(self, module: Any) -> None: ...
+
+
+class Kept:
+    """What the model was fed and its routers gave since the last `rows`."""
+
+    def __init__(self, model: Any) -> None:
+        self.fed: list[torch.Tensor] = []  # [samples, tokens] of each forward pass; of the first stage alone.
+        self._calls: list[tuple[int, bool, torch.Tensor]] = []
+        if model.pre_process:
+            model.embedding.register_forward_pre_hook(self._feed, with_kwargs=True)
+        for router in gpt.routers([model]):
+            router.register_forward_hook(self._keep)
+
+    def _feed(self, _: Any, __: Any, said: dict[str, Any]) -> None:
+        self.fed.append(said["input_ids"].clone())
+
+    def _keep(self, router: Any, _: Any, output: Any) -> None:
+        self._calls.append((router.layer_number - 1, torch.is_grad_enabled(), output[1].detach().clone()))
+
+    def rows(self, fed: list[torch.Tensor]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """(layer, token, its experts). fed: of the first stage"""
+        begun: Counter[tuple[int, bool]] = Counter()
+        for layer, gradients, chosen in self._calls:  # What is computed again has gradients then, and had none before.
+            tokens = fed[begun[layer, gradients]].transpose(0, 1).reshape(-1)
+            tokens = tokens.chunk(mpu.get_tensor_model_parallel_world_size())[mpu.get_tensor_model_parallel_rank()]
+            begun[layer, gradients] += 1
+            experts = chosen.nonzero()[:, 1].view(len(tokens), -1).tolist()
+            yield from ((layer, token, tuple(own)) for token, own in zip(tokens.tolist(), experts, strict=True))
+        self._calls.clear()
+        self.fed.clear()
+
+
+class Provider:
+    """What megatron.bridge makes of a checkpoint's configuration. SkyRL sets options on it, of which the model is built
+    but for those that say how Transformer Engine computes."""
+
+    built: Provider | None = None
+
+    def __init__(self) -> None:
+        self.num_layers, self.moe_layer_freq = LAYERS, [0] + [1] * (LAYERS - 1)
+        self.virtual_pipeline_model_parallel_size = None
+
+    def register_pre_wrap_hook(self, hook: Any) -> None:
+        raise AssertionError("nothing is frozen here")
+
+    def finalize(self) -> None:
+        pass
+
+    def provide_distributed_model(self, ddp_config: Any, wrap_with_ddp: bool, bf16: bool) -> list[Any]:
+        known = {field.name for field in dataclasses.fields(gpt.TransformerConfig)}
+        left_out = {"attention_backend", "masked_softmax_fusion", "expert_tensor_parallel_size"}
+        said = {name: value for name, value in vars(self).items() if name in known - left_out}
+        sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+        layout = gpt.Layout(
+            *(said[name] for name in sizes[:2]), cp=said[sizes[2]], ep=said["expert_model_parallel_size"]
+        )
+        tensor_parallel.model_parallel_cuda_manual_seed(5, force_reset_rng=True)
+        config = layout.config(**said)
+        [self.model] = layout.model(config, packed=True, position_embedding_type="none")
+        self.kept = Kept(self.model)
+        Provider.built = self
+        return [DistributedDataParallel(config, ddp_config, self.model)] if wrap_with_ddp else [self.model]
+
+
+@functools.cache
+def setup() -> None:
+    """In each process, before SkyRL is imported."""
+    sys.meta_path.insert(0, StandIns())
+    import megatron.bridge
+    from megatron.bridge.peft import utils
+
+    megatron.bridge.AutoBridge = mock.MagicMock()
+    megatron.bridge.AutoBridge.from_hf_pretrained().to_megatron_provider = Provider
+    utils.finalize_model_grads_with_expert_adapter_sync = finalize_model_grads
+    group = torch.distributed.init_process_group
+    torch.distributed.init_process_group = lambda backend, **said: group("gloo", **said)  # SkyRL says NCCL, too.
+
+
+def checkpoint(folder: Path) -> None:
+    """What SkyRL and the recipe read of one: its configuration and tokenizer."""
+    said = {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "mlp_only_layers": [0], "num_hidden_layers": LAYERS}
+    Qwen3MoeConfig(**said).save_pretrained(folder)
+    small._tokenizer().save_pretrained(folder)
+
+
+def recipe(folder: Path) -> None:
+    """The file that the README prints, behind `attach` of its section on Megatron-LM, where all processes find it."""
+    import recipes
+
+    Path(folder, "skyrl_routes.py").write_text(recipes.blocks()["Megatron-LM"] + recipes.blocks()["SkyRL"])
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = f"{folder}:{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
+
+
+def flags() -> list[str]:
+    """What the README says SkyRL is to be started with."""
+    import recipes
+
+    section = recipes.README.read_text().split("\n## SkyRL\n")[1].split("```python")[0]
+    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+
+
+def configuration(model: Path, *said: str) -> Any:
+    from skyrl.train.config import SkyRLTrainConfig
+
+    return SkyRLTrainConfig.from_cli_overrides([*options(model), *said])
+
+
+def options(model: Path) -> list[str]:
+    policy, ref = "trainer.policy.megatron_config", "trainer.ref.megatron_config"
+    return [
+        "trainer.strategy=megatron",
+        f"trainer.policy.model.path={model}",
+        f"trainer.ref.model.path={model}",
+        "trainer.bf16=false",
+        "trainer.gradient_checkpointing=false",
+        "trainer.placement.colocate_all=false",
+        f"{policy}.moe_grouped_gemm=false",
+        f"{ref}.moe_grouped_gemm=false",
+        f"{policy}.optimizer_config_kwargs={{bf16: false, params_dtype: float32, use_distributed_optimizer: false}}",
+        "generator.sampling_params.temperature=0.7",
+        "generator.sampling_params.logprobs=null",
+        *flags(),
+    ]
+
+
+def reduced(config: Any) -> Any:
+    """SkyRL's configuration of a trainer, with Megatron's reductions of gradients as gloo has them."""
+    megatron = config.policy.megatron_config
+    as_gloo = {"use_distributed_optimizer": False, "average_in_collective": False}
+    megatron.ddp_config = vars(megatron.ddp_config) | as_gloo
+    return config
+
+
+def worker(kind: Any, config: Any, rank: int, world: int) -> Any:
+    """As Ray makes it, in this process, which is one of torch.distributed's."""
+    where = {"rank": rank, "local_rank": rank, "world_size": world, "master_addr": "127.0.0.1", "master_port": 1}
+    made = kind(cfg=reduced(config.trainer), sequence_parallel_size=1, **where)
+    made.init_worker_process_group()
+    return made
