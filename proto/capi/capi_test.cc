@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -56,7 +57,8 @@ template <typename T>
 absl::StatusOr<std::vector<uint32_t>> Ids(const char* dtype, const std::vector<T>& ids, int axes = 1) {
   // One byte into the memory, as an array's data may lie anywhere.
   std::vector<uint8_t> bytes(1 + ids.size() * sizeof(T));
-  memcpy(bytes.data() + 1, ids.data(), ids.size() * sizeof(T));
+  const auto* data = reinterpret_cast<const uint8_t*>(ids.data());
+  std::copy(data, data + ids.size() * sizeof(T), bytes.begin() + 1);
   const std::string description = DumpJson({{"dtype", dtype}, {"axes", axes}, {"field", "tokens"}, {"sample", "a"}});
   auto narrow = TokenIds(description, absl::MakeConstSpan(bytes).subspan(1));
   if (!narrow.ok()) return narrow.status();

@@ -228,7 +228,8 @@ class CommandsTest(RrctlTest):
         process.returncode = status
         self.assertEqual((status, lines), (0, 10 * 1000 * layers))
         self.assertGreater(received, 25e6)
-        self.assertLess(usage.ru_maxrss, 150e3, "KiB")
+        if "RR_MEMORY_IS_OF_A_SANITIZER" not in os.environ:
+            self.assertLess(usage.ru_maxrss, 150e3, "KiB")
 
     def test_a_reader_that_goes_away_is_no_failure(self):
         self.drop_at_end("gone")
