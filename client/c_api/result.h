@@ -48,7 +48,8 @@ class ResultMemory {
  public:
   template <typename Item>
   absl::Span<Item> Array(size_t count) {
-    return {static_cast<Item*>(arena_.Allocate(count * sizeof(Item))), count};
+    constexpr size_t kSize = sizeof(Item);  // NOLINT(bugprone-sizeof-expression): of a pointer, too.
+    return {static_cast<Item*>(arena_.Allocate(count * kSize)), count};
   }
   template <typename Item>
   const Item* Copy(absl::Span<const Item> items) {
