@@ -175,6 +175,7 @@ def options(model: Path) -> list[str]:
         f"{policy}.moe_grouped_gemm=false",
         f"{ref}.moe_grouped_gemm=false",
         f"{policy}.optimizer_config_kwargs={{bf16: false, params_dtype: float32, use_distributed_optimizer: false}}",
+        "trainer.policy.optimizer_config.max_grad_norm=0",  # Megatron clips gradients on GPUs alone.
         "generator.sampling_params.temperature=0.7",
         "generator.sampling_params.logprobs=null",
         *flags(),
