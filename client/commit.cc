@@ -65,7 +65,7 @@ class Committing {
 
     if (trouble_ && IsOfAnother(*trouble_)) return Told();
     const std::optional<int64_t>& num_tokens = request_.num_tokens;
-    if (!request_.attempt && (!num_tokens || (state_ && state_->sealed()))) {
+    if (!request_.attempt && (!num_tokens || (!request_.tokens && state_ && state_->sealed()))) {
       if (state_ && num_tokens && num_tokens != state_->num_tokens) {
         return MakeError(
             absl::StatusCode::kFailedPrecondition,
@@ -98,7 +98,7 @@ class Committing {
     return outcome;
   }
 
-  // Also where all is there: only so the server says whether that is of this attempt.
+  // Also where all is there: only so the server says whether that is of this attempt, and of these tokens.
   absl::StatusOr<CommitOutcome> Mark() {
     int64_t marked = 0;
     auto said = PutMark(rows(), marked);
@@ -138,7 +138,7 @@ class Committing {
       options.row_start = std::min(rows, end);
       options.seal_num_tokens = request_.num_tokens;
       marked = end - options.row_start;
-      if (marked > 0 && request_.tokens) options.token_ids = absl::MakeConstSpan(*request_.tokens).first(end);
+      if (end > 0 && request_.tokens) options.token_ids = absl::MakeConstSpan(*request_.tokens).first(end);
     }
     return run_.PutUnrecorded(options, marked);
   }

@@ -27,7 +27,8 @@ struct CommitRequest {
   // Of the sample, where it is complete: what did not come is marked as unrecorded up to there, and the sample sealed.
   // Absent: nothing is marked that was not before.
   std::optional<int64_t> num_tokens;
-  // Of positions from 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens.
+  // Of positions from 0 on, num_tokens of them or one fewer, which say num_tokens: compared with those that the rows
+  // came with, and told to the store where it does not know them and the sample is not sealed yet.
   std::optional<std::vector<uint32_t>> tokens;
   std::optional<int64_t> attempt;  // Of the appends.
 };
