@@ -51,6 +51,15 @@ TEST_F(CommitTest, WhatWasAppended) {
   EXPECT_EQ(service_.Sample("s").num_tokens, 21);  // By this.
   Expect(Committed({.sample = "s", .num_tokens = 21}), CommitStatus::kCommitted, 20, 21);
   Expect(Committed({.sample = "s", .num_tokens = 22}), CommitStatus::kMissing, 20, 21, Reason::kSealed);
+  EXPECT_EQ(service_.Calls("Put"), 1);
+  std::optional<uint32_t> told;
+  service_.OnAppend([&](const AppendRequest& request) {
+    told = request.append->token_check_start;
+    return Do::kAnswer;
+  });
+  Expect(Committed({.sample = "s", .tokens = std::vector(tokens_.begin(), tokens_.begin() + 21)}),
+         CommitStatus::kCommitted, 20, 21);
+  EXPECT_TRUE(told);  // The server compares them.
 }
 
 TEST_F(CommitTest, ASampleOfWhichNothingCame) {

@@ -112,7 +112,8 @@ struct rr_queue final {
   const std::shared_ptr<Queue> queue = std::make_shared<Queue>();
 };
 
-CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout) {
+CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout,
+                                       const std::function<std::optional<CallEnd>()>& at_once) {
   std::optional<Clock::Time> deadline;
   if (call != nullptr && call->timeout_ms >= 0 && timeout == Timeout::kOfCall) {
     deadline = DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(call->timeout_ms));
@@ -121,12 +122,36 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
   if (call == nullptr || call->queue == nullptr) return Do(work, *cancellation);
   const std::shared_ptr<Queue> queue = call->queue->queue;
   if (absl::Status status = queue->Begin(call->tag, cancellation); !status.ok()) return status;
+  if (at_once) {
+    std::optional<CallEnd> ended;
+    const CallEnd asked = WithoutExceptions([&] {
+      ended = at_once();
+      return CallEnd();
+    });
+    if (!asked.status.ok()) ended = asked;
+    if (ended) {
+      queue->End(call->tag, NewError(*ended));
+      return absl::OkStatus();
+    }
+  }
   Threads::Shared().Run([work = std::move(work), cancellation, queue, tag = call->tag]() mutable {
     const rr_error* error = NewError(Do(work, *cancellation));
     work = nullptr;  // What it holds goes before its end is told.
     queue->End(tag, error);
   });
   return absl::OkStatus();
+}
+
+CallEnd routing_replay::c_api::PerformInOrder(
+    const rr_call* call, client::CallOrder& order, Mutex& calling,
+    std::function<CallEnd(std::shared_ptr<const client::CallOrder::Place>)> work) {
+  if (call == nullptr || call->queue == nullptr) {
+    return Perform(
+        call, [&] { return work(order.Take()); }, Timeout::kOfWork);
+  }
+  MutexLock lock(calling);
+  return Perform(
+      call, [work = std::move(work), place = order.Take()] { return work(place); }, Timeout::kOfWork);
 }
 
 rr_error* rr_queue_new(rr_queue** queue) {

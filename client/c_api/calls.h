@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "client/c_api/errors.h"
+#include "client/call_order.h"
+#include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 
 namespace routing_replay::c_api {
@@ -26,7 +30,17 @@ enum class Timeout {
 //   });
 //
 // `work` must own what it uses, but for payloads and outputs. Outputs are for its end, when nothing can fail any more.
-CallEnd Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout = Timeout::kOfCall);
+//
+// `at_once`, where there is one, is asked first where there is a queue, on the caller's thread: how the call has ended
+// without waiting, or nothing.
+CallEnd Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout = Timeout::kOfCall,
+                const std::function<std::optional<CallEnd>()>& at_once = nullptr);
+
+// The same for calls of one object that are done in the order in which they were made. `work` is given their place, and
+// waits for its turn. `calling` is held where one with a queue takes its place and then a thread: the first place in
+// the order always has one.
+CallEnd PerformInOrder(const rr_call* call, client::CallOrder& order, Mutex& calling,
+                       std::function<CallEnd(std::shared_ptr<const client::CallOrder::Place>)> work);
 
 }  // namespace routing_replay::c_api
 

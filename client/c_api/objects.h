@@ -4,8 +4,12 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/c_api/kept_outcomes.h"
+#include "client/call_order.h"
+#include "client/trajectory/trajectory_writer.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 #include "routing_replay/client.h"
@@ -27,9 +31,40 @@ class LazyClient {
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A run, and what its appenders share.
-struct SharedRun {
+// A run, and the appenders that were made of it here. Thread-safe.
+class SharedRun {
+ public:
+  explicit SharedRun(std::shared_ptr<Run> shared) : run(std::move(shared)) {}
+
+  void Add(const std::shared_ptr<Appender>& appender);
+  // Those that are there.
+  std::vector<std::shared_ptr<Appender>> Appenders();
+
   const std::shared_ptr<Run> run;
+
+ private:
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Appender>> appenders_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct SharedAppender {
+  ~SharedAppender() {
+    if (kept) kept->Dismiss();
+  }
+
+  std::shared_ptr<Run> run;
+  std::shared_ptr<KeptOutcomes> kept;  // Null: nobody takes them.
+  std::shared_ptr<Appender> appender;
+  // Appends that were called with a queue and are not queued yet.
+  client::CallOrder order;
+  // Held where a call takes its place in the order and then a thread, so that the first place always has one.
+  Mutex calling;
+};
+
+struct SharedTrajectory {
+  std::shared_ptr<SharedAppender> appender;
+  std::unique_ptr<client::TrajectoryWriter> writer;
+  Mutex calling;  // As above.
 };
 
 }  // namespace routing_replay::c_api
@@ -40,6 +75,14 @@ struct rr_client final {
 
 struct rr_run final {
   const std::shared_ptr<routing_replay::c_api::SharedRun> run;
+};
+
+struct rr_appender final {
+  const std::shared_ptr<routing_replay::c_api::SharedAppender> appender;
+};
+
+struct rr_trajectory final {
+  const std::shared_ptr<routing_replay::c_api::SharedTrajectory> trajectory;
 };
 
 #endif  // CLIENT_C_API_OBJECTS_H_

@@ -33,7 +33,7 @@ CallEnd Give(const absl::StatusOr<AppendOutcome>& outcome, const std::string& sa
   if (!outcome.ok()) return outcome.status();
   Result<rr_outcomes> result;
   const auto list = result.Array<rr_outcome>(1);
-  Fill(*outcome, 0, result, list[0]);
+  Fill(*outcome, result, list[0]);
   list[0].sample = result.Text(sample);
   *result = {list.data(), list.size()};
   *out = result.Release();
@@ -126,12 +126,13 @@ rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released) {
 
 rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome) {
   return Guard([&]() -> CallEnd {
-    auto given = AppendFrom(*append);
+    const auto tokens = std::make_shared<std::vector<uint32_t>>();
+    auto given = AppendFrom(*append, *tokens);
     if (!given.ok()) return given.status();
-    return Perform(call, [run = run->run, given = *std::move(given), outcome] {
-      const AppendOptions options = given.Options();
+    return Perform(call, [run = run->run, given = *std::move(given), tokens, outcome] {
+      const AppendOptions& options = given.options;
       if (!given.tensor) {
-        return Give(run->run->PutUnrecorded(options, given.unrecorded_rows()), options.sample, outcome);
+        return Give(run->run->PutUnrecorded(options, TotalRows(options.unrecorded)), options.sample, outcome);
       }
       return Give(run->run->Put(options, *given.tensor, given.payload), options.sample, outcome);
     });

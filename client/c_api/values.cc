@@ -156,30 +156,31 @@ absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::
   return ids;
 }
 
-absl::StatusOr<GivenAppend> AppendFrom(const rr_append& append) {
+absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens) {
   const auto producer = ProducerFrom(append.producer);
-  if (!producer.ok()) return producer.status();
-  auto tokens = TokensFrom(append.tokens, "append.token_ids", View(append.sample));
-  if (!tokens.ok()) return tokens.status();
-  GivenAppend given{.options = {.sample = String(append.sample),
-                                .producer = *producer,
-                                .row_start = append.row_start,
-                                .unrecorded = RangesFrom(append.unrecorded),
-                                .revision = append.revision,
-                                .restart_nonce = append.restart,
-                                .group = Optional(append.group),
-                                .weight_version = append.weight_version,
-                                .weight_label = String(append.weight_label),
-                                .weights = WeightsFrom(append.weights, append.weights_count),
-                                .seal_num_tokens = Optional(append.num_tokens),
-                                .seal = append.seal != 0,
-                                .surplus_rows = append.surplus_rows,
-                                .prefix_sample = String(append.prefix_sample),
-                                .prefix_rows = append.prefix_rows,
-                                .prefix_revision = append.prefix_revision,
-                                .engine = String(append.engine)},
-                    .tokens = *std::move(tokens),
-                    .attempt = Optional(append.attempt)};
+  if (!producer.ok()) return WithSample(producer.status(), View(append.sample));
+  auto ids = TokensFrom(append.tokens, "append.token_ids", View(append.sample));
+  if (!ids.ok()) return ids.status();
+  tokens = *std::move(ids);
+  NewAppend given{.options = {.sample = String(append.sample),
+                              .producer = *producer,
+                              .row_start = append.row_start,
+                              .unrecorded = RangesFrom(append.unrecorded),
+                              .revision = append.revision,
+                              .restart_nonce = append.restart,
+                              .attempt = Optional(append.attempt),
+                              .group = Optional(append.group),
+                              .weight_version = append.weight_version,
+                              .weight_label = String(append.weight_label),
+                              .weights = WeightsFrom(append.weights, append.weights_count),
+                              .token_ids = tokens,
+                              .seal_num_tokens = Optional(append.num_tokens),
+                              .seal = append.seal != 0,
+                              .surplus_rows = append.surplus_rows,
+                              .prefix_sample = String(append.prefix_sample),
+                              .prefix_rows = append.prefix_rows,
+                              .prefix_revision = append.prefix_revision,
+                              .engine = String(append.engine)}};
   if (append.rows == nullptr) return given;
   auto tensor = TensorFrom(*append.rows);
   if (!tensor.ok()) return WithSample(tensor.status(), given.options.sample);
@@ -240,9 +241,9 @@ void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out) 
   out.provenance_count = provenance.size();
 }
 
-void Fill(const AppendOutcome& outcome, uint64_t sequence, ResultMemory& memory, rr_outcome& out) {
+void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {
   out.sample = memory.Text(outcome.sample);
-  out.sequence = sequence;
+  out.sequence = outcome.sequence;
   out.committed_rows = outcome.committed_rows;
   out.revision = outcome.revision;
   out.trimmed_rows = outcome.trimmed_rows;

@@ -49,29 +49,13 @@ inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {
 absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
                                                  absl::string_view sample);
 
-// An append as it was given. Owns all but the payload.
-struct GivenAppend {
-  AppendOptions options;  // Without token_ids: those are …
-  std::vector<uint32_t> tokens;
-  std::optional<TensorDescription> tensor;  // Absent: all rows of options.unrecorded are appended, if any.
-  absl::Span<const uint8_t> payload;
-  std::optional<int64_t> attempt;
-
-  // … put in here. Valid as long as this.
-  AppendOptions Options() const {
-    AppendOptions whole = options;
-    whole.token_ids = tokens;
-    return whole;
-  }
-  int64_t unrecorded_rows() const { return TotalRows(options.unrecorded); }
-};
-absl::StatusOr<GivenAppend> AppendFrom(const rr_append& append);
+// Owns all but the payload and the ids of its tokens, which are put into `tokens`.
+absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens);
 
 void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);
 void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& out);
 void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out);
-// `sequence`: 0 of a Put.
-void Fill(const AppendOutcome& outcome, uint64_t sequence, ResultMemory& memory, rr_outcome& out);
+void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out);
 rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory);
 inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes, outcome.kept}; }
 rr_sample_states* NewStates(absl::Span<const SampleState> states);

@@ -53,6 +53,7 @@ TrajectoryWriter::TrajectoryWriter(std::shared_ptr<Run> run, std::shared_ptr<App
     : run_(std::move(run)),
       appender_(std::move(appender)),
       common_(std::move(common)),
+      sample_(trajectory.sample()),
       mailbox_(std::make_shared<Mailbox>()),
       trajectory_(std::move(trajectory)) {}
 
@@ -121,12 +122,7 @@ absl::StatusOr<bool> TrajectoryWriter::Settle() {
 }
 
 absl::Status TrajectoryWriter::Ask() {
-  std::string sample;
-  {
-    MutexLock lock(mutex_);
-    sample = trajectory_.sample();
-  }
-  auto states = run_->StatMany({&sample, 1});
+  auto states = run_->StatMany({&sample_, 1});
   if (!states.ok()) return states.status();
   std::optional<SampleState> found;
   if (!states->empty()) found = std::move(states->front());
@@ -135,12 +131,8 @@ absl::Status TrajectoryWriter::Ask() {
 }
 
 absl::Status TrajectoryWriter::Truncate(const TurnDecision& decision, int attempt) {
-  std::string sample;
-  {
-    MutexLock lock(mutex_);
-    sample = trajectory_.sample();
-  }
-  const auto truncated = run_->Truncate(sample, Producer::kRollout, decision.truncate_rows, decision.expected_revision);
+  const auto truncated =
+      run_->Truncate(sample_, Producer::kRollout, decision.truncate_rows, decision.expected_revision);
   MutexLock lock(mutex_);
   if (truncated.ok()) {
     trajectory_.OnTruncated(*truncated);
@@ -169,7 +161,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
         append, [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); }, true);
     MutexLock lock(mutex_);
     if (!queued.ok()) {  // What of the turn is missing now is asked for by the next one.
-      trajectory_.OnOutcome({.sample = trajectory_.sample(), .status = queued.status()});
+      trajectory_.OnOutcome({.sample = sample_, .status = queued.status()});
       return queued.status();
     }
     last_sequence_ = (*queued)->sequence;

@@ -66,6 +66,7 @@ class TrajectoryWriter {
   // The first row that a request with this context must give.
   int64_t NextRow(absl::Span<const uint32_t> tokens);
   State state();
+  const std::string& sample() const { return sample_; }
   // Of turns and forks.
   CallOrder& order() { return order_; }
 
@@ -90,6 +91,7 @@ class TrajectoryWriter {
   const std::shared_ptr<Run> run_;
   const std::shared_ptr<Appender> appender_;
   const AppendOptions common_;
+  const std::string sample_;
   const std::shared_ptr<Mailbox> mailbox_;
 
   CallOrder order_;

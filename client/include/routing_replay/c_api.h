@@ -348,13 +348,15 @@ RR_API void rr_appender_free(rr_appender* appender);
  * take, so that only marks of their rows are sent. Stops at the first that is wrong: those before it are queued, and
  * the error names the index as append[i] where there are several. With RR_BLOCK it waits for room for queue_timeout_ms,
  * and then drops; call->timeout_ms is not used. With a queue (rr_call) small appends for which there is room are queued
- * before it returns, and appends of one sample stay in the order of the calls. */
+ * before it returns, and none overtakes one that was called before. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
                                     uint64_t* sequences, size_t* dropped);
+/* Waits for the outcomes of all appends so far: call->timeout_ms, below 0: 120 s. */
 RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
 /* Flushes, then abandons what is left: appends fail from now on. What flush says; idempotent. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
-/* Waits for outcomes since the last call; none once the appender is closed and all have been given. */
+/* Waits for outcomes since the last call; none once the appender is closed and all have been given. Only the next call
+ * says that these have been seen: until then their appends count as open. call->timeout_ms below 0: without a limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
 /* Of AppenderMetrics, with refused_<reason> for those that were met, stale_appends, and the gauges queued_bytes and
  * open_appends. */
@@ -370,8 +372,8 @@ typedef struct rr_commit {
   const rr_error* error;
 } rr_commit;
 
-/* Waits for the appends of one sample through any appender of the run object, and marks what did not come: see
- * Run.commit of the Python package. */
+/* Waits for the appends of one sample through any appender of the run object, at most call->timeout_ms (below 0: 120
+ * s), and marks what did not come: see Run.commit of the Python package. */
 RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens,
                                rr_integer attempt, const rr_call* call, const rr_commit** commit);
 
@@ -420,7 +422,7 @@ RR_API void rr_trajectory_free(rr_trajectory* trajectory);
 /* Turns of one trajectory are done one after the other. call->timeout_ms is not used. */
 RR_API rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                                    const rr_turn_result** result);
-/* A new sample that begins as this one. Waits at most call->timeout_ms for acknowledged rows. */
+/* A new sample that begins as this one. Waits at most call->timeout_ms (below 0: 1 s) for acknowledged rows. */
 RR_API rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call,
                                     rr_trajectory** fork);
 /* The first row that a request with this context must give. */

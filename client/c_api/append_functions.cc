@@ -1,0 +1,323 @@
+// Appenders, and whether a sample is in the store.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/c_api/calls.h"
+#include "client/c_api/objects.h"
+#include "client/c_api/values.h"
+#include "client/commit.h"
+#include "routing_replay/wire/error_detail.h"
+
+using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// Payloads from here on are worth the way to a thread.
+constexpr size_t kLargeBytes = size_t{1} << 18;
+// Of a flush, a close and a commit whose call says nothing.
+constexpr std::chrono::seconds kSettleTimeout(120);
+
+milliseconds TimeoutOf(const rr_call* call, milliseconds otherwise) {
+  return call != nullptr && call->timeout_ms >= 0 ? milliseconds(call->timeout_ms) : otherwise;
+}
+
+ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
+
+Reason ReasonFrom(absl::string_view name) {
+  for (auto number = static_cast<int32_t>(Reason::kField); number <= static_cast<int32_t>(Reason::kDraining);
+       ++number) {
+    if (name == ReasonName(static_cast<Reason>(number))) return static_cast<Reason>(number);
+  }
+  return Reason::kUnspecified;
+}
+
+// The same of append[index].
+absl::Status AtIndex(const absl::Status& status, size_t index) {
+  ErrorDetail detail = DetailOf(status);
+  const std::string name = absl::StrCat("append[", index, "]");
+  absl::string_view message = status.message();
+  if (absl::StartsWith(detail.field, "append.")) {
+    const std::string field = name + detail.field.substr(strlen("append"));
+    const bool named = absl::ConsumePrefix(&message, detail.field);
+    detail.field = field;
+    return MakeError(status.code(), named ? absl::StrCat(field, message) : absl::StrCat(name, ": ", message), detail);
+  }
+  return MakeError(status.code(), absl::StrCat(name, ": ", message), detail);
+}
+
+// One call of rr_appender_append.
+class Appending {
+ public:
+  Appending(std::shared_ptr<SharedAppender> appender, absl::Span<const rr_append> appends, uint64_t* sequences,
+            size_t* dropped)
+      : appender_(std::move(appender)),
+        count_(appends.size()),
+        tokens_(appends.size()),
+        sequences_(sequences),
+        dropped_(dropped) {
+    for (const rr_append& append : appends) {
+      auto given = AppendFrom(append, tokens_[appends_.size()]);
+      if (!given.ok()) {  // Of a call that goes on behind it: those before are queued first.
+        wrong_ = given.status();
+        return;
+      }
+      bytes_ += given->payload.size() + (given->tensor ? std::max<int64_t>(0, given->tensor->raw_size) : 0);
+      appends_.push_back(*std::move(given));
+    }
+  }
+
+  // Nothing where that would wait or take long.
+  std::optional<CallEnd> TryDo() {
+    if (bytes_ >= kLargeBytes) return std::nullopt;
+    const absl::Status status = Queue(/*may_wait=*/false);
+    if (status.ok() && queued_.sequences.size() < appends_.size()) return std::nullopt;
+    return Finish(status);
+  }
+  // The rest.
+  CallEnd Do() { return Finish(Queue(/*may_wait=*/true)); }
+
+ private:
+  absl::Status Queue(bool may_wait) {
+    const absl::Span<const NewAppend> rest = absl::MakeConstSpan(appends_).subspan(queued_.sequences.size());
+    return appender_->appender->AppendMany(rest, queued_, may_wait);
+  }
+
+  CallEnd Finish(absl::Status status) {
+    if (status.ok() && !wrong_.ok()) {
+      appender_->appender->CountRefusal(DetailOf(wrong_).reason);
+      status = wrong_;
+    }
+    if (!status.ok()) return count_ > 1 ? AtIndex(status, queued_.sequences.size()) : status;
+    std::copy(queued_.sequences.begin(), queued_.sequences.end(), sequences_);
+    if (dropped_ != nullptr) *dropped_ = queued_.dropped;
+    return {};
+  }
+
+  const std::shared_ptr<SharedAppender> appender_;
+  const size_t count_;
+  std::vector<NewAppend> appends_;
+  std::vector<std::vector<uint32_t>> tokens_;
+  size_t bytes_ = 0;
+  absl::Status wrong_;
+  QueuedAppends queued_;
+  uint64_t* const sequences_;
+  size_t* const dropped_;
+};
+
+absl::StatusOr<AppenderOptions> OptionsFrom(const rr_appender_options* given) {
+  AppenderOptions options{.drop_when_full = true};
+  if (given == nullptr) return options;
+  if (given->max_queued_bytes >= 0) options.max_queued_bytes = given->max_queued_bytes;
+  if (given->queue_timeout_ms >= 0) options.queue_timeout = milliseconds(given->queue_timeout_ms);
+  if (given->append_timeout_ms >= 0) options.append_timeout = milliseconds(given->append_timeout_ms);
+  if (given->on_full < RR_BLOCK || given->on_full > RR_RAISE) {
+    return Invalid("on_full", absl::StrCat(given->on_full, " is no rr_on_full"));
+  }
+  if (given->on_full != RR_BLOCK) options.queue_timeout = milliseconds(0);
+  options.drop_when_full = given->on_full != RR_RAISE;
+  options.encode_blocks = given->encode_blocks != 0;
+  return options;
+}
+
+rr_outcomes* NewOutcomes(absl::Span<const AppendOutcome> outcomes) {
+  Result<rr_outcomes> result;
+  const auto list = result.Array<rr_outcome>(outcomes.size());
+  for (size_t i = 0; i < list.size(); ++i) Fill(outcomes[i], result, list[i]);
+  *result = {list.data(), list.size()};
+  return result.Release();
+}
+
+rr_commit* NewCommit(const client::CommitOutcome& outcome) {
+  Result<rr_commit> result;
+  result->sample = result.Text(outcome.sample);
+  result->status = result.Text(client::CommitStatusName(outcome.status));
+  result->committed_rows = outcome.committed_rows;
+  result->num_tokens = Optional(outcome.num_tokens);
+  if (!outcome.error.ok()) {
+    rr_error& error = result.Array<rr_error>(1)[0];
+    FillError(outcome.error, result, error);
+    result->error = &error;
+  }
+  return result.Release();
+}
+
+std::vector<std::pair<std::string, int64_t>> CountersOf(const AppenderMetrics& metrics) {
+  std::vector<std::pair<std::string, int64_t>> counters = {
+      {"appends", metrics.appends},
+      {"acknowledged", metrics.acknowledged},
+      {"failed", metrics.failed},
+      {"rows", metrics.rows},
+      {"trimmed_rows", metrics.trimmed_rows},
+      {"conflicting_rows", metrics.conflicting_rows},
+      {"unrecorded_rows", metrics.unrecorded_rows},
+      {"payload_bytes", metrics.payload_bytes},
+      {"resent_bytes", metrics.resent_bytes},
+      {"reconnects", metrics.reconnects},
+      {"credit_refusals", metrics.credit_refusals},
+      {"dropped_appends", metrics.dropped_appends},
+      {"dropped_rows", metrics.dropped_rows},
+      {"refused_appends", metrics.refused_appends},
+      {"narrowed_appends", metrics.narrowed_appends},
+      {"unrecorded_appends", metrics.unrecorded_appends},
+      {"surplus_rows", metrics.surplus_rows},
+      {"stale_appends", metrics.stale_appends},
+      {"queued_bytes", metrics.queued_bytes},
+      {"open_appends", metrics.open_appends},
+  };
+  for (const auto& [reason, count] : metrics.refused_by_reason) {
+    counters.emplace_back(absl::StrCat("refused_", absl::AsciiStrToLower(ReasonName(reason))), count);
+  }
+  return counters;
+}
+
+CallEnd FlushEnd(absl::Status status, AppendFailures failures) {
+  if (status.ok()) return {};
+  return {std::move(status), std::move(failures)};
+}
+
+}  // namespace
+
+void SharedRun::Add(const std::shared_ptr<Appender>& appender) {
+  MutexLock lock(mutex_);
+  std::erase_if(appenders_, [](const std::weak_ptr<Appender>& known) { return known.expired(); });
+  appenders_.push_back(appender);
+}
+
+std::vector<std::shared_ptr<Appender>> SharedRun::Appenders() {
+  std::vector<std::shared_ptr<Appender>> appenders;
+  MutexLock lock(mutex_);
+  for (const std::weak_ptr<Appender>& known : appenders_) {
+    if (auto appender = known.lock()) appenders.push_back(std::move(appender));
+  }
+  return appenders;
+}
+
+rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender) {
+  return Guard([&]() -> CallEnd {
+    auto given = OptionsFrom(options);
+    if (!given.ok()) return given.status();
+    const auto shared = std::make_shared<SharedAppender>();
+    shared->run = run->run->run;
+    if (options != nullptr && options->keep_outcomes != 0) {
+      shared->kept = std::make_shared<KeptOutcomes>();
+      given->on_outcomes = [kept = shared->kept](std::vector<AppendOutcome> outcomes, std::function<void()> seen) {
+        kept->Put(std::move(outcomes), std::move(seen));
+      };
+    }
+    shared->appender = shared->run->NewAppender(*std::move(given));
+    run->run->Add(shared->appender);
+    *appender = new rr_appender{shared};
+    return {};
+  });
+}
+
+void rr_appender_free(rr_appender* appender) {
+  Always([&] { delete appender; });
+}
+
+rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
+                             uint64_t* sequences, size_t* dropped) {
+  return Guard([&]() -> CallEnd {
+    const std::shared_ptr<SharedAppender>& shared = appender->appender;
+    const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
+    if (call == nullptr || call->queue == nullptr) {  // Encodes beside other threads.
+      const auto work = [&]() -> CallEnd {
+        absl::Status turn = shared->order.AwaitAll();
+        return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
+      };
+      return Perform(call, work, Timeout::kOfWork);
+    }
+    MutexLock lock(shared->calling);
+    const bool is_first = shared->order.empty();
+    const auto work = [appending, place = shared->order.Take()]() -> CallEnd {
+      absl::Status turn = place->Await();
+      return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
+    };
+    return Perform(call, work, Timeout::kOfWork, [&] { return is_first ? appending->TryDo() : std::nullopt; });
+  });
+}
+
+rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call) {
+  return Guard([&]() -> CallEnd {
+    const auto work = [shared = appender->appender, timeout = TimeoutOf(call, kSettleTimeout)] {
+      AppendFailures failures;
+      absl::Status status = shared->appender->Flush(timeout, &failures);
+      return FlushEnd(std::move(status), std::move(failures));
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
+}
+
+rr_error* rr_appender_close(rr_appender* appender, const rr_call* call) {
+  return Guard([&]() -> CallEnd {
+    const auto work = [shared = appender->appender, timeout = TimeoutOf(call, kSettleTimeout)] {
+      AppendFailures failures;
+      absl::Status status = shared->appender->Close(timeout, &failures);
+      if (shared->kept && !absl::IsCancelled(status)) shared->kept->Close();
+      return FlushEnd(std::move(status), std::move(failures));
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
+}
+
+rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes) {
+  return Guard([&]() -> CallEnd {
+    if (!appender->appender->kept) {
+      return Invalid("keep_outcomes", "was not set for this appender");
+    }
+    const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), TimeoutOf(call, milliseconds::max()));
+    const auto work = [shared = appender->appender, deadline, outcomes]() -> CallEnd {
+      const auto taken = shared->kept->Take(deadline);
+      if (!taken.ok()) return taken.status();
+      *outcomes = NewOutcomes(*taken);
+      return {};
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
+}
+
+rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters) {
+  return Guard([&]() -> CallEnd {
+    Result<rr_counters> result;
+    *result = Counters(CountersOf(appender->appender->appender->metrics()), result);
+    *counters = result.Release();
+    return {};
+  });
+}
+
+void rr_appender_count_refusal(rr_appender* appender, rr_text reason) {
+  Always([&] { appender->appender->appender->CountRefusal(ReasonFrom(View(reason))); });
+}
+
+rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens, rr_integer attempt,
+                        const rr_call* call, const rr_commit** commit) {
+  return Guard([&]() -> CallEnd {
+    client::CommitRequest request{
+        .sample = String(sample), .num_tokens = Optional(num_tokens), .attempt = Optional(attempt)};
+    if (tokens != nullptr && tokens->data != nullptr) {
+      auto ids = TokensFrom(*tokens, "tokens", request.sample);
+      if (!ids.ok()) return ids.status();
+      request.tokens = *std::move(ids);
+    }
+    const auto work = [run = run->run, request = std::move(request), timeout = TimeoutOf(call, kSettleTimeout),
+                       commit]() -> CallEnd {
+      const auto outcome = client::Commit(*run->run, run->Appenders(), request, timeout);
+      if (!outcome.ok()) return outcome.status();
+      *commit = NewCommit(*outcome);
+      return {};
+    };
+    return Perform(call, work, Timeout::kOfWork);
+  });
+}

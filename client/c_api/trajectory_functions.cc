@@ -1,0 +1,224 @@
+// Trajectories.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c_api/calls.h"
+#include "client/c_api/objects.h"
+#include "client/c_api/values.h"
+#include "routing_replay/wire/error_detail.h"
+
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
+using namespace routing_replay::client;  // NOLINT(build/namespaces)
+
+namespace {
+
+// That a fork waits for acknowledged rows, where its call says nothing.
+constexpr std::chrono::seconds kForkWait(1);
+
+absl::StatusOr<Trajectory::Existing> ExistingFrom(absl::string_view name) {
+  if (name.empty() || name == "none") return Trajectory::Existing::kNone;
+  if (name == "resume") return Trajectory::Existing::kResume;
+  if (name == "replace") return Trajectory::Existing::kReplace;
+  return Invalid("existing", absl::StrCat(R"(must be "none", "resume" or "replace", got ")", name, "\""));
+}
+
+absl::StatusOr<TurnOutcome> OutcomeFrom(absl::string_view name) {
+  if (name.empty() || name == "finished") return TurnOutcome::kFinished;
+  if (name == "aborted") return TurnOutcome::kAborted;
+  if (name == "preempted") return TurnOutcome::kPreempted;
+  return Invalid("outcome", absl::StrCat(R"(must be "finished", "aborted" or "preempted", got ")", name, "\""));
+}
+
+absl::Status CheckRow(int64_t row, absl::string_view field) {
+  if (row >= 0 && row <= kMaxRows) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(row, " is not in [0, ", kMaxRows, "]"));
+}
+
+// A turn as it was given. Owns all but the payload. Stays where it is.
+struct GivenTurn {
+  GivenTurn() = default;
+  GivenTurn(const GivenTurn&) = delete;
+
+  Turn turn;
+  std::vector<uint32_t> tokens;
+  std::optional<TurnRows> rows;
+  std::string engine;
+
+  absl::Status Read(const rr_turn& given) {
+    const auto outcome = OutcomeFrom(View(given.outcome));
+    if (!outcome.ok()) return outcome.status();
+    turn.outcome = *outcome;
+    turn.weight_version = given.weight_version.present != 0 ? given.weight_version.value : kUnknownWeightVersion;
+    turn.weight_label = String(given.weight_label);
+    turn.weights = WeightsFrom(given.weights, given.weights_count);
+    turn.missing_is_unrecorded = given.missing_is_unrecorded != 0;
+    turn.seal = given.seal != 0;
+    engine = String(given.engine);
+    if (absl::Status status = ReadTokens(given); !status.ok()) return status;
+    return ReadRows(given);
+  }
+
+ private:
+  absl::Status ReadTokens(const rr_turn& given) {
+    if (const std::optional<int64_t> cut = Optional(given.cut)) {
+      turn.cut = true;
+      if (*cut < 1) return Invalid("turn.cut", "a history has at least one token");
+      turn.tokens = absl::Span<const uint32_t>();
+      turn.tokens_start = *cut;
+      return absl::OkStatus();
+    }
+    if (given.tokens.data == nullptr) return absl::OkStatus();
+    auto ids = TokensFrom(given.tokens, "tokens", "");
+    if (!ids.ok()) return ids.status();
+    tokens = *std::move(ids);
+    turn.tokens = absl::MakeConstSpan(tokens);
+    turn.tokens_start = given.tokens_start;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRows(const rr_turn& given) {
+    absl::Status status = CheckRow(given.row_start, "turn.row_start");
+    if (status.ok()) status = CheckRow(given.missing_rows, "turn.missing_rows");
+    if (!status.ok() || given.rows == nullptr) return status;
+    auto tensor = TensorFrom(*given.rows);
+    if (!tensor.ok()) return tensor.status();
+    rows = TurnRows{.tensor = *std::move(tensor),
+                    .payload = PayloadOf(*given.rows),
+                    .ids_and_weights = given.rows->ids_and_weights != 0,
+                    .row_start = given.row_start,
+                    .missing_rows = given.missing_rows};
+    if (given.rows->take != nullptr) rows->take = RowRange{given.rows->take->begin, given.rows->take->end};
+    return status;
+  }
+};
+
+rr_turn_result* NewTurnResult(const TurnResult& turn) {
+  Result<rr_turn_result> result;
+  *result = {.num_tokens = turn.num_tokens,
+             .unrecorded_rows = turn.unrecorded_rows,
+             .truncated_rows = turn.truncated_rows,
+             .repeated_rows = turn.repeated_rows,
+             .conflicting_rows = turn.conflicting_rows,
+             .late_rows = turn.late_rows,
+             .uncompared_rows = turn.uncompared_rows,
+             .shared_rows = turn.shared_rows,
+             .surplus_rows = turn.surplus_rows,
+             .dropped_rows = turn.dropped_rows,
+             .retokenised_at = Optional(turn.retokenised_at),
+             .appended = result.Ranges(turn.appended)};
+  return result.Release();
+}
+
+std::vector<std::pair<std::string, int64_t>> CountersOf(const TrajectoryCounters& c) {
+  return {{"turns", c.turns},
+          {"aborted_turns", c.aborted_turns},
+          {"preempted_turns", c.preempted_turns},
+          {"appended_rows", c.appended_rows},
+          {"unrecorded_rows", c.unrecorded_rows},
+          {"unrecorded_samples", c.unrecorded_samples},
+          {"repeated_rows", c.repeated_rows},
+          {"shared_rows", c.shared_rows},
+          {"shared_by_tokens", c.shared_by_tokens},
+          {"surplus_rows", c.surplus_rows},
+          {"conflicting_rows", c.conflicting_rows},
+          {"late_rows", c.late_rows},
+          {"uncompared_rows", c.uncompared_rows},
+          {"retokenised", c.retokenised},
+          {"truncated_rows", c.truncated_rows},
+          {"lost_rows", c.lost_rows},
+          {"failed_appends", c.failed_appends}};
+}
+
+rr_trajectory* NewTrajectory(std::shared_ptr<SharedAppender> appender, std::unique_ptr<TrajectoryWriter> writer) {
+  const auto shared = std::make_shared<SharedTrajectory>();
+  shared->appender = std::move(appender);
+  shared->writer = std::move(writer);
+  return new rr_trajectory{shared};
+}
+
+}  // namespace
+
+rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
+                                     rr_trajectory** trajectory) {
+  return Guard([&]() -> CallEnd {
+    const std::shared_ptr<SharedAppender>& shared = appender->appender;
+    const auto existing = ExistingFrom(View(options->existing));
+    if (!existing.ok()) return existing.status();
+    auto writer = TrajectoryWriter::New(shared->run, shared->appender,
+                                        {.trajectory = {.sample = String(options->sample), .existing = *existing},
+                                         .group = Optional(options->group),
+                                         .engine = String(options->engine)});
+    if (!writer.ok()) return writer.status();
+    *trajectory = NewTrajectory(shared, *std::move(writer));
+    return {};
+  });
+}
+
+void rr_trajectory_free(rr_trajectory* trajectory) {
+  Always([&] { delete trajectory; });
+}
+
+rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
+                            const rr_turn_result** result) {
+  return Guard([&]() -> CallEnd {
+    const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    const auto given = std::make_shared<GivenTurn>();
+    if (absl::Status status = given->Read(*turn); !status.ok()) {
+      const Reason reason = GetErrorDetail(status).value_or(ErrorDetail()).reason;
+      if (!given->turn.cut) shared->appender->appender->CountRefusal(reason);
+      return WithSample(status, shared->writer->sample());
+    }
+    const auto work = [shared, given, result](TrajectoryWriter::Place place) -> CallEnd {
+      const TurnRows* rows = given->rows ? &*given->rows : nullptr;
+      const auto added = shared->writer->Add(given->turn, rows, given->engine, std::move(place));
+      if (!added.ok()) return added.status();
+      *result = NewTurnResult(*added);
+      return {};
+    };
+    return PerformInOrder(call, shared->writer->order(), shared->calling, work);
+  });
+}
+
+rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call, rr_trajectory** fork) {
+  return Guard([&]() -> CallEnd {
+    const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    const bool says = call != nullptr && call->timeout_ms >= 0;
+    const std::chrono::milliseconds wait = says ? std::chrono::milliseconds(call->timeout_ms) : kForkWait;
+    const auto work = [shared, sample = String(sample), wait, fork](TrajectoryWriter::Place place) -> CallEnd {
+      auto writer = shared->writer->Fork(sample, wait, std::move(place));
+      if (!writer.ok()) return writer.status();
+      *fork = NewTrajectory(shared->appender, *std::move(writer));
+      return {};
+    };
+    return PerformInOrder(call, shared->writer->order(), shared->calling, work);
+  });
+}
+
+rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row) {
+  return Guard([&]() -> CallEnd {
+    TrajectoryWriter& writer = *trajectory->trajectory->writer;
+    const auto ids = TokensFrom(*tokens, "tokens", writer.sample());
+    if (!ids.ok()) return ids.status();
+    *row = writer.NextRow(*ids);
+    return {};
+  });
+}
+
+rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state) {
+  return Guard([&]() -> CallEnd {
+    const TrajectoryWriter::State known = trajectory->trajectory->writer->state();
+    Result<rr_trajectory_state> result;
+    *result = {.num_tokens = known.num_tokens,
+               .rows = known.rows,
+               .acknowledged_rows = known.acknowledged_rows,
+               .revision = known.revision,
+               .sealed = known.sealed ? 1 : 0,
+               .counters = Counters(CountersOf(known.counters), result)};
+    *state = result.Release();
+    return {};
+  });
+}
