@@ -45,6 +45,7 @@ class CommitTest : public ClientTest {
 
 TEST_F(CommitTest, WhatWasAppended) {
   Append("s", {0, 9});
+  ASSERT_OK(appenders_[0]->Flush(kLong));
   Append("s", {9, 20}, {}, 1);
   Expect(Committed({.sample = "s"}), CommitStatus::kCommitted, 20, {});
   Expect(Committed({.sample = "s", .num_tokens = 21}), CommitStatus::kCommitted, 20, 21);
