@@ -8,8 +8,8 @@
 #   --nemo-rl DIR  github.com/NVIDIA-NeMo/RL at 7ea279ab (default: the environment's RR_NEMO_RL)
 #   --build DIR    a built release tree (default: build/release, built where needed)
 #
-# Four minutes. The environment build/peers/nemo-rl is made once, in one minute, and takes 0.45 GB beside torch and
-# megatron-core (tests/peers/megatron.sh). Exit status 77: no source tree, or no packages are to be had.
+# Two minutes of CPU time. The environment build/peers/nemo-rl is made once, in one minute, and takes 0.45 GB beside torch
+# and megatron-core (tests/peers/megatron.sh). Exit status 77: no source tree, or no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
