@@ -9,9 +9,9 @@
 #   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
-#                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL and SkyRL, the wheels in
-#                 other Pythons, and the hand-off beside the peers' libraries, where RR_PEERS names the folder of their
-#                 benchmark
+#                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL, SkyRL and ms-swift, the
+#                 wheels in other Pythons, and the hand-off beside the peers' libraries, where RR_PEERS names the folder
+#                 of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -114,6 +114,7 @@ for extra in "${extras[@]}"; do
       long verl tests/peers/verl.sh
       long nemo-rl tests/peers/nemo_rl.sh
       long skyrl tests/peers/skyrl.sh
+      long ms-swift tests/peers/ms_swift.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py

@@ -1,0 +1,146 @@
+"""ms-swift's own training by the README's recipe: MegatronGRPOTrainer.train_step on two ranks over two rollouts, from
+what its vLLM server answers to the optimizer, with answers whose routes did not come, and an evaluation in between."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import routing_replay as rr
+import sides
+from common.ranks import on_ranks
+from gpt import Layout
+
+LAYOUT, ROLES = Layout(tp=2), ("actor", "reference")
+LOST, SHORT = 1, 4  # The answer that has no routes, and the one whose last row did not come.
+
+
+def watched(trainer: Any) -> list[dict[str, Any]]:
+    """Of each rollout: what its batches and the service hold before anything is trained on."""
+    rollouts, build = [], trainer._build_rollout_buffer
+
+    def built(data_iterator: Any) -> Any:
+        made = build(data_iterator)
+        batches = [batch for step in made for batch in step]
+        said = [batch["grpo_batch"].routes for batch in batches]
+        rollouts.append(
+            {
+                "routes": [key for batch in batches for key in batch if "rout" in key],
+                "handles": [handle for one in said for handle in one["sequences"]],
+                "tokens": [tokens for one in said for tokens in one["tokens"]],
+                "there": [sample.handle for sample in rr.Client().run("grpo-42").list()],
+            }
+        )
+        return made
+
+    trainer._build_rollout_buffer = built
+    return rollouts
+
+
+def chosen(trainer: Any) -> dict[str, Counter]:
+    """What the routers of each model chose, since the last time."""
+    found = {}
+    for role in ROLES:
+        maps = getattr(trainer.seen, role).maps
+        found[role] = sides.counted({layer: [one.numpy() for one in calls] for layer, calls in maps.items()})
+        maps.clear()
+    return found
+
+
+def train(folder: str) -> Any:
+    """Two rollouts and two steps on each; within the first an evaluation, as trainer.evaluate begins: it has a rollout
+    of its own."""
+    sides.with_recipe(folder)
+    server = sides.Server(lost=(LOST,), short=(SHORT,))
+    trainer = sides.trainer_of(LAYOUT, "full", server)
+    score, carried = trainer._score_completions, []
+
+    def scored(samples: Any) -> Any:
+        carried.extend(sample.routed_experts for sample in samples)
+        return score(samples)
+
+    trainer._score_completions = scored
+    rollouts, prompts, [model] = watched(trainer), sides.prompts(2), trainer.wrapped_models
+    results = [trainer.train_step(prompts)]
+    first = chosen(trainer)
+    model.eval()
+    trainer._replace_data_iterator(prompts)
+    model.train()
+    chosen(trainer)
+    results.append(trainer.train_step(prompts))
+    found = [{role: counts + first[role] for role, counts in chosen(trainer).items()}]
+    results += [trainer.train_step(prompts), trainer.train_step(prompts)]
+    found.append(chosen(trainer))
+    assert all(successful for _, _, successful in results)
+    assert all(routes is None for routes in carried)
+    return rollouts, found, server.answered, server.synced
+
+
+class StepTest(unittest.TestCase):
+    def test_two_rollouts(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, rr.local_server():
+            sides.recipe(Path(folder))
+            ranks = on_ranks(LAYOUT.tp, train, folder)
+            self.check(ranks)
+
+    def check(self, ranks: list[Any]) -> None:
+        answered, synced = ranks[-1][2:]
+        evaluated = sides.SAMPLES // 2
+        self.assertEqual(len(answered), 2 * sides.SAMPLES + evaluated)
+        self.assertEqual(synced, 3)  # The engine was given the weights for each of the three.
+        for rollouts, *_ in ranks:  # The same on all ranks of the replica.
+            self.assertEqual([len(one["handles"]) for one in rollouts], [sides.SAMPLES, evaluated, sides.SAMPLES])
+            self.assertEqual([one["routes"] for one in rollouts], [[], [], []])
+            self.assertEqual([tokens for one in rollouts for tokens in one["tokens"]], answered)
+            for one, other in zip(rollouts, ranks[0][0], strict=True):
+                self.assertEqual(one["handles"], other["handles"])
+        first, evaluation, second = ranks[0][0]
+        self.assertEqual([i for i, handle in enumerate(first["handles"]) if handle == 0], [LOST, SHORT])
+        before = {*first["handles"], *evaluation["handles"]} - {0}
+        self.assertEqual(set(evaluation["there"]), before)
+        self.assertEqual(set(second["there"]), {*second["handles"]})  # What was before is released.
+        tokens = [one for i, one in enumerate(answered[: sides.SAMPLES]) if i not in (LOST, SHORT)]
+        for number, recorded in enumerate((tokens, answered[-sides.SAMPLES :])):
+            told = sides.recorded(recorded, times=1)
+            seen = {role: sum((rank[1][number][role] for rank in ranks), start=Counter()) for role in ROLES}
+            thrice = Counter({row: 3 * count for row, count in told.items()})  # Log-probabilities, forward, recompute.
+            self.assertEqual((thrice - seen["actor"]).total(), 0)
+            self.assertGreater((told - seen["reference"]).total(), told.total() // 4)  # It routes live.
+            print(f"rollout {number}: {told.total()} rows and layers as recorded in each pass", flush=True)
+
+    def test_rows_in_the_service(self) -> None:
+        """They are the engine's, under the tokens of each sample."""
+        with tempfile.TemporaryDirectory() as folder, rr.local_server():
+            sides.recipe(Path(folder))
+            [(handles, answered)] = on_ranks(1, rectangles, folder)
+            run = rr.Client().run("grpo-42")
+            for handle, tokens in zip(handles, answered, strict=True):
+                stored = run.read_one(handle)
+                self.assertEqual((stored.status, stored.num_tokens), ("OK", len(tokens)))
+                np.testing.assert_array_equal(np.sort(stored.rows), np.sort(sides.routes(tokens)[:, 1:]))
+
+
+def rectangles(folder: str) -> Any:
+    """One step, on one rank, of batches that are not packed. Reference and teacher are the actor, without an adapter
+    that it would have."""
+    sides.with_recipe(folder)
+    server = sides.Server()
+    said = {"padding_free": False, "_teacher_use_disable_adapter": True}
+    trainer = sides.trainer_of(Layout(), "none", server, **said)
+    trainer.args.tuner_type, trainer.peft_models = "lora", []
+    rollouts = watched(trainer)
+    trainer.train_step(sides.prompts(2))
+    told, maps = sides.recorded(server.answered, times=1), trainer.seen.actor.maps
+    for first, live in ((0, True), (1, True), (2, False)):  # Of each micro-batch: reference, teacher and actor.
+        seen = sides.counted({layer: [one.numpy() for one in calls[first:12:3]] for layer, calls in maps.items()})
+        missing = (told - seen).total()
+        assert missing > told.total() // 4 if live else missing == 0, (first, missing, told.total())
+    return rollouts[0]["handles"], server.answered
+
+
+if __name__ == "__main__":
+    unittest.main()
