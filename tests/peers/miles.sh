@@ -6,7 +6,7 @@
 #
 #   --build DIR  a built release tree (default: build/release, built where needed)
 #
-# Two minutes. The environment build/peers/miles is made once, and takes 60 MB beside those of torch, megatron-core and
+# Two minutes. The environment build/peers/miles is made once, and takes 22 MB beside those of torch, megatron-core and
 # slime. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -40,7 +40,7 @@ for test in contract differential step; do
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py miles $version \
   'rollout and trainer over Ray, its R3 beside ours' \
-  "random answers for an engine's, stand-ins for sglang, torch_memory_saver and mooncake, Megatron-Core 0.19.2 for its Megatron, \
-whose patch goes through RouterReplay, a small model in the place of a checkpoint's, attention and norms as beside \
-Megatron-Core, CPU for CUDA"
+  "random answers for an engine's, stand-ins for sglang, torch_memory_saver and mooncake, Megatron-Core 0.19.2 for its \
+Megatron, whose patch goes through RouterReplay, a small model in the place of a checkpoint's, attention and norms as \
+beside Megatron-Core, CPU for CUDA"
 exit $status
