@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds what gRPC stands on as archives that a shared library can hold: Debian's own are not position-independent where
+# they have thread-local variables.
+#
+#   deploy/static_libraries.sh DIR
+#
+# DIR/lib gets libprotobuf.a, libre2.a, libhwy.a and Abseil's archives, built from the sources of the installed Debian
+# packages. Nothing is done where they are there for these versions. About 3 minutes on two cores; needs Debian's archive
+# and no root.
+set -euo pipefail
+
+out=$(realpath -m "${1:?names no directory}")
+declare -A of=([abseil]=libabsl-dev [protobuf]=libprotobuf-dev [re2]=libre2-dev [highway]=libhwy-dev)
+declare -A options=(
+  [abseil]='-DABSL_PROPAGATE_CXX_STD=ON'
+  [protobuf]='-Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUILD_PROTOC_BINARIES=OFF'
+  [re2]='-DRE2_BUILD_TESTING=OFF'
+  [highway]='-DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF'
+)
+
+# Sources are not among what an installation looks for.
+mkdir -p "$out/apt/lists"
+for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
+  [ -f "$list" ] || continue
+  sed -e 's/^Types:.*/Types: deb-src/' -e 's/^deb /deb-src /' "$list" >"$out/apt/${list##*/}"
+done
+apt=(apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$out/apt"
+  -o "Dir::State::Lists=$out/apt/lists" -o APT::Sandbox::User=root)
+
+updated=
+for source in abseil protobuf re2 highway; do
+  version=$(dpkg-query -W -f '${source:Version}' "${of[$source]}")
+  made=$out/$source-$version
+  [ ! -e "$made/made" ] || continue
+  [ -n "$updated" ] || "${apt[@]}" update
+  updated=yes
+  rm -rf "$made"
+  mkdir -p "$made"
+  (cd "$made" && "${apt[@]}" source --download-only "$source=$version" && dpkg-source --no-check -x ./*.dsc source)
+  # shellcheck disable=SC2086  # Several options.
+  cmake -G Ninja -S "$made/source" -B "$made/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
+    -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DBUILD_SHARED_LIBS=OFF \
+    -DBUILD_TESTING=OFF -DCMAKE_CXX_FLAGS='-w -ffunction-sections -fdata-sections' ${options[$source]}
+  cmake --build "$made/build"
+  mkdir -p "$out/lib"
+  find "$made/build" -name '*.a' ! -name 'libprotobuf-lite.a' -exec cp -t "$out/lib" {} +
+  rm -rf "$made/build" "$made/source"
+  touch "$made/made"
+done
