@@ -21,6 +21,8 @@ packages=(
   redis-tools
   # Certificates and networks of tests.
   openssl iproute2
+  # What RE2 is built from.
+  unicode-data
   binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
 

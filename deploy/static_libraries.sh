@@ -37,13 +37,16 @@ for source in abseil protobuf re2 highway; do
   rm -rf "$made"
   mkdir -p "$made"
   (cd "$made" && "${apt[@]}" source --download-only "$source=$version" && dpkg-source --no-check -x ./*.dsc source)
+  # Debian's sources of RE2 leave out what is generated of the package unicode-data.
+  [ $source != re2 ] ||
+    make -s -C "$made/source" REBUILD_TABLES=1 re2/perl_groups.cc re2/unicode_casefold.cc re2/unicode_groups.cc
   # shellcheck disable=SC2086  # Several options.
   cmake -G Ninja -S "$made/source" -B "$made/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DBUILD_SHARED_LIBS=OFF \
     -DBUILD_TESTING=OFF -DCMAKE_CXX_FLAGS='-w -ffunction-sections -fdata-sections' ${options[$source]}
   cmake --build "$made/build"
   mkdir -p "$out/lib"
-  find "$made/build" -name '*.a' ! -name 'libprotobuf-lite.a' -exec cp -t "$out/lib" {} +
+  find "$made/build" -name '*.a' ! -name libprotobuf-lite.a ! -name 'lib*_test*.a' -exec cp -t "$out/lib" {} +
   rm -rf "$made/build" "$made/source"
   touch "$made/made"
 done

@@ -23,6 +23,7 @@ endforeach()
 set(exports ${PROJECT_SOURCE_DIR}/client/c_api/exports.map)
 target_link_libraries(bundled PRIVATE -Wl,--start-group ${archives} -Wl,--end-group isal simdjson Threads::Threads dl rt)
 target_link_options(bundled PRIVATE LINKER:--exclude-libs,ALL LINKER:-Bsymbolic LINKER:--version-script=${exports}
-                    LINKER:--gc-sections LINKER:-z,defs LINKER:-z,nodelete)
+                    LINKER:--gc-sections LINKER:-z,defs LINKER:-z,nodelete
+                    LINKER:-z,nodynamic-undefined-weak)  # Or a host could give thread-locals of another gRPC.
 set_target_properties(bundled PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME routing_replay LINK_DEPENDS ${exports}
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/bundled)
