@@ -10,9 +10,7 @@
 The asyncio forms are in routing_replay.aio; exceptions in routing_replay.errors.
 """
 
-from routing_replay._core import sample_handle
-from routing_replay._transport import DEFAULTS as _DEFAULTS
-from routing_replay._turns import Turn
+from routing_replay._native import VERSION as __version__
 from routing_replay.appender import Appender
 from routing_replay.client import Client
 from routing_replay.errors import (
@@ -38,8 +36,9 @@ from routing_replay.geometry import Geometry, GroupLimit, ModelRouting
 from routing_replay.local import LocalServer, local_server
 from routing_replay.recorded import RecordedRows
 from routing_replay.run import Run
-from routing_replay.trajectory import Trajectory
+from routing_replay.trajectory import NewTurn, Trajectory, Turn
 from routing_replay.types import (
+    Append,
     AppendOutcome,
     CheckpointOutcome,
     CheckpointProgress,
@@ -57,14 +56,14 @@ from routing_replay.types import (
     ServerInfo,
     TokenCheck,
     WeightSpan,
+    sample_handle,
     token_check,
 )
-
-__version__: str = _DEFAULTS["version"]
 
 __all__ = [
     "AbortedError",
     "AlreadyExistsError",
+    "Append",
     "AppendOutcome",
     "Appender",
     "CancelledError",
@@ -81,6 +80,7 @@ __all__ = [
     "InvalidArgumentError",
     "LocalServer",
     "ModelRouting",
+    "NewTurn",
     "NotFoundError",
     "OutOfRangeError",
     "Payload",
@@ -107,6 +107,7 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "WeightSpan",
+    "__version__",
     "local_server",
     "sample_handle",
     "token_check",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from routing_replay import _native
 from routing_replay.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -32,12 +33,15 @@ def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") ->
 
 def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
     """Also integers of numpy and the like; neither True nor 1.0."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample) from None
+    if type(value) is int:
+        number = value
+    else:
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            number = operator.index(value)
+        except TypeError:
+            raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample) from None
     low, high = bounds
     if not low <= number <= high:
         raise invalid(field, f"{number} is not in {low} … {high}", sample)
@@ -66,14 +70,47 @@ def seconds(value: Any, field: str = "timeout") -> float:
     return min(number, _ENDLESS)
 
 
+def milliseconds(value: Any, field: str = "timeout") -> int:
+    return round(1000 * seconds(value, field))
+
+
 def text(value: Any, field: str, sample: Any = None) -> str:
+    native_text(value, field, sample)
+    return value
+
+
+def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
+    """As the library takes it."""
     if not isinstance(value, str):
         raise invalid(field, f"{reprlib.repr(value)} is not a text", sample)
     try:
-        value.encode()
+        return _native.text(value)
     except UnicodeEncodeError:
         raise invalid(field, "is no text of Unicode", sample) from None
-    return value
+
+
+def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> _native.Integer:
+    """Of an integer or None."""
+    return _native.integer(None if value is None else integer(value, field, bounds, sample))
+
+
+def native_ranges(value: Any, field: str, sample: Any = None) -> _native.Ranges:
+    """Of half-open (begin, end)."""
+    ranges = row_ranges(value, field, sample)
+    return (
+        _native.Ranges((_native.Range * len(ranges))(*map(tuple, ranges)), len(ranges)) if ranges else _native.Ranges()
+    )
+
+
+def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.Tokens, np.ndarray]:
+    """Token ids as the library takes them, and the array that holds them; it says what are none."""
+    try:
+        array = np.asarray(tokens)
+    except ValueError as error:
+        raise invalid(field, str(error), sample, "SHAPE") from None
+    axes = array.ndim
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return _native.Tokens(array.ctypes.data, array.nbytes, _native.text(array.dtype.name), axes), array
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
@@ -94,10 +131,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:
     """What `value` stands for."""
-    if value is None or isinstance(value, str):
-        found = choices.get(value)
-        if found is not None:
-            return found
+    if (value is None or isinstance(value, str)) and value in choices:
+        return choices[value]
     raise invalid(field, f"{reprlib.repr(value)} is none of {', '.join(repr(name) for name in choices if name)}")
 
 

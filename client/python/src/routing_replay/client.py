@@ -2,26 +2,118 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, TypeVar
+import os
 
-from routing_replay import _calls, _checkpoint, _shard_core
-from routing_replay._shard import ShardTransport
-from routing_replay._transport import Transport, connection_of
+from routing_replay import _convert, _native, _values
+from routing_replay._link import Link, OnProgress, Path, Progressing
+from routing_replay._native import Operation, byref, c_void_p, lib
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
-from routing_replay.sharded import ShardedRun
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-    from routing_replay.types import ConnectionOptions
+class ClientCalls:
+    """What the Clients of threads and of event loops have in common."""
 
-T = TypeVar("T")
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        use_http_proxy: bool = False,
+        call_timeout: float | None = None,
+        tls: bool = False,
+        cacert: Path | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+        server_name: str | None = None,
+        token_file: Path | None = None,
+    ) -> None:
+        """See the class."""
+        options = _native.ClientOptions(
+            _values.native_text(endpoint or "", "endpoint"),
+            bool(use_http_proxy),
+            1 if tls else -1,
+            -1 if call_timeout is None else _values.milliseconds(call_timeout, "call_timeout"),
+        )
+        options.server_name = _values.native_text(server_name or "", "server_name")
+        for name, path in (("cacert", cacert), ("cert", cert), ("key", key), ("token_file", token_file)):
+            if path is not None:
+                setattr(options, name, _values.native_text(os.fspath(path), name))
+        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)))
+
+    def _opening(
+        self,
+        name: str,
+        geometry: Geometry | None,
+        ttl: float | None,
+        strict: bool,
+        block_rows: int | None,
+        codec: str | None,
+        durability: str | None,
+        resume_at: int | None,
+        wait: float,
+    ) -> Operation[_native.Handle]:
+        out = c_void_p()
+        settings = _native.RunSettings(
+            0 if ttl is None else _values.milliseconds(ttl, "ttl"),
+            bool(strict),
+            0 if block_rows is None else _values.integer(block_rows, "block_rows", _values.INT32),
+            _values.native_text("" if codec is None else codec, "codec"),
+            _values.native_text("" if durability is None else durability, "durability"),
+        )
+        client = self._link.client
+        arguments = (
+            client.pointer,
+            _values.native_text(name, "run"),
+            None if geometry is None else byref(geometry.native),
+            byref(settings),
+            _values.optional(resume_at, "resume_at"),
+            _values.milliseconds(wait, "wait"),
+        )
+
+        def made() -> _native.Handle:
+            return _native.Handle(lib.rr_run_free, out.value)
+
+        return Operation(lib.rr_client_open_run, arguments, (byref(out),), made, made, kept=(client, geometry))
+
+    def _listing(self) -> Operation[list[RunSummary]]:
+        client = self._link.client
+        return _native.operation(
+            lib.rr_client_runs, (client.pointer,), _native.RunSummaries, _convert.summaries, kept=client
+        )
+
+    def _asking(self) -> Operation[ServerInfo]:
+        client = self._link.client
+        return _native.operation(
+            lib.rr_client_server_info, (client.pointer,), _native.ServerInfo, _convert.server_info, kept=client
+        )
+
+    def _restoring(
+        self,
+        directory: Path,
+        run: str | None,
+        groups: tuple[int, int] | None,
+        timeout: float,
+        progressing: Progressing,
+    ) -> Operation[RestoreOutcome]:
+        options = _native.ImportOptions(
+            _values.native_text(os.fspath(directory), "directory"),
+            _values.native_text("" if run is None else run, "run"),
+            _convert.groups(groups),
+            _values.milliseconds(timeout),
+            progressing.function,
+        )
+        client = self._link.client
+        return _native.operation(
+            lib.rr_client_import,
+            (client.pointer, byref(options)),
+            _native.Imported,
+            lambda said: RestoreOutcome(str(said.run), said.samples, said.appended, said.bytes),
+            kept=(client, progressing),
+        )
 
 
-class Client:
+class Client(ClientCalls):
     """One server, or several that share a store. Thread-safe. Does not wait for the server; connects when first used.
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
@@ -31,24 +123,23 @@ class Client:
         whenever the server cannot be reached, as one that was started anew may have another port; the environment's
         ROUTING_REPLAY_ENDPOINT if absent.
         "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are
-        spread: see ShardedRun
-    options: see ConnectionOptions: use_http_proxy, call_timeout, tls, cacert, cert, key, server_name, token_file
+        spread: see Run
+    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
+    call_timeout: seconds for a call without a timeout of its own (default 30)
+    tls: encrypt, with the system's authorities; cacert or cert mean it, too. "unix:" stays plaintext
+    cacert: PEM file, who signs servers' certificates
+    cert, key: PEM files, the client's own certificate and its key, where servers ask for one
+    server_name: the name in the server's certificate, where it is not the one in the endpoint
+    token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
+        it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
 
     Of the last six the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE are taken
     if absent. Files are read again: the token's for every call, the others' for every new connection.
 
-    After os.fork the child makes a connection of its own when it first uses the client.
+    A client that nobody has any more goes, with its connections, once what its appenders have queued is sent. After
+    os.fork the child makes a connection of its own when it first uses the client.
     Raises InvalidArgumentError for an endpoint that cannot be one.
     """
-
-    def __init__(self, endpoint: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        connection = connection_of(**options)
-        servers = _shard_core.shard(endpoint)
-        self._transport: Transport | ShardTransport
-        if servers is None:
-            self._transport = Transport(endpoint, connection)
-        else:
-            self._transport = ShardTransport(servers, connection)
 
     def run(
         self,
@@ -80,30 +171,17 @@ class Client:
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         is not there to join, and with `wait` DeadlineExceededError if it was not made in time.
         """
-        waiting = _calls.Waiting(name, wait) if wait else None
-        call = _calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at)
-        while True:
-            try:
-                return self._open(name, call)
-            except _calls.NOT_THERE as error:
-                if waiting is None:
-                    raise
-                time.sleep(waiting.pause(error))
-
-    def _open(self, name: str, call: _calls.Call[_calls.OpenedRun]) -> Run:
-        if isinstance(self._transport, ShardTransport):
-            answer, lives = self._transport.open_run(call.request)
-            return ShardedRun(self._transport, name, call.read(answer)._replace(lives=lives))
-        return Run(self._transport, name, self._do(call))
+        opening = self._opening(name, geometry, ttl, strict, block_rows, codec, durability, resume_at, wait)
+        return Run(self._link, opening.wait())
 
     def restore(
         self,
-        directory: _checkpoint.Directory,
+        directory: Path,
         run: str | None = None,
         groups: tuple[int, int] | None = None,
         *,
         timeout: float = 120.0,
-        on_progress: _checkpoint.OnProgress | None = None,
+        on_progress: OnProgress | None = None,
     ) -> RestoreOutcome:
         """Appends the samples of a directory that `Run.checkpoint` wrote, those that are not there yet.
 
@@ -119,34 +197,27 @@ class Client:
         ended; DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and
         the token check at the end come back; revisions, content ids and provenance are those of new samples.
         """
-        source = _checkpoint.source(directory, groups)
-        contents = source.contents()
-        with self.run(contents["run"] if run is None else run, Geometry.from_json(contents["geometry"])) as opened:
-            return _checkpoint.drive(_checkpoint.restore(source, opened, timeout, on_progress))
+        progressing = Progressing(on_progress)
+        return progressing.done(self._restoring(directory, run, groups, timeout, progressing))
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""
-        runs: list[RunSummary] = []
-        page_token = ""
-        while True:
-            page, page_token = self._do(_calls.list_runs(page_token))
-            runs += page
-            if not page_token:
-                return runs
+        return self._listing().wait()
 
     def server_info(self) -> ServerInfo:
         """Version, memory, counters."""
-        return self._do(_calls.server_info())
+        return self._asking().wait()
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        self._transport.close(timeout)
+        seconds = _values.seconds(timeout)
+        for line in list(self._link.lines):
+            line.close(seconds)
+        self._link.lines.clear()
+        self._link.drop()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _do(self, call: _calls.Call[T]) -> T:
-        return call.read(self._transport.call(call.method, call.request, call.repeat))

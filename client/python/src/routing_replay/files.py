@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from routing_replay import _core, _values
+from routing_replay import _payloads, _values
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
@@ -39,10 +39,8 @@ def rows(
     is not in it, OSError if it cannot be opened.
     """
     view = _view(source, "source")
-    form = _core.open_rows_file(view, _values.text(tensor, "tensor"))
-    begin, end = form["data"]
-    described = form["tensor"]
-    payload = Payload(view[begin:end], "RAW", dtype=described["dtype"], shape=described["shape"])
+    form = _payloads.open_rows_file(view, _values.text(tensor, "tensor"))
+    payload = form.payload(view[form.begin : form.end], "RAW")
     return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
 
 
@@ -64,7 +62,7 @@ def trace(source: Source, index: Source | None = None, *, name: str = "", **opti
     all_rows = rows(source, **options)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
     stem = _values.text(name, "name") or (path.stem if path is not None else "")
-    ranges = _core.trace_sequences(bytes(_view(index, "index")), stem, int(all_rows.rows.shape[0]))
+    ranges = _payloads.trace_sequences(bytes(_view(index, "index")), stem, int(all_rows.rows.shape[0]))
     return (replace(all_rows, take=(begin, end)) for begin, end in ranges)
 
 

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _core, _values
+from routing_replay import _native, _values
+
+_MANY_LAYERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -72,21 +74,41 @@ class Geometry:
         top_k: int | Sequence[int],
         moe_layers: Sequence[int] | None = None,
     ) -> None:
-        description: dict[str, Any] = {
-            "num_layers": _values.integer(num_layers, "geometry.num_layers", _values.INT32),
-            "num_experts": _one_or_many(num_experts, "geometry.num_experts"),
-            "top_k": _one_or_many(top_k, "geometry.top_k"),
-        }
-        if moe_layers is not None:
-            description["moe_layers"] = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
-        self._set(_core.Geometry(description))
+        layers = _values.integer(num_layers, "geometry.num_layers", _values.INT32)
+        experts = _one_or_many(num_experts, "geometry.num_experts")
+        chosen = _one_or_many(top_k, "geometry.top_k")
+        if moe_layers is None:
+            moe_layers = range(min(layers, _MANY_LAYERS))  # So many are refused.
+        moe = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
+        self._set(
+            layers,
+            moe,
+            *(_per_layer(one, len(moe), name) for one, name in ((experts, "num_experts"), (chosen, "top_k"))),
+        )
 
-    def _set(self, core: _core.Geometry, routing: ModelRouting | None = None) -> None:
-        self._core = core
-        self._routing = routing
-        self._json = core.json()
-        self._description: dict[str, Any] = json.loads(self._json)
-        self._facts = core.facts()
+    def _set(self, num_layers: int, moe_layers: list[int], num_experts: list[int], top_k: list[int]) -> None:
+        arrays = [_int32s(values) for values in (moe_layers, num_experts, top_k)]
+        self.native = _native.Geometry(num_layers, *arrays, len(moe_layers))
+        facts = _native.lib.rr_geometry_check, _native.GeometryFacts
+        self._facts: dict[str, Any] = _native.give(*facts, _facts_of, _native.byref(self.native))
+        self._routing: ModelRouting | None = None
+        uniform = len({*zip(num_experts, top_k, strict=True)}) == 1
+        self._description: dict[str, Any] = {
+            "moe_layers": moe_layers,
+            "num_experts": num_experts[0] if uniform else num_experts,
+            "num_layers": num_layers,
+            "top_k": top_k[0] if uniform else top_k,
+        }
+        self._json = json.dumps(self._description, separators=(",", ":"))
+
+    @classmethod
+    def of_native(cls, said: _native.Geometry) -> Geometry:
+        """Of one that the library gave."""
+        geometry = cls.__new__(cls)
+        geometry._set(
+            said.num_layers, *(values[: said.count] for values in (said.moe_layers, said.num_experts, said.top_k))
+        )
+        return geometry
 
     @classmethod
     def uniform(cls, num_layers: int, num_experts: int, top_k: int) -> Geometry:
@@ -96,9 +118,16 @@ class Geometry:
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
         """From what `to_json` gives."""
-        geometry = cls.__new__(cls)
-        geometry._set(_core.Geometry(_values.json_value(text, "geometry") if isinstance(text, str) else text))
-        return geometry
+        fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
+        if not isinstance(fields, Mapping):
+            raise _values.invalid("geometry", "is no object of JSON")
+        for name in ("num_layers", "num_experts", "top_k"):
+            if name not in fields:
+                raise _values.invalid(f"geometry.{name}", "is missing")
+        for name in fields:
+            if name not in ("num_layers", "num_experts", "top_k", "moe_layers"):
+                raise _values.invalid(f"geometry.{name}", "is not known")
+        return cls(**fields)
 
     @classmethod
     def from_hf_config(
@@ -140,12 +169,15 @@ class Geometry:
 
     @classmethod
     def _from_config(cls, text: str, source: str, hash_layers: bool) -> Geometry:
-        core, facts = _core.Geometry.from_config(text, source)
+        function, kind = _native.lib.rr_geometry_from_config, _native.ModelGeometry
+        arguments = _native.text(text), _native.text(source)
+        geometry, facts = _native.give(
+            function, kind, lambda said: (cls.of_native(said.geometry), json.loads(str(said.routing))), *arguments
+        )
         limit = facts.pop("group_limit")
         facts["group_limit"] = None if limit is None else GroupLimit(**limit)
         facts["hash_layers"] = tuple(facts["hash_layers"])
-        geometry = cls.__new__(cls)
-        geometry._set(core, ModelRouting(**facts))
+        geometry._routing = ModelRouting(**facts)
         if hash_layers or not facts["hash_layers"]:
             return geometry
         kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in facts["hash_layers"]]
@@ -210,7 +242,10 @@ class Geometry:
 
     def block_bytes(self, rows: int, codec: str = "RAW") -> int:
         """Bytes of `rows` rows of all MoE layers, encoded."""
-        return self._core.block_bytes(_values.integer(rows, "rows"), _values.text(codec, "codec"))
+        size = _native.c_int64()
+        arguments = _values.integer(rows, "rows"), _values.native_text(codec, "codec")
+        _native.check(_native.lib.rr_geometry_block_bytes(_native.byref(self.native), *arguments, _native.byref(size)))
+        return size.value
 
     def _per_layer(self, key: str) -> tuple[int, ...]:
         value = self._description[key]
@@ -261,6 +296,23 @@ def _restore(text: str, routing: ModelRouting | None) -> Geometry:
     geometry = Geometry.from_json(text)
     geometry._routing = routing
     return geometry
+
+
+def _facts_of(said: _native.GeometryFacts) -> dict[str, Any]:
+    facts = {name: getattr(said, name) for name in ("max_top_k", "id_bytes", "raw_row_bytes", "fingerprint")}
+    return facts | {"default_codec": str(said.default_codec), "text": str(said.text)}
+
+
+def _int32s(values: list[int]) -> Any:
+    return (_native.c_int32 * len(values))(*values)
+
+
+def _per_layer(value: int | list[int], layers: int, name: str) -> list[int]:
+    values = [value] if isinstance(value, int) else value
+    if len(values) not in (1, layers):
+        what = f"has {len(values)} values, not 1 or one per MoE layer ({layers})"
+        raise _values.invalid(f"geometry.{name}", what)
+    return values * layers if len(values) == 1 else values
 
 
 def _one_or_many(value: Any, field: str) -> int | list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay import _core, _values
+from routing_replay import _payloads, _values
 from routing_replay.errors import InvalidArgumentError
 
 
@@ -41,20 +41,18 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         view = _data(view)
         if _DONE.fullmatch(view):
             return None
-    found = _core.find_routes(view)
+    found = _payloads.find_routes(view)
     rest, at = [], 0
-    for text in found:
-        begin, end = text["span"]
+    for _, begin, end in found:
         rest.append(view[at:begin])
         at = end
     rest.append(view[at:])
     response = _values.json_value(b"".join(rest), "body", "ENCODING")
-    for text in found:
-        *steps, last = text["path"]
+    for (*steps, last), begin, end in found:
         holder = response
         for step in steps:
             holder = holder[step]
-        holder[last] = view[slice(*text["span"])]
+        holder[last] = view[begin:end]
     return response
 
 

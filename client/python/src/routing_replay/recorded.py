@@ -14,7 +14,7 @@ from routing_replay.types import RowRange, WeightSpan, weight_spans
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from routing_replay.types import AppendOptions, Payload
+    from routing_replay.types import Payload
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class RecordedRows:
             return replace(self, rows=None, take=None, missing_rows=missing)
         return replace(self, take=(begin + lost, past), missing_rows=missing)
 
-    def options(self, given: AppendOptions | dict[str, Any]) -> dict[str, Any]:
+    def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """The options of an append of these rows; those that are `given` win.
 
         A weight_version that is given stands for all rows, a label alone for those that `weights` does not name; with

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
-
-from routing_replay import _append, _calls, _checkpoint, _commits, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE, Broken, Transport, is_refusal
-from routing_replay.appender import Appender
-from routing_replay.errors import ResourceExhaustedError
-from routing_replay.trajectory import Trajectory
+from routing_replay import _convert, _counters, _native, _values
+from routing_replay._convert import taking
+from routing_replay._link import Link, OnProgress, Path, Progressing, closed
+from routing_replay._native import Operation, byref, c_void_p, lib
+from routing_replay.appender import Appender, Line
+from routing_replay.errors import DeadlineExceededError, NotFoundError, RoutingReplayError
+from routing_replay.geometry import Geometry
+from routing_replay.trajectory import Existing, Trajectory, TrajectoryCalls
 from routing_replay.types import (
+    Append,
     AppendOutcome,
     CheckpointOutcome,
     Commit,
     OnFull,
     Producer,
     ReleaseOutcome,
+    RunSettings,
     SampleLike,
     SampleRows,
     SampleState,
@@ -30,30 +35,40 @@ from routing_replay.types import (
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from typing_extensions import Unpack
-
-    from routing_replay._turns import Existing
-    from routing_replay.geometry import Geometry
-    from routing_replay.types import AppendOptions, Rows, RunSettings
-
-T = TypeVar("T")
 
 
-class Run:
-    """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
+class Source(Protocol):
+    """Another queue, before an appender of a run."""
 
-    Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
-    server is unavailable. All raise RoutingReplayError.
-    """
+    def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
+        """Waits until what was put of a sample is the appender's, and told; what went wrong since the last time.
+        DeadlineExceededError."""
 
-    def __init__(self, transport: Transport, name: str, opened: _calls.OpenedRun) -> None:
-        self._transport = transport
-        self._name = name
-        self._opened = opened
-        self._lock = threading.Lock()  # Held for moments only, so that a fork can hardly meet it taken.
-        self._appender: Appender | None = None
-        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()  # The transport keeps them until they close.
-        self._handovers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+class RunCalls:
+    """What the Runs of threads and of event loops have in common."""
+
+    def __init__(self, link: Link, native: _native.Handle) -> None:
+        self.link = link
+        self._native: _native.Handle | None = native
+        self._set(_native.RunInfo)
+        link.runs.add(self)
+
+    def _set(self, kind: Any) -> None:
+        def read(said: Any) -> None:
+            self._name, self._geometry = str(said.name), Geometry.of_native(said.geometry)
+            self._settings, self._dropped = _convert.settings(said.settings), _convert.released(said.dropped)
+
+        _native.give(lib.rr_run_describe, kind, read, self.native.pointer)
+
+    @property
+    def native(self) -> _native.Handle:
+        if self._native is None:
+            raise closed()
+        return self._native
+
+    def drop_native(self) -> None:
+        self._native = None
 
     @property
     def name(self) -> str:
@@ -61,17 +76,190 @@ class Run:
 
     @property
     def geometry(self) -> Geometry:
-        return self._opened.geometry
+        return self._geometry
 
     @property
     def dropped(self) -> ReleaseOutcome:
         """What resume_at of `Client.run` removed."""
-        return self._opened.dropped
+        return self._dropped
 
     @property
     def settings(self) -> RunSettings:
         """In force, defaults filled in."""
-        return self._opened.settings
+        return self._settings
+
+    def _operation(
+        self,
+        function: Any,
+        arguments: tuple[Any, ...],
+        kind: Any,
+        read: Callable[[Any], Any],
+        timeout: float | None = None,
+        kept: Any = None,
+    ) -> Operation[Any]:
+        native = self.native
+        return _native.operation(function, (native.pointer, *arguments), kind, read, timeout, (native, kept))
+
+    def _counted(self, function: Any, arguments: tuple[Any, ...]) -> Operation[ReleaseOutcome]:
+        native, out = self.native, _native.Released()
+        return Operation(
+            function, (native.pointer, *arguments), (byref(out),), lambda: _convert.released(out), kept=native
+        )
+
+    def _putting(self, append: Append) -> Operation[AppendOutcome]:
+        made, kept = _convert.appends([append])
+        return self._operation(
+            lib.rr_run_put, (made,), _native.Outcomes, lambda said: _convert.outcomes(said)[0], kept=kept
+        )
+
+    def _committing(
+        self, sample: str, num_tokens: int | None, tokens: ArrayLike | None, attempt: int | None, timeout: float
+    ) -> Operation[Commit]:
+        said, kept = (None, None) if tokens is None else _values.native_tokens(tokens, "tokens", sample)
+        arguments = (
+            _values.native_text(sample, "sample"),
+            _values.optional(num_tokens, "num_tokens", (1, _values.INT64[1]), sample),
+            None if said is None else byref(said),
+            _values.optional(attempt, "attempt", _values.UINT32, sample),
+        )
+        seconds = _values.seconds(timeout)
+        return self._operation(lib.rr_run_commit, arguments, _native.Commit, _convert.commit, seconds, kept)
+
+    def _stating(self, samples: Iterable[str], producer: Producer) -> Operation[SampleStates]:
+        names, count = _convert.names(samples)
+        arguments = names, count, _convert.producer(producer, "producer")
+        return self._operation(lib.rr_run_stat, arguments, _native.SampleStates, _convert.states)
+
+    def _only(self, sample: str, found: SampleStates) -> SampleState:
+        if not found:
+            why = f"run {self._name} has no sample {sample}"
+            raise NotFoundError(why, reason="NO_SAMPLE", sample=sample or None)
+        return found[0]
+
+    def _listing(self, groups: tuple[int, int] | None, producer: Producer) -> Operation[SampleStates]:
+        arguments = _convert.groups(groups), _convert.producer(producer, "producer")
+        return self._operation(lib.rr_run_list, arguments, _native.SampleStates, _convert.states)
+
+    def _sealing(self, sample: str, num_tokens: int, revision: int, producer: Producer) -> Operation[SampleState]:
+        arguments = (
+            _values.native_text(sample, "sample"),
+            _convert.producer(producer, "producer"),
+            _values.integer(num_tokens, "num_tokens", sample=sample),
+            _values.integer(revision, "revision", sample=sample),
+        )
+        return self._operation(lib.rr_run_seal, arguments, _native.SampleStates, _first_state)
+
+    def _truncating(
+        self, sample: str, rows: int, expected_revision: int | None, producer: Producer
+    ) -> Operation[SampleState]:
+        arguments = (
+            _values.native_text(sample, "sample"),
+            _convert.producer(producer, "producer"),
+            _values.integer(rows, "rows", sample=sample),
+            _values.optional(expected_revision, "expected_revision", sample=sample),
+        )
+        return self._operation(lib.rr_run_truncate, arguments, _native.SampleStates, _first_state)
+
+    def _releasing(
+        self,
+        samples: Iterable[str | int],
+        groups: tuple[int, int] | None,
+        keep_until_checkpoint: bool,
+        producer: Producer | None,
+    ) -> Operation[ReleaseOutcome]:
+        of = 0 if producer is None else _convert.producer(producer, "producer")
+        named = _convert.names_and_handles(samples)
+        arguments = *named, _convert.groups(groups), of, bool(keep_until_checkpoint)
+        return self._counted(lib.rr_run_release, arguments)
+
+    def _reading(
+        self,
+        samples: Iterable[SampleLike],
+        layers: Sequence[int] | None,
+        producer: Producer,
+        wait: bool,
+        only_begun: bool,
+        out: Sequence[Any] | None,
+        timeout: float,
+    ) -> Operation[list[SampleRows]]:
+        asked = _convert.read(samples, layers, producer, wait, only_begun)
+        arrays = None if out is None else _convert.destinations(asked, out)
+        native, found = self.native, c_void_p()
+
+        def read() -> list[SampleRows]:
+            return _convert.rows(owner(), arrays)
+
+        def owner() -> _native.Handle:
+            return _native.Handle(lib.rr_free, found.value)
+
+        arguments = native.pointer, byref(asked)
+        kept = native, arrays, out
+        return Operation(lib.rr_run_read, arguments, (byref(found),), read, owner, _values.seconds(timeout), kept)
+
+    def _exporting(
+        self,
+        directory: Path,
+        groups: tuple[int, int] | None,
+        producer: Producer,
+        drop_missing: bool,
+        release_awaiting: bool,
+        timeout: float,
+        progressing: Progressing,
+    ) -> Operation[CheckpointOutcome]:
+        options = _native.ExportOptions(
+            _values.native_text(os.fspath(directory), "directory"),
+            _convert.groups(groups),
+            _convert.producer(producer, "producer"),
+            bool(drop_missing),
+            bool(release_awaiting),
+            _values.milliseconds(timeout),
+            progressing.function,
+        )
+        native, out = self.native, _native.Exported()
+
+        def read() -> CheckpointOutcome:
+            return CheckpointOutcome(**{name: getattr(out, name) for name, _ in _native.Exported._fields_})
+
+        arguments = native.pointer, byref(options)
+        return Operation(lib.rr_run_export, arguments, (byref(out),), read, kept=(native, progressing))
+
+    def _abandoned(self) -> list[Line]:
+        """Its appenders that are not closed, and of which nobody knows any more."""
+        lines = [line for line in self.link.lines if line.run is self._native]
+        self.link.lines.difference_update(lines)
+        return lines
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Run cannot be pickled; make a Client in the other process")
+
+
+def _first_state(said: Any) -> SampleState:
+    return _convert.states(said)[0]
+
+
+class Run(RunCalls):
+    """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
+
+    Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
+    server is unavailable. All raise RoutingReplayError.
+
+    Of a client of "shard:a:7400,b:7400": every client of the run must state the same servers, in any order. A sample is
+    with the one that rendezvous hashing of its handle says (client/shard/members.h), a fork with its parent; an id is
+    opened as a fork or on its own, never once so and once so. A run is made on all of them; it is joined, and used,
+    without those that cannot be reached: samples of theirs have the status UNAVAILABLE, `release` leaves them out, and
+    what would not be whole without them (`list`, `drop`) raises UnavailableError naming one. So does an append whose
+    sample may be with one of them. One that is back without the run raises DataLossError from `list`; `Client.run` with
+    the geometry makes the run there again. After a `drop` that failed, what the others had is gone: call it again. A
+    `read` that waits for a sample that nobody has begun waits where its handle says, so that it may miss one that is
+    then begun as a fork. Each server has an equal share of max_queued_bytes.
+    """
+
+    def __init__(self, link: Link, native: _native.Handle) -> None:
+        super().__init__(link, native)
+        self._lock = threading.Lock()  # Held for moments only, so that a fork can hardly meet it taken.
+        self._appender: Appender | None = None
+        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # Rows in.
 
@@ -97,10 +285,7 @@ class Run:
         encode_blocks: decode, check, narrow and tile here and send blocks; False sends what the engine gave
         on_outcome: called once per append, in order per sample, from a thread of the appender; must not call it
         """
-        appender = Appender(
-            self._transport,
-            self._name,
-            self._opened.core,
+        return self._new_appender(
             max_queued_bytes=max_queued_bytes,
             on_full=on_full,
             queue_timeout=queue_timeout,
@@ -108,18 +293,26 @@ class Run:
             encode_blocks=encode_blocks,
             on_outcome=on_outcome,
         )
-        with self._lock:
-            self._appenders.add(appender)
-        return appender
 
-    def _hand_over(self, source: Any) -> None:
-        """Another queue, before an appender of this run, that has _settle_sample and _has_open."""
+    def _new_appender(self, **options: Any) -> Appender:
+        made = Appender(self, **options)
         with self._lock:
-            self._handovers.add(source)
+            self._appenders.add(made)
+        return made
 
-    def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
+    def _hand_over(self, source: Source) -> None:
+        """Another queue, before an appender of this run."""
+        with self._lock:
+            self._sources.add(source)
+
+    @taking(Append)
+    def append(self, append: Append) -> int:
         """Appends through an appender that the run keeps for this: see `Appender.append`."""
-        return self._default_appender().append(sample, rows, **options)
+        return self._default_appender()._append_many([append], None)[0]
+
+    def append_many(self, appends: Iterable[Append]) -> list[int]:
+        """Several appends, in this order: see `Appender.append_many`."""
+        return self._default_appender().append_many(appends)
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits for the outcomes of what `append` queued: see `Appender.flush`."""
@@ -143,28 +336,31 @@ class Run:
 
         num_tokens: of the sample, where it is complete: what did not come is then marked as unrecorded up to there, and
             the sample sealed, so that no trainer waits for it. If absent, nothing is marked that was not before
-        tokens: token ids from position 0 on, num_tokens of them or one fewer, which say num_tokens: compared with those
-            that the rows came with, and told to the store where it does not know them and the sample is not sealed yet
-        attempt: of the appends, see AppendOptions
-        timeout: seconds to wait for the appends; what the server is asked then takes at most call_timeout for each call
+        tokens: token ids from position 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens
+        attempt: of the appends, see Append
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
         sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
         `flush` raises it as well. InvalidArgumentError for arguments that are none. In a coroutine:
         `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
         """
-        return _checkpoint.drive(_commits.commit(self, sample, num_tokens, tokens, attempt, timeout))
+        end = time.monotonic() + _values.seconds(timeout)
+        committing = self._committing(sample, num_tokens, tokens, attempt, timeout)
+        try:
+            trouble = self._settle(sample, attempt, end)
+        except DeadlineExceededError as error:
+            return Commit(sample, "missing", 0, None, error)
+        return told(committing.wait(), trouble)
 
-    def _settle_sample(self, key: _commits.Key, timeout: float) -> _commits.Trouble | None:
-        deadline = time.monotonic() + timeout
-        trouble: _commits.Trouble | None = None
-        while True:
-            with self._lock:
-                handovers, appenders = list(self._handovers), list(self._appenders)
-            for source in [*handovers, *appenders]:
-                trouble = _commits.worse(trouble, source._settle_sample(key, deadline))
-            if not any(handover._has_open(key) for handover in handovers):  # Marks of what was refused.
-                return trouble
+    def _settle(self, sample: str, attempt: int | None, end: float) -> RoutingReplayError | None:
+        with self._lock:
+            sources, appenders = list(self._sources), list(self._appenders)
+        trouble: RoutingReplayError | None = None
+        for source in sources if attempt is None else ():
+            trouble = trouble or source.settle_sample(sample, end)
+        for appender in appenders:
+            appender._wait_for_sample(sample, end)
+        return trouble
 
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued: see `Appender.metrics`. And of all calls of adapters in this process, for
@@ -186,29 +382,25 @@ class Run:
             have begun it: the first turn then goes on after its rows, if they belong to the same tokens; "replace" to
             take such rows back
         """
-        opened = self._opened
-        writer = _turns.new_writer(
-            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
-        )
-        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
+        through = self._default_appender() if appender is None else appender
+        return Trajectory(through, sample, TrajectoryCalls.new(through, sample, group, engine, existing))
 
-    def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
+    @taking(Append)
+    def put(self, append: Append) -> AppendOutcome:
         """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent as
-        it is. One that is refused counts in metrics() as that of `append`."""
+        it is. One that is refused counts in metrics() as that of `append`. Parameters as of `Append`."""
         with self._default_appender().counting_refusals():
-            plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-            answers = [self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
-        return _append.outcome_from(_core.put_outcome(answers))
+            return self._putting(append).wait()
 
     def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:
         """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
-        return self._do(_calls.seal(self._name, sample, num_tokens, revision, producer))
+        return self._sealing(sample, num_tokens, revision, producer).wait()
 
     def truncate(
         self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
     ) -> SampleState:
         """Back to rows [0, rows), unsealed, under the next revision."""
-        return self._do(_calls.truncate(self._name, sample, rows, expected_revision, producer))
+        return self._truncating(sample, rows, expected_revision, producer).wait()
 
     # Rows out.
 
@@ -220,8 +412,9 @@ class Run:
         producer: Producer = "rollout",
         wait: bool = False,
         only_begun: bool = False,
+        out: Sequence[Any] | None = None,
         timeout: float = 120.0,
-    ) -> Sequence[SampleRows]:
+    ) -> list[SampleRows]:
         """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
 
         samples: ids, handles, or SampleRead where more is to be said
@@ -229,6 +422,10 @@ class Run:
         wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
             samples that nobody has begun, instead of NOT_FOUND
         only_begun: with wait, a sample that nobody has begun is NOT_FOUND at once
+        out: memory for the ids, one buffer per sample: writable, contiguous numpy arrays, torch tensors of the CPU
+            (pinned ones, too), or what else has the buffer protocol. Ids are laid out as [layers, rows, K] of
+            `Run.geometry.dtype`, narrower where all layers read are, from its beginning; `rows` of the result is a view
+            of it. OutOfRangeError where one is too small. If absent, the arrays of one read share its memory
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
         naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. What a server
@@ -236,9 +433,7 @@ class Run:
         ("shard:" apart, where its samples are UNAVAILABLE): UnavailableError if none is there in time, AbortedError
         (OLD_REVISION) naming a sample that changed meanwhile.
         """
-        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait, only_begun)
-        self._read_into(reader, timeout)
-        return _read.rows_from(reader)
+        return self._reading(samples, layers, producer, wait, only_begun, out, timeout).wait()
 
     def read_one(
         self,
@@ -248,91 +443,26 @@ class Run:
         producer: Producer = "rollout",
         wait: bool = False,
         only_begun: bool = False,
+        out: Any = None,
         timeout: float = 120.0,
     ) -> SampleRows:
-        """As `read`, of one sample."""
-        rows = self.read([sample], layers=layers, producer=producer, wait=wait, only_begun=only_begun, timeout=timeout)
-        return rows[0]
-
-    def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
-        """The messages of a Read as they come (read.proto), for callers with a core of their own.
-
-        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError. A read
-        of which nothing came yet waits for a server that is away, or goes on to the next one; after an
-        UnavailableError in its middle a new read does.
-        """
-        deadline = time.monotonic() + _values.seconds(timeout)
-        retry = _core.Retry(int(deadline * 1e9))
-        while True:
-            came = False
-            try:
-                for message in self._read_once(request, deadline):
-                    came = True
-                    yield message
-                return
-            except Broken as broken:
-                time.sleep(broken.wait(None if came else retry))
-
-    @property
-    def has_other_servers(self) -> bool:
-        """Whether another server may be there when the present one is away."""
-        return self._transport.has_others
-
-    def _read_into(self, reader: _core.Reader, timeout: float) -> None:
-        deadline = time.monotonic() + _values.seconds(timeout)
-        retry = _core.Retry(int(deadline * 1e9))
-        while (request := reader.request()) is not None:
-            try:
-                for message in self._read_once(request, deadline):
-                    reader.push(message)
-                    retry = _core.Retry(int(deadline * 1e9))
-                reader.end()
-            except Broken as broken:
-                time.sleep(broken.wait(retry))
-                reader.broke()
-
-    def _read_once(self, request: bytes, deadline: float) -> Iterator[bytes]:
-        channel = self._transport.channel()
-        left = max(0.0, deadline - time.monotonic())
-        metadata = self._transport.metadata()
-        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left, metadata=metadata)
-        try:
-            yield from call
-        except grpc.RpcError as failure:
-            raise Broken(self._transport.failed(channel, failure, metadata), is_refusal(failure)) from None
-        finally:
-            call.cancel()
+        """As `read`, of one sample; `out` is its buffer."""
+        buffers = None if out is None else [out]
+        return self._reading([sample], layers, producer, wait, only_begun, buffers, timeout).wait()[0]
 
     # What is there.
 
     def stat(self, sample: str, *, producer: Producer = "rollout") -> SampleState:
         """NotFoundError (NO_SAMPLE) if there is none."""
-        for state in self.stat_many([sample], producer=producer):
-            return state
-        raise _calls.no_sample(self._name, sample)
+        return self._only(sample, self._stating([sample], producer).wait())
 
     def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> SampleStates:
         """The ones that exist, in the order asked."""
-        states: SampleStates = []
-        for names in _calls.names_in_calls(samples):
-            waiting = [names]
-            while waiting:
-                some = waiting.pop()
-                try:
-                    states += self._do(_calls.stat(self._name, some, producer))
-                except ResourceExhaustedError as error:
-                    waiting += _calls.halves(some, error)
-        return states
+        return self._stating(samples, producer).wait()
 
     def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:
         """All samples, or those of groups[0] <= group < groups[1], by id."""
-        states: SampleStates = []
-        page_token = ""
-        while True:
-            page, page_token = self._do(_calls.list_page(self._name, self._opened.lives, groups, producer, page_token))
-            states += page
-            if not page_token:
-                return states
+        return self._listing(groups, producer).wait()
 
     def release(
         self, samples: Iterable[str | int], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
@@ -345,25 +475,24 @@ class Run:
             takes, are given back now; so are the trainer's, unless producer="trainer" asks for them: a checkpoint holds
             the samples of one producer. To truncate or restart a sample takes this back
         """
-        return _calls.sum_of(map(self._do, _calls.releases(self._name, samples, keep_until_checkpoint, producer)))
+        return self._releasing(samples, None, keep_until_checkpoint, producer).wait()
 
     def release_groups(
         self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
     ) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see `release`."""
-        mode = _calls.release_mode(keep_until_checkpoint)
-        return self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
+        return self._releasing((), (begin, end), keep_until_checkpoint, producer).wait()
 
     def checkpoint(
         self,
-        directory: _checkpoint.Directory,
+        directory: Path,
         groups: tuple[int, int] | None = None,
         *,
         producer: Producer = "rollout",
         drop_missing: bool = False,
         release_awaiting: bool = True,
         timeout: float = 120.0,
-        on_progress: _checkpoint.OnProgress | None = None,
+        on_progress: OnProgress | None = None,
     ) -> CheckpointOutcome:
         """Writes the sealed samples to a directory, those that are not there yet, beside running appends.
 
@@ -384,13 +513,14 @@ class Run:
         DataLossError naming a sample that the store lost, AbortedError naming one that changes whenever it is read: all
         others are in the directory then; errors of `read`.
         """
-        return _checkpoint.drive(
-            _checkpoint.export(self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress)
+        progressing = Progressing(on_progress)
+        return progressing.done(
+            self._exporting(directory, groups, producer, drop_missing, release_awaiting, timeout, progressing)
         )
 
     def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""
-        return self._do(_calls.drop(self._name))
+        return self._counted(lib.rr_run_drop, ()).wait()
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
@@ -398,6 +528,8 @@ class Run:
             appenders, self._appender = list(self._appenders), None
         for appender in appenders:
             appender.close(timeout)
+        for line in self._abandoned():
+            line.close(_values.seconds(timeout))
 
     def __enter__(self) -> Run:
         return self
@@ -406,11 +538,11 @@ class Run:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Run {self._name}: {self.geometry!r}>"
+        return f"<Run {self._name}: {self._geometry!r}>"
 
     def _default_appender(self) -> Appender:
         if self._appender is None:
-            made = self.appender()
+            made = self._new_appender()
             with self._lock:
                 if self._appender is None:
                     self._appender = made
@@ -418,12 +550,12 @@ class Run:
                 made.close()
         return self._appender
 
-    def _work(self, work: Callable[[], T]) -> T:
-        """What may take long, as a step of _checkpoint."""
-        return work()
 
-    def _do(self, call: _calls.Call[T]) -> T:
-        return call.read(self._transport.call(call.method, call.request, call.repeat))
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a Run cannot be pickled; make a Client in the other process")
+def told(commit: Commit, trouble: RoutingReplayError | None) -> Commit:
+    """With what went wrong before the appender, where rows are marked in the place of those that did not come."""
+    if trouble is None:
+        return commit
+    if commit.ok:
+        return replace(commit, status="marked", error=trouble)
+    known = getattr(commit.error, "reason", None) not in ("NO_SAMPLE", "NOT_COMMITTED")
+    return commit if known else replace(commit, error=trouble)

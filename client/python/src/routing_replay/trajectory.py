@@ -2,23 +2,235 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from routing_replay import _turns, _values
-from routing_replay._turns import Missing, Outcome, Turn
+from routing_replay import _convert, _native, _values
+from routing_replay._convert import taking
+from routing_replay._native import Operation, byref, c_int64, c_void_p, lib
+from routing_replay.recorded import RecordedRows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from routing_replay.appender import Appender
-    from routing_replay.recorded import RecordedRows
-    from routing_replay.run import Run
+    from routing_replay.appender import Appender, AppenderCalls
     from routing_replay.types import RowRange, Rows, WeightSpan
 
+OutcomeOfTurn = Literal["finished", "aborted", "preempted"]
+Missing = Literal["raise", "unrecorded"]
+Existing = Literal["none", "resume", "replace"]
 
-class Trajectory:
+_MISSING = {"raise": False, "unrecorded": True}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of a turn.
+
+    num_tokens: of the history with it
+    appended: absolute rows that are on their way now, one range per append
+    unrecorded_rows: of them, rows without a route
+    retokenised_at: first position at which the tokens differ from those that were told before (or end), or None
+    truncated_rows: rows that were taken back for it
+    repeated_rows: rows that were given before; of them, conflicting_rows had another route, late_rows none, and
+        uncompared_rows were sent by another process. What was there first stays
+    shared_rows: rows that are those of the parent
+    surplus_rows: rows for the last token, left out
+    dropped_rows: rows that the full queue did not take; they become unrecorded
+    """
+
+    num_tokens: int
+    appended: tuple[RowRange, ...] = ()
+    unrecorded_rows: int = 0
+    retokenised_at: int | None = None
+    truncated_rows: int = 0
+    repeated_rows: int = 0
+    conflicting_rows: int = 0
+    late_rows: int = 0
+    uncompared_rows: int = 0
+    shared_rows: int = 0
+    surplus_rows: int = 0
+    dropped_rows: int = 0
+
+
+@dataclass(slots=True)
+class AbortedTurn:
+    """What a turn says: see NewTurn."""
+
+    rows: Rows | RecordedRows | None = None
+    _: KW_ONLY
+    tokens: ArrayLike | None = None
+    tokens_start: int = 0
+    start: int | None = None
+    take: RowRange | None = None
+    layers: str | Sequence[int] | None = None
+    weight_version: int | None = None
+    weight_label: str | None = None
+    weights: Sequence[WeightSpan] | None = None
+    missing: Missing = "raise"
+    seal: bool = False
+
+
+@dataclass(slots=True)
+class NewTurn(AbortedTurn):
+    """One answer of the engine, as `add` takes it.
+
+    rows: ids [rows, layers, K], a Payload, what an adapter of routing_replay.engines gives, or None: no rows. What
+        an engine sent as text goes through its adapter
+    tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
+        history; None if the history stays as it is (with RecordedRows: theirs)
+    start: absolute row of the first row (default 0, or as recorded)
+    take, layers: see AppendOptions
+    outcome: "finished", "aborted" or "preempted"; only a finished turn must give all rows up to its last token but
+        one. A row for the last token is left out
+    weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows
+        among those given) where there are several. A version that is given stands for all rows, those recorded of
+        the engine are not looked at then; a label alone for those that have no version
+    missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows; an
+        adapter that gave no rows and declared them missing (absent="unrecorded") has said so, too
+    seal: no more turns will come
+    """
+
+    _: KW_ONLY
+    outcome: OutcomeOfTurn = "finished"
+
+
+class TrajectoryCalls:
+    """What the Trajectories of threads and of event loops have in common."""
+
+    def __init__(self, appender: Any, sample: str, native: _native.Handle) -> None:
+        self._appender = appender
+        self._sample = sample
+        self._native = native
+
+    @staticmethod
+    def new(appender: AppenderCalls, sample: str, group: int | None, engine: str, existing: str) -> _native.Handle:
+        options = _native.TrajectoryOptions(
+            _values.native_text(sample, "sample"),
+            _values.native_text(engine, "engine", sample),
+            _values.native_text(existing, "existing", sample),
+            _values.optional(group, "group", sample=sample),
+        )
+        pointer = appender.line.pointer
+        return _native.make(lib.rr_trajectory_free, lib.rr_appender_new_trajectory, pointer, byref(options))
+
+    def _adding(self, turn: AbortedTurn) -> Operation[Turn]:
+        sample = self._sample
+        recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
+        start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
+        weights = turn.weights
+        if weights is None:
+            known = recorded.rows is not None and turn.weight_version is None
+            weights = recorded.weights_at(start, turn.take) if known else ()
+        missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
+        # An adapter that was told what no rows mean has declared them.
+        declared = recorded.rows is None and missing_rows > 0
+        outcome = turn.outcome if isinstance(turn, NewTurn) else "aborted"
+        label = "" if turn.weight_label is None else turn.weight_label
+        made = _native.Turn(
+            row_start=start,
+            missing_rows=missing_rows,
+            outcome=_values.native_text(outcome, "outcome", sample),
+            weight_version=_values.optional(turn.weight_version, "weight_version", sample=sample),
+            weight_label=_values.native_text(label, "weight_label", sample),
+            missing_is_unrecorded=_values.choice(turn.missing, "missing", _MISSING) or declared,
+            seal=bool(turn.seal),
+            engine=_values.native_text(recorded.engine, "engine", sample),
+        )
+        made.weights, made.weights_count = _convert.spans(weights, "weights", sample)
+        tokens = recorded.tokens if turn.tokens is None else turn.tokens
+        kept: list[Any] = []
+        if tokens is not None:
+            made.tokens_start = _values.integer(turn.tokens_start, "tokens_start", sample=sample)
+            made.tokens, array = _values.native_tokens(tokens, "tokens", sample)
+            kept.append(array)
+        if recorded.rows is not None:
+            layers = recorded.layers if turn.layers is None else turn.layers
+            take = recorded.take if turn.take is None else turn.take
+            made.rows, payload = _convert.tensor(recorded.rows, layers, sample, take)
+            kept.append(payload)
+        return self._turn(made, kept)
+
+    def _cutting(self, num_tokens: int | None, seal: bool, missing: Missing) -> Operation[Turn]:
+        made = _native.Turn(
+            cut=_values.optional(num_tokens, "num_tokens", sample=self._sample),
+            missing_is_unrecorded=_values.choice(missing, "missing", _MISSING),
+            outcome=_native.text("finished"),
+            seal=bool(seal),
+        )
+        return self._turn(made, None)
+
+    def _turn(self, made: _native.Turn, kept: Any) -> Operation[Turn]:
+        arguments = self._native.pointer, byref(made)
+        return _native.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=(self._native, kept))
+
+    def _forking(self, sample: str, wait: float) -> Operation[_native.Handle]:
+        out = c_void_p()
+
+        def made() -> _native.Handle:
+            return _native.Handle(lib.rr_trajectory_free, out.value)
+
+        arguments = self._native.pointer, _values.native_text(sample, "sample")
+        seconds = _values.seconds(wait, "wait")
+        return Operation(lib.rr_trajectory_fork, arguments, (byref(out),), made, made, seconds, self._native)
+
+    def next_row(self, tokens: ArrayLike) -> int:
+        """The first row that a request with this context must give: rows before are there and stay."""
+        said, array = _values.native_tokens(tokens, "tokens", self._sample)
+        row = c_int64()
+        _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(said), byref(row)))
+        del array  # Until now.
+        return row.value
+
+    @property
+    def sample(self) -> str:
+        return self._sample
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the history so far."""
+        return self._state("num_tokens")
+
+    @property
+    def rows(self) -> int:
+        """Rows 0 … rows - 1 are on their way or there."""
+        return self._state("rows")
+
+    @property
+    def acknowledged_rows(self) -> int:
+        """Rows 0 … acknowledged_rows - 1 are there."""
+        return self._state("acknowledged_rows")
+
+    @property
+    def sealed(self) -> bool:
+        return bool(self._state("sealed"))
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
+        history), appended_rows, unrecorded_rows, unrecorded_samples (1 if sealed without any route), repeated_rows,
+        conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
+        not give: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
+        not stored), failed_appends."""
+        function, pointer = lib.rr_trajectory_describe, self._native.pointer
+        return _native.give(function, _native.TrajectoryState, lambda state: state.counters.dict(), pointer)
+
+    def _state(self, name: str) -> int:
+        function, pointer = lib.rr_trajectory_describe, self._native.pointer
+        return _native.give(function, _native.TrajectoryState, lambda state: getattr(state, name), pointer)
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} {self._sample}: {self.num_tokens} tokens, {self.rows} rows>"
+
+    _kind = "Trajectory"
+
+
+def _turn(said: _native.TurnResult) -> Turn:
+    plain = {name: getattr(said, name) for name, kind in _native.TurnResult._fields_ if kind is c_int64}
+    return Turn(**plain, retokenised_at=said.retokenised_at.value, appended=tuple(said.appended.pairs()))
+
+
+class Trajectory(TrajectoryCalls):
     """The rows of one sample over several turns, aborts and weight updates. Thread-safe. Made by `Run.trajectory`.
 
     A multi-turn agent, as it asks its engine (here SGLang) and tells of every answer:
@@ -56,45 +268,11 @@ class Trajectory:
     the server, and raise what it says: taking rows back, and finding out what it has after an append that failed.
     """
 
-    def __init__(self, run: Run, writer: _turns.Writer, appender: Appender) -> None:
-        """See `Run.trajectory`."""
-        self._run = run
-        self._writer = writer
-        self._appender = appender
-        self._lock = threading.Lock()
+    _appender: Appender
 
-    def add(
-        self,
-        rows: Rows | RecordedRows | None = None,
-        *,
-        tokens: ArrayLike | None = None,
-        tokens_start: int = 0,
-        start: int | None = None,
-        take: RowRange | None = None,
-        layers: str | Sequence[int] | None = None,
-        outcome: Outcome = "finished",
-        weight_version: int | None = None,
-        weight_label: str | None = None,
-        weights: Sequence[WeightSpan] | None = None,
-        missing: Missing = "raise",
-        seal: bool = False,
-    ) -> Turn:
-        """One answer of the engine.
-
-        rows: ids [rows, layers, K], a Payload, what an adapter of routing_replay.engines gives, or None: no rows. What
-            an engine sent as text goes through its adapter
-        tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
-            history; None if the history stays as it is (with RecordedRows: theirs)
-        start: absolute row of the first row (default 0, or as recorded)
-        take, layers: see AppendOptions
-        outcome: "finished", "aborted" or "preempted"; only a finished turn must give all rows up to its last token but
-            one. A row for the last token is left out
-        weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows
-            among those given) where there are several. A version that is given stands for all rows, those recorded of
-            the engine are not looked at then; a label alone for those that have no version
-        missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows; an
-            adapter that gave no rows and declared them missing (absent="unrecorded") has said so, too
-        seal: no more turns will come
+    @taking(NewTurn)
+    def add(self, turn: NewTurn) -> Turn:
+        """One answer of the engine. Parameters as of `NewTurn`.
 
         With an error nothing has changed but what `Turn.truncated_rows` would say. InvalidArgumentError (ROW_COUNT) if
         the rows do not fit the tokens, and for what the ingest checks refuse; FailedPreconditionError for a gap
@@ -102,33 +280,22 @@ class Trajectory:
         with other tokens and, in a strict run, for conflicting rows.
         """
         with self._appender.counting_refusals():
-            steps = self._writer.add(
-                rows,
-                tokens=tokens,
-                tokens_start=tokens_start,
-                start=start,
-                take=take,
-                layers=layers,
-                outcome=outcome,
-                weight_version=weight_version,
-                weight_label=weight_label,
-                weights=weights,
-                missing=missing,
-                seal=seal,
-            )
-            return self._do(steps)
+            return self._adding(turn).wait()
 
-    def abort(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
-        """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Options as of `add`."""
-        return self.add(rows, outcome="aborted", **options)
+    @taking(AbortedTurn)
+    def abort(self, turn: AbortedTurn) -> Turn:
+        """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Parameters as of `add`."""
+        with self._appender.counting_refusals():
+            return self._adding(turn).wait()
 
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
         """Leaves the first `num_tokens` tokens and their rows. A sample that was sealed is open again."""
-        return self._do(self._writer.cut(num_tokens, seal, missing))
+        _values.integer(num_tokens, "num_tokens", sample=self._sample)
+        return self._cutting(num_tokens, seal, missing).wait()
 
     def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Turn:
         """No more turns will come. With num_tokens the sample is cut to so many tokens first."""
-        return self._do(self._writer.seal(num_tokens, missing))
+        return self._cutting(num_tokens, True, missing).wait()
 
     def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:
         """A new sample that begins as this one: the other answers to a prompt, the branches of a tree.
@@ -137,82 +304,8 @@ class Trajectory:
         refers to these. The same prompt may have been routed otherwise; then nothing is shared from there on. Only
         acknowledged rows can be shared: they are waited for, but not longer than `wait` seconds.
         """
-        with self._lock:
-            self._writer.drain()
-            wait = _values.seconds(wait, "wait")
-            if wait > 0 and not self._acknowledged():
-                self._appender._settled(self._writer.last_sequence, wait)
-            return Trajectory(self._run, self._writer.fork(sample), self._appender)
+        return Trajectory(self._appender, sample, self._forking(sample, wait).wait())
 
     def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
         """As `fork`, for each of `samples`."""
         return [self.fork(sample, wait=wait) for sample in samples]
-
-    def next_row(self, tokens: ArrayLike) -> int:
-        """The first row that a request with this context must give: rows before are there and stay."""
-        with self._lock:
-            return self._writer.next_row(tokens)
-
-    @property
-    def sample(self) -> str:
-        return self._writer.sample
-
-    @property
-    def num_tokens(self) -> int:
-        """Of the history so far."""
-        return self._state()["num_tokens"]
-
-    @property
-    def rows(self) -> int:
-        """Rows 0 … rows - 1 are on their way or there."""
-        return self._state()["rows"]
-
-    @property
-    def acknowledged_rows(self) -> int:
-        """Rows 0 … acknowledged_rows - 1 are there."""
-        return self._state()["acknowledged_rows"]
-
-    @property
-    def sealed(self) -> bool:
-        return self._state()["sealed"]
-
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
-        history), appended_rows, unrecorded_rows, unrecorded_samples (1 if sealed without any route), repeated_rows,
-        conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
-        not give: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
-        not stored), failed_appends."""
-        return self._state()["counters"]
-
-    def __repr__(self) -> str:
-        state = self._state()
-        return f"<Trajectory {self.sample}: {state['num_tokens']} tokens, {state['rows']} rows>"
-
-    def _state(self) -> dict[str, Any]:
-        with self._lock:
-            return self._writer.state()
-
-    def _acknowledged(self) -> bool:
-        state = self._writer.core.state()
-        return state["rows"] == state["acknowledged_rows"]
-
-    def _do(self, steps: _turns.Steps) -> Turn:
-        with self._lock:
-            step = _turns.advance(steps)
-            while not isinstance(step, Turn):
-                try:
-                    answer = self._execute(step)
-                except BaseException as error:
-                    step = _turns.advance(steps, error=error)
-                else:
-                    step = _turns.advance(steps, answer)
-            return step
-
-    def _execute(self, step: Any) -> Any:
-        if isinstance(step, _turns.Queue):
-            return self._appender._enqueue(step.plan, self.sample, self._writer.note)
-        if isinstance(step, _turns.Settle):
-            return self._appender._settle(self._writer.last_sequence)
-        if isinstance(step, _turns.Truncate):
-            return self._run.truncate(self.sample, step.rows, expected_revision=step.expected_revision)
-        return self._run.stat_many([self.sample])

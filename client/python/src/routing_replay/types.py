@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from routing_replay import _core, _values
+from routing_replay import _native, _values
 
 Producer = Literal["rollout", "trainer"]
 RowRange = tuple[int, int]  # Half-open: rows begin, begin + 1, … end - 1.
@@ -55,11 +55,23 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
     The one place that says what token ids are: InvalidArgumentError naming `field` for another dtype, more axes, no ids
     at all, or ids that do not have 32 bits.
     """
-    try:
-        array = np.asarray(tokens)
-    except ValueError as error:
-        raise _values.invalid(field, str(error), sample, "SHAPE") from None
-    return _core.token_ids(array, field, sample)
+    said, _array = _values.native_tokens(tokens, field, sample)
+    return _native.give(
+        _native.lib.rr_token_ids,
+        _native.Ids,
+        lambda ids: np.frombuffer(ctypes.string_at(ids.data, 4 * ids.count), "<u4"),
+        _native.byref(said),
+        _native.text(field),
+        _native.text(sample or ""),
+    )
+
+
+def sample_handle(sample: str) -> int:
+    """What stands for a sample's id in a batch: the same on every machine, and not 0."""
+    handle = _native.c_int64()
+    name = _values.native_text(sample, "sample")
+    _native.check(_native.lib.rr_sample_handle(name, _native.byref(handle)))
+    return handle.value
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class TokenCheck:
 def token_check(tokens: ArrayLike) -> TokenCheck:
     """The check of these tokens, from position 0 on: one per row to be checked. Raises what `token_ids` does."""
     ids = token_ids(tokens)
-    return TokenCheck(ids.size, _core.token_check(ids))
+    return TokenCheck(ids.size, _native.lib.rr_token_crc(0, ids.ctypes.data, ids.size))
 
 
 @dataclass(frozen=True)
@@ -113,32 +125,21 @@ class Provenance:
     appends: int
 
 
-class ConnectionOptions(TypedDict, total=False):
-    """How a Client gets to its servers, beside their endpoint.
-
-    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
-    call_timeout: seconds for a call without a timeout of its own (default 30)
-    tls: encrypt, with the system's authorities; cacert or cert mean it, too. "unix:" stays plaintext
-    cacert: PEM file, who signs servers' certificates
-    cert, key: PEM files, the client's own certificate and its key, where servers ask for one
-    server_name: the name in the server's certificate, where it is not the one in the endpoint
-    token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
-        it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
-    """
-
-    use_http_proxy: bool
-    call_timeout: float | None
-    tls: bool
-    cacert: str | os.PathLike[str] | None
-    cert: str | os.PathLike[str] | None
-    key: str | os.PathLike[str] | None
-    server_name: str | None
-    token_file: str | os.PathLike[str] | None
+class _AsRecorded:
+    def __repr__(self) -> str:
+        return "<as recorded>"
 
 
-class AppendOptions(TypedDict, total=False):
-    """What an append says of its rows, beside the sample and the rows themselves.
+AS_RECORDED: Any = _AsRecorded()  # Of what RecordedRows say; nothing, where rows are of another kind.
 
+
+@dataclass(slots=True)
+class Append:
+    """One append: what `append` and `put` take, and `append_many` several of.
+
+    sample: id
+    rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, what an adapter of
+        routing_replay.engines gives, or None to open, to seal, or for rows that are all unrecorded
     row_start: absolute row of the first row (default 0)
     take: half-open range of `rows`' first axis; only these are appended. An undecoded Payload is cut without a detour
     unrecorded: half-open ranges inside the append whose rows the engine did not deliver; `rows` holds nothing for them
@@ -164,24 +165,27 @@ class AppendOptions(TypedDict, total=False):
     producer: "rollout" or "trainer"
     """
 
-    row_start: int
-    take: RowRange | None
-    unrecorded: Sequence[RowRange]
-    tokens: ArrayLike | None
-    layers: Literal["all", "moe"] | Sequence[int] | None
-    seal: bool
-    num_tokens: int | None
-    group: int | None
-    weight_version: int | None
-    weight_label: str
-    weights: Sequence[WeightSpan]
-    revision: int
-    restart: int
-    attempt: int | None
-    prefix: Prefix | None
-    engine: str
-    surplus_rows: int
-    producer: Producer
+    sample: str
+    rows: Rows | None = None
+    _: KW_ONLY
+    row_start: int = AS_RECORDED
+    take: RowRange | None = AS_RECORDED
+    unrecorded: Sequence[RowRange] = AS_RECORDED
+    tokens: ArrayLike | None = AS_RECORDED
+    layers: Literal["all", "moe"] | Sequence[int] | None = AS_RECORDED
+    seal: bool = False
+    num_tokens: int | None = None
+    group: int | None = None
+    weight_version: int | None = None
+    weight_label: str = ""
+    weights: Sequence[WeightSpan] | None = AS_RECORDED
+    revision: int = 0
+    restart: int = 0
+    attempt: int | None = None
+    prefix: Prefix | None = None
+    engine: str = AS_RECORDED
+    surplus_rows: int = AS_RECORDED
+    producer: Producer = "rollout"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay import _core, _values
+from routing_replay import _payloads, _values
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import WeightSpan, token_ids
 
@@ -116,24 +116,28 @@ def output_weights(
         raise invalid("weight_versions", "is not a list")
     if versions is not None and not isinstance(versions, Mapping):
         raise invalid("versions", f"a {type(versions).__name__} is no mapping")
-    claim = {
-        "prompt_tokens": counted.prompt_tokens,
-        "output_tokens": counted.output_tokens,
-        "row_start": row_start,
-        "spans": [{name: _plain(get(span, name)) for name in ("version", "start", "end")} for span in spans],
-        "numbers": {str(name): _number(number) for name, number in (versions or {}).items()},
-    }
-    return tuple(WeightSpan(*span) for span in _core.output_weights(claim))
+    numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
+    said = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
+    counts = counted.prompt_tokens, counted.output_tokens, row_start
+    return tuple(WeightSpan(*span) for span in _payloads.output_weights(said, *counts))
+
+
+def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int | None, str]:
+    begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
+    version = get(span, "version")
+    if isinstance(version, str):
+        if version not in numbers:
+            return begin, end, None, version
+        return begin, end, _values.integer(numbers[version], f"{field}.version"), version
+    return begin, end, _values.integer(version, f"{field}.version", _values.NATURAL), ""
 
 
 def _plain(value: Any) -> Any:
-    """A scalar as JSON can say it; what it cannot say is refused as no number."""
-    if value is None or isinstance(value, (bool, float, str)):
-        return value
+    """An integer of any kind as Python's own, or the value itself."""
     try:
-        return operator.index(value)
+        return value if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        return None
+        return value
 
 
 def _number(value: Any) -> Any:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _append, _core, _counters, _values
-from routing_replay._append import as_array
+from routing_replay import _counters, _payloads, _values
+from routing_replay._convert import as_array
 from routing_replay.engines._fields import Tokens, invalid
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
+_DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
@@ -51,32 +53,34 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
-        form = _core.open_nrlre1(data)
-        begin, end = form["data"]
-        return _payload(form["tensor"], data[begin:end])
+        form = _payloads.open_nrlre1(data)
+        return form.payload(data[form.begin : form.end])
     if kind == "reference":
         raise invalid(field, "is a reference: the rows are in the service, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle; it is never opened here. Pass a resolver that knows it", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
-    return _flat(open_object("sglang", described)["tensor"] if row else {}, data, row, field)
+    kind_of_ids = open_object("sglang", described).dtype if row else None
+    return _flat(Payload(data, "BASE64", dtype=kind_of_ids), row, field)
 
 
 def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
     """An array of flat ids, or of [rows, layers * K], of rows [layers, K] = `row`."""
-    tensor, data = _append.tensor_of(array, None, "")
-    found = _flat(tensor, data, row, field)
+    dtype = _DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
+    if dtype is None:
+        raise _values.invalid("append.tensor.dtype", f"numpy {array.dtype} is not one of ids", reason="DTYPE")
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    found = _flat(Payload(data.reshape(-1).view(np.uint8).data, dtype=dtype), row, field)
     if array.ndim == 2 and found.shape is not None and found.shape[0] != array.shape[0]:
         raise invalid(field, f"{list(array.shape)} is not rows of {list(row or ())}", "LENGTH")
     return found
 
 
-def _flat(tensor: dict[str, Any], data: Any, row: Row, field: str) -> Payload:
+def _flat(ids: Payload, row: Row, field: str) -> Payload:
     """How many rows there are is told by the length."""
     if not isinstance(row, tuple):
         raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
-    shape = _core.payload_shape(tensor | {"shape": list(row)}, data)["shape"]
-    return _payload(tensor | {"shape": shape}, data)
+    return _payloads.with_shape(replace(ids, shape=row))
 
 
 def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
@@ -92,11 +96,11 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
 
-def open_object(dialect: Any, described: Any) -> dict[str, Any]:
-    """What an object beside ids says: _core.open_object, for values of any kind."""
+def open_object(dialect: Any, described: Any) -> _payloads.Form:
+    """What an object beside ids says: _payloads.open_object, for values of any kind."""
     name = _values.text(dialect, "dialect")
     try:
-        return _core.open_object(name, described)
+        return _payloads.open_object(name, described)
     except InvalidArgumentError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -107,18 +111,18 @@ def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int |
     """{data, shape, dtype, …}, and the row at which it says to start."""
     described, data = _apart(value, field)
     form = open_object(dialect, described)
-    return _payload(form["tensor"], data), _said(form, described)
+    return form.payload(data), _said(form, described)
 
 
 def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int | None]:
     """{data: base85, shape}; decoded here."""
     described, data = _apart(value, field)
     form = open_object("any", {"dtype": dtype} | described)
-    return _payload(form["tensor"] | {"encoding": "RAW"}, _core.decode_base85(data)), _said(form, described)
+    return form.payload(_payloads.decode_base85(data), "RAW"), _said(form, described)
 
 
-def _said(form: dict[str, Any], described: dict[str, Any]) -> int | None:
-    return None if described.get("start") is None else form["start"]
+def _said(form: _payloads.Form, described: dict[str, Any]) -> int | None:
+    return None if described.get("start") is None else form.start
 
 
 def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
@@ -138,8 +142,7 @@ def shaped_payload(header: Any, text: Any, dtype: str | None, field: str) -> Pay
         described = {"shape": described}
     if dtype is not None and isinstance(described, dict):
         described = {"dtype": dtype} | described
-    form = open_object("any", described)
-    return _payload(form["tensor"], as_bytes(text, field))
+    return open_object("any", described).payload(as_bytes(text, field))
 
 
 def nested(value: Any, field: str) -> np.ndarray:
@@ -218,45 +221,36 @@ def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:
     """dtype and axes of what `append` takes, undecoded."""
     if not isinstance(rows, Payload):
         return str(rows.dtype), rows.shape
-    found = _core.payload_shape(_description(rows), as_bytes(rows.data, "payload"))
-    return found["dtype"], tuple(found["shape"])
-
-
-def check_narrowest(payload: Payload) -> None:
-    _core.check_narrowest(_description(payload), payload.data)
+    found = _payloads.with_shape(rows)
+    return str(found.dtype), tuple(found.shape or ())
 
 
 def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
     """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
-    claim: dict[str, Any] = {
-        "prompt_tokens": tokens.prompt_tokens,
-        "output_tokens": tokens.output_tokens,
-        "start": _values.integer(start, "start"),
-        "short_rows": _values.text(short_rows, "short_rows"),
-        "rows": 0 if rows is None else row_count(rows),
-    }
+    start = _values.integer(start, "start")
+    short = _values.text(short_rows, "short_rows")
+    count = 0 if rows is None else row_count(rows)
     try:
-        found = _core.account_rows(claim)
+        found = _payloads.account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, short)
     except InvalidArgumentError as error:
-        too_many = claim["rows"] >= tokens.prompt_tokens + tokens.output_tokens - claim["start"]
+        too_many = count >= tokens.prompt_tokens + tokens.output_tokens - start
         if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
             raise
         raise invalid("append.rows", f"{error.message}. {_NOT_ALL}", "ROW_COUNT") from None
-    if found["surplus_rows"] and not tokens.all_output:
+    if found.surplus_rows and not tokens.all_output:
         raise invalid(
             "append.rows",
-            f"{claim['rows']} rows for {tokens.prompt_tokens} prompt tokens and {tokens.output_tokens} of output, one "
+            f"{count} rows for {tokens.prompt_tokens} prompt tokens and {tokens.output_tokens} of output, one "
             f"too many. {_NOT_ALL}, and the last token's row is left out",
             "ROW_COUNT",
         )
-    _counters.add("adapter_surplus_rows", found["surplus_rows"])
-    begin, end = found["take"]
+    _counters.add("adapter_surplus_rows", found.surplus_rows)
     return RecordedRows(
         rows,
-        row_start=found["row_start"],
-        take=None if rows is None else (begin, end),
-        missing_rows=found["missing_rows"],
-        surplus_rows=found["surplus_rows"],
+        row_start=found.row_start,
+        take=None if rows is None else found.take,
+        missing_rows=found.missing_rows,
+        surplus_rows=found.surplus_rows,
         tokens=tokens.ids,
         **others,
     )
@@ -270,16 +264,3 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     if policy != "raise":
         raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
-
-
-def _payload(tensor: dict[str, Any], data: Any) -> Payload:
-    return Payload(data, tensor["encoding"], dtype=tensor["dtype"], shape=tensor["shape"])
-
-
-def _description(payload: Payload) -> dict[str, Any]:
-    tensor: dict[str, Any] = {"encoding": payload.encoding, "compression": payload.compression}
-    if payload.dtype is not None:
-        tensor["dtype"] = payload.dtype
-    if payload.shape is not None:
-        tensor["shape"] = [int(axis) for axis in payload.shape]
-    return tensor

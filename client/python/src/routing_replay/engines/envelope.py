@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters, _values
+from routing_replay import _counters, _payloads, _values
 from routing_replay.engines import _fields, _forms
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
@@ -116,14 +116,12 @@ def _open(
     if dtype is not None:
         _values.text(dtype, "dtype")
     if shape is not None and isinstance(value, (bytes, bytearray, memoryview)):
-        tensor = _forms.open_object("any", {"shape": _values.integers(shape, "shape"), "dtype": dtype or "int32"})[
-            "tensor"
-        ]
-        return Payload(value, "RAW", dtype=tensor["dtype"], shape=tensor["shape"]), None
+        form = _forms.open_object("any", {"shape": _values.integers(shape, "shape"), "dtype": dtype or "int32"})
+        return form.payload(value, "RAW"), None
     if _values.text(dialect, "dialect") != "prime_rl":
         found, begin = _forms.object_payload(value, dialect, _FIELD)
         if dialect == "skyrl":
-            _forms.check_narrowest(found)
+            _payloads.check_narrowest(found)
         return found, begin
     return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
 

@@ -21,6 +21,7 @@ from routing_replay.engines.attach import _options
 from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
 from routing_replay.recorded import RecordedRows
+from routing_replay.types import AppendOutcome
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -146,7 +147,7 @@ class Attachment:
         self._wrapping: Wrapping | None = None
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._appender = run.appender()
+        self._appender = run._new_appender(watched=True)
         self._handover = HandOver(
             self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
         )
@@ -193,7 +194,13 @@ class Attachment:
         def run() -> None:
             with appender.counting_refusals():
                 recorded = describe(geometry)
-            appender._append(sample, recorded, functools.partial(self._judge, recorded.tokens, mark_from), **options)
+            self._handover.expect(sample)
+            try:
+                judge = functools.partial(self._judge, recorded.tokens, mark_from)
+                appender._append(sample, recorded, judge, **options)
+            except BaseException:
+                self._handover.told(sample)
+                raise
 
         def mark_from(row: int, tokens: np.ndarray | None) -> None:
             rest = [(row, num_tokens - 1)]
@@ -208,15 +215,15 @@ class Attachment:
         return Job(sample, size_of(finished.rows), run, mark), refer if self._replace else _nothing
 
     def _judge(
-        self, tokens: np.ndarray | None, mark_from: Callable[[int, np.ndarray | None], None], record: dict[str, Any]
+        self, tokens: np.ndarray | None, mark_from: Callable[[int, np.ndarray | None], None], outcome: AppendOutcome
     ) -> None:
         """Marks what the server refused for a gap, from the rows on that it has. With their tokens, so that no other
         sample of that name goes on with them."""
-        error = record.get("error") or {}
-        committed = error.get("committed_rows") or 0
-        if error.get("reason") == "GAP" and (tokens is not None or not committed):
+        committed = getattr(outcome.error, "committed_rows", None) or 0
+        if getattr(outcome.error, "reason", None) == "GAP" and (tokens is not None or not committed):
             mark = functools.partial(mark_from, committed, tokens)
-            self._handover.mark(Job(record["sample"], 0, mark, mark))
+            self._handover.mark(Job(outcome.sample, 0, mark, mark))
+        self._handover.told(outcome.sample)
 
     def pass_by(self, method: str, count: int) -> None:
         """Of a method of the engine whose outputs are not recorded."""

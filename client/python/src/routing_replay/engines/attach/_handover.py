@@ -8,6 +8,7 @@ import collections
 import contextlib
 import copy
 import logging
+import os
 import threading
 import time
 import weakref
@@ -15,9 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from routing_replay import _fork
-from routing_replay._commits import Key, Trouble, Troubles
-from routing_replay._failures import Failures
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
 if TYPE_CHECKING:
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from routing_replay.types import OnFull
 
 _log = logging.getLogger("routing_replay")
+_KEPT = 100_000  # Samples that an error names, or whose trouble is remembered.
+_REASONED = 100  # Failures whose reason an error keeps.
 _EXIT_TIMEOUT = 30.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
@@ -54,6 +54,34 @@ class Job:
     mark: Callable[[], Any]
 
 
+class Troubles:
+    """What went wrong with samples, each told until more of it is put: a commit may be cancelled, or asked again. Not
+    thread-safe."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, RoutingReplayError] = {}
+        self._told: set[str] = set()
+
+    def note(self, sample: str, error: RoutingReplayError) -> None:
+        if sample not in self._of and len(self._of) >= _KEPT:
+            self._forget(next(iter(self._of)))
+        self._of.setdefault(sample, error)
+        self._told.discard(sample)
+
+    def tell(self, sample: str) -> RoutingReplayError | None:
+        if sample in self._of:
+            self._told.add(sample)
+        return self._of.get(sample)
+
+    def appended(self, sample: str) -> None:
+        if sample in self._told:
+            self._forget(sample)
+
+    def _forget(self, sample: str) -> None:
+        del self._of[sample]
+        self._told.discard(sample)
+
+
 class HandOver:
     """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
 
@@ -76,7 +104,7 @@ class HandOver:
         self._queue_timeout = queue_timeout
         self._closed = False
         self._start_afresh()
-        _fork.register(self)
+        _all.add(self)
         _open.add(self)
 
     def _start_afresh(self) -> None:
@@ -88,9 +116,10 @@ class HandOver:
         self._marks = 0  # Those of `mark`.
         self._thread: threading.Thread | None = None
         self._error: RoutingReplayError | None = None  # The first one since the last flush.
-        self._failures = Failures("")  # All since then.
+        self._failed: dict[str, None] = {}  # Samples of all since then, …
+        self._failures: list[tuple[str, RoutingReplayError]] = []  # … and the first of them.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
-        self._of_samples: collections.Counter[str] = collections.Counter()  # Jobs that are queued or under way.
+        self._of_samples: collections.Counter[str] = collections.Counter()  # Jobs without an outcome.
         self._troubles = Troubles()
 
     def patience(self) -> Patience:
@@ -170,7 +199,7 @@ class HandOver:
             self._drop(job, "there is no room in time")
             return False
         self._queued_bytes += job.size
-        self._troubles.appended((job.sample, None))
+        self._troubles.appended(job.sample)
         self._queue(job, False)
         return True
 
@@ -180,7 +209,7 @@ class HandOver:
         level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
         _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
         self._counts["dropped"] += 1
-        self._troubles.note((job.sample, None), ResourceExhaustedError(why, sample=job.sample), marked=True)
+        self._troubles.note(job.sample, ResourceExhaustedError(why, sample=job.sample))
         self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Lets go of the rows.
 
     def _queue(self, job: Job, dropped: bool) -> None:
@@ -202,19 +231,39 @@ class HandOver:
             error = self._do(job, dropped)
             with self._changed:
                 self._done += 1
-                self._of_samples[job.sample] -= 1
-                if not self._of_samples[job.sample]:
-                    del self._of_samples[job.sample]
+                self._lose(job.sample)
                 if error is not None and not dropped:
-                    self._troubles.note((job.sample, None), error, marked=True)
+                    self._troubles.note(job.sample, error)
                 self._queued_bytes -= 0 if dropped else job.size
                 self._counts["handed_over"] += error is None and not dropped
                 if error is not None:
                     self._counts["refused"] += 1
-                    self._failures.keep(job.sample, error)
+                    self._keep(job.sample, error)
                     self._error = self._error or copy.copy(error)  # Which will name the others, and itself.
                 self._changed.notify_all()
                 self._admit()
+
+    def expect(self, sample: str) -> None:
+        """A job makes an append of which an outcome will be told."""
+        with self._changed:
+            self._of_samples[sample] += 1
+
+    def told(self, sample: str) -> None:
+        """Of such an append, or that it is none."""
+        with self._changed:
+            self._lose(sample)
+            self._changed.notify_all()
+
+    def _lose(self, sample: str) -> None:
+        self._of_samples[sample] -= 1
+        if not self._of_samples[sample]:
+            del self._of_samples[sample]
+
+    def _keep(self, sample: str, error: RoutingReplayError) -> None:
+        if len(self._failures) < _REASONED:
+            self._failures.append((sample, error))
+        if len(self._failed) < _KEPT:
+            self._failed[sample] = None
 
     def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
         """Makes the append. Refused rows are marked, so that a trainer that waits for the sample learns of it."""
@@ -254,24 +303,19 @@ class HandOver:
                         self._error.tell_failures(later.failed_samples, later.failures)
         with self._changed:
             error, self._error = self._error, None
-            self._failures.attach(error)
+            failed, self._failed = list(self._failed), {}
+            failures, self._failures = self._failures, []
         if error is not None:
+            error.tell_failures(failed, failures)
             raise error
 
-    def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
-        """As Appender._settle_sample: until what was put of a sample is the appender's."""
+    def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
+        """Until what was put of a sample has its outcome; what went wrong before it was the appender's."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: not self._holds(key), left):
-                raise DeadlineExceededError("rows of the sample still wait for their turn", sample=key[0])
-            return self._troubles.tell(key)
-
-    def _has_open(self, key: Key) -> bool:
-        with self._changed:
-            return self._holds(key)
-
-    def _holds(self, key: Key) -> bool:
-        return key[1] is None and key[0] in self._of_samples
+            if not self._changed.wait_for(lambda: sample not in self._of_samples, left):
+                raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
+            return self._troubles.tell(sample)
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
@@ -297,15 +341,6 @@ class HandOver:
         _open.discard(self)
         self._appender.close(_left(deadline))
 
-    def _before_fork(self) -> None:
-        """Nothing: the thread makes no calls of its own."""
-
-    def _after_fork_in_parent(self) -> None:
-        """Nothing."""
-
-    def _after_fork_in_child(self) -> None:
-        self._start_afresh()
-
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
@@ -326,7 +361,16 @@ class _Waiting:
             self._loop.call_soon_threadsafe(lambda: self.told.done() or self.told.set_result(None))
 
 
+_all: weakref.WeakSet[HandOver] = weakref.WeakSet()
 _open: weakref.WeakSet[HandOver] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for handover in list(_all):
+        handover._start_afresh()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _at_exit() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from routing_replay import _append, _values
+from routing_replay import _convert, _values
+from routing_replay.types import Append
 
 if TYPE_CHECKING:
     from routing_replay.types import OnFull
@@ -66,7 +67,7 @@ def _flag(value: Any, field: str) -> bool:
 
 def _of_appends(value: Any, field: str) -> Any:
     """What no append would refuse."""
-    _append.make_plan(None, False, "sample", None, **{field: value})  # type: ignore[arg-type]  # Asked for rows alone.
+    _convert.appends([Append("sample", **{field: value})])
     return value
 
 
