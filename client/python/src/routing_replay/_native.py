@@ -34,8 +34,9 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Of an rr_text that the library gave."""
-    return ctypes.string_at(c_void_p.from_buffer(text).value or 0, text.size) if text.size else b""
+    """Of an rr_text or rr_bytes that the library gave."""
+    address = c_void_p.from_address(ctypes.addressof(text)).value
+    return ctypes.string_at(address, text.size) if text.size else b""
 
 
 def text(value: str) -> Text:
@@ -120,8 +121,8 @@ class GeometryFacts(Structure):
     )
 
 
-class ModelGeometry(Structure):
-    _fields_ = (("geometry", Geometry), ("routing", Text))
+class Model(Structure):
+    _fields_ = (("geometry", Geometry), ("json", Text), ("routing", Text))
 
 
 class ClientOptions(Structure):

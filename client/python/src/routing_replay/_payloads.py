@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_int64, c_size_t
+from ctypes import POINTER, Structure, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,19 +15,28 @@ from routing_replay.types import Payload
 
 class _Form(Structure):
     _fields_ = (
+        ("encoding", Text),
         ("dtype", Text),
         ("shape", POINTER(c_int64)),
         ("shape_count", c_size_t),
-        *((name, c_int64) for name in ("begin", "end", "start")),
+        ("data", Range),
+        ("start", c_int64),
     )
 
 
-class _RangeList(Structure):
-    _fields_ = (("ranges", _native.Ranges),)
+class _Bytes(Structure):
+    _fields_ = (("data", c_void_p), ("size", c_size_t))
+
+
+class _Step(Structure):
+    _fields_ = (("key", Text), ("index", c_int64))
+
+    def value(self) -> str | int:
+        return str(self.key) if self.index < 0 else self.index
 
 
 class _Route(Structure):
-    _fields_ = (("path", Text), ("begin", c_int64), ("end", c_int64))
+    _fields_ = (("path", POINTER(_Step)), ("path_count", c_size_t), ("data", Range))
 
 
 class _Routes(Structure):
@@ -37,7 +46,7 @@ class _Routes(Structure):
 class _RowClaim(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("prompt_tokens", "output_tokens", "start", "rows")),
-        ("short_rows", Text),
+        ("missing_at_front", c_int32),
     )
 
 
@@ -45,11 +54,7 @@ class _RowAccount(Structure):
     _fields_ = (*((name, c_int64) for name in ("row_start", "missing_rows", "surplus_rows")), ("take", Range))
 
 
-class _VersionSpan(Structure):
-    _fields_ = (("begin", c_int64), ("end", c_int64), ("version", _native.Integer), ("label", Text))
-
-
-class _WeightSpans(Structure):
+class _Weights(Structure):
     _fields_ = (("data", POINTER(WeightSpan)), ("count", c_size_t))
 
 
@@ -70,14 +75,15 @@ _native.declare(
 class Form(NamedTuple):
     """How ids are said, and where they are. start: absolute row of the first row"""
 
+    encoding: str
     dtype: str
     shape: list[int]
     begin: int
     end: int
     start: int
 
-    def payload(self, data: Any, encoding: str = "BASE64") -> Payload:
-        return Payload(data, encoding, dtype=self.dtype, shape=self.shape)
+    def payload(self, data: Any, encoding: str | None = None) -> Payload:
+        return Payload(data, encoding or self.encoding, dtype=self.dtype, shape=self.shape)
 
 
 class RowAccount(NamedTuple):
@@ -90,7 +96,8 @@ class RowAccount(NamedTuple):
 
 
 def _form(said: _Form) -> Form:
-    return Form(str(said.dtype), said.shape[: said.shape_count], said.begin, said.end, said.start)
+    data = said.data.begin, said.data.end
+    return Form(str(said.encoding), str(said.dtype), said.shape[: said.shape_count], *data, said.start)
 
 
 def with_shape(payload: Payload) -> Payload:
@@ -128,44 +135,45 @@ def open_rows_file(file: memoryview, name: str) -> Form:
 def trace_sequences(index: bytes, stem: str, rows: int) -> list[tuple[int, int]]:
     """Rows of the sequences of a trace."""
     said = Text(index, len(index))
-    return give(lib.rr_trace_sequences, _RangeList, lambda found: found.ranges.pairs(), said, text(stem), rows)
+    return give(lib.rr_trace_sequences, _native.Ranges, _native.Ranges.pairs, said, text(stem), rows)
 
 
 def find_routes(body: memoryview) -> list[tuple[list[Any], int, int]]:
     """Where the routed experts are in a JSON body: keys and indexes, begin and end."""
 
     def read(said: _Routes) -> list[tuple[list[Any], int, int]]:
-        return [(json.loads(str(one.path)), one.begin, one.end) for one in said.data[: said.count]]
+        found = said.data[: said.count]
+        return [([step.value() for step in one.path[: one.path_count]], one.data.begin, one.data.end) for one in found]
 
     return give(lib.rr_find_routes, _Routes, read, *_native.address_of(body))
 
 
 def decode_base85(data: memoryview) -> bytes:
-    return give(lib.rr_decode_base85, Text, _native.take_bytes, *_native.address_of(data))
+    return give(lib.rr_decode_base85, _Bytes, _native.take_bytes, *_native.address_of(data))
 
 
 def account_rows(
-    prompt_tokens: int, output_tokens: int, start: int, rows: int, short_rows: str = "refuse"
+    prompt_tokens: int, output_tokens: int, start: int, rows: int, missing_at_front: bool = False
 ) -> RowAccount:
     """Which rows a tensor of so many holds. InvalidArgumentError (ROW_COUNT) if the tokens do not explain them."""
     account = _RowAccount()
-    claim = _RowClaim(prompt_tokens, output_tokens, start, rows, text(short_rows))
+    claim = _RowClaim(prompt_tokens, output_tokens, start, rows, missing_at_front)
     _native.check(lib.rr_account_rows(byref(claim), byref(account)))
     take = account.take.begin, account.take.end
     return RowAccount(account.row_start, take, account.missing_rows, account.surplus_rows)
 
 
 def output_weights(
-    spans: Sequence[tuple[int, int, int | None, str]], prompt_tokens: int, output_tokens: int, row_start: int
+    versions: Sequence[tuple[int, int, int, str]], prompt_tokens: int, output_tokens: int, row_start: int
 ) -> list[tuple[int, int, int, str]]:
-    """Weights of rows from (begin, end, version, label) of output tokens; a version of None is what the label tells."""
-    said = (_VersionSpan * len(spans))()
-    for (begin, end, version, label), one in zip(spans, said, strict=True):
-        one.begin, one.end = begin, end
-        one.version, one.label = _native.integer(version), _values.native_text(label, "weight_versions")
+    """Weights of rows from (begin, end, version, label) of output tokens; version -1 is what the label tells."""
+    said = (WeightSpan * len(versions))()
+    for (begin, end, version, label), one in zip(versions, said, strict=True):
+        one.begin, one.end, one.version = begin, end, version
+        one.label = _values.native_text(label, "weight_versions")
 
-    def read(found: _WeightSpans) -> list[tuple[int, int, int, str]]:
+    def read(found: _Weights) -> list[tuple[int, int, int, str]]:
         return [(one.begin, one.end, one.version, str(one.label)) for one in found.data[: found.count]]
 
     counts = prompt_tokens, output_tokens, row_start
-    return give(lib.rr_output_weights, _WeightSpans, read, said, len(spans), *counts)
+    return give(lib.rr_output_weights, _Weights, read, said, len(versions), *counts)

@@ -13,8 +13,6 @@ import numpy as np
 
 from routing_replay import _native, _values
 
-_MANY_LAYERS = 1 << 16
-
 
 @dataclass(frozen=True)
 class GroupLimit:
@@ -74,41 +72,40 @@ class Geometry:
         top_k: int | Sequence[int],
         moe_layers: Sequence[int] | None = None,
     ) -> None:
-        layers = _values.integer(num_layers, "geometry.num_layers", _values.INT32)
-        experts = _one_or_many(num_experts, "geometry.num_experts")
-        chosen = _one_or_many(top_k, "geometry.top_k")
-        if moe_layers is None:
-            moe_layers = range(min(layers, _MANY_LAYERS))  # So many are refused.
-        moe = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
-        self._set(
-            layers,
-            moe,
-            *(_per_layer(one, len(moe), name) for one, name in ((experts, "num_experts"), (chosen, "top_k"))),
-        )
+        description: dict[str, Any] = {
+            "num_layers": _values.integer(num_layers, "geometry.num_layers", _values.INT32),
+            "num_experts": _one_or_many(num_experts, "geometry.num_experts"),
+            "top_k": _one_or_many(top_k, "geometry.top_k"),
+        }
+        if moe_layers is not None:
+            description["moe_layers"] = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
+        self._read(json.dumps(description), "geometry")
 
-    def _set(self, num_layers: int, moe_layers: list[int], num_experts: list[int], top_k: list[int]) -> None:
-        arrays = [_int32s(values) for values in (moe_layers, num_experts, top_k)]
-        self.native = _native.Geometry(num_layers, *arrays, len(moe_layers))
+    def _read(self, text: str, source: str) -> dict[str, Any]:
+        """Of a configuration; what it tells of the routers."""
+
+        def read(said: _native.Model) -> str:
+            self._set(said.geometry)
+            self._json = str(said.json)
+            return str(said.routing)
+
+        arguments = _native.text(text), _native.text(source)
+        routing = _native.give(_native.lib.rr_geometry_from_config, _native.Model, read, *arguments)
+        return json.loads(routing) if routing else {}
+
+    def _set(self, said: _native.Geometry) -> None:
+        values = [field[: said.count] for field in (said.moe_layers, said.num_experts, said.top_k)]
+        self._moe_layers, self._num_experts, self._top_k = map(tuple, values)
+        self.native = _native.Geometry(said.num_layers, *map(_int32s, values), said.count)
         facts = _native.lib.rr_geometry_check, _native.GeometryFacts
         self._facts: dict[str, Any] = _native.give(*facts, _facts_of, _native.byref(self.native))
         self._routing: ModelRouting | None = None
-        uniform = len({*zip(num_experts, top_k, strict=True)}) == 1
-        self._description: dict[str, Any] = {
-            "moe_layers": moe_layers,
-            "num_experts": num_experts[0] if uniform else num_experts,
-            "num_layers": num_layers,
-            "top_k": top_k[0] if uniform else top_k,
-        }
-        self._json = json.dumps(self._description, separators=(",", ":"))
 
     @classmethod
     def of_native(cls, said: _native.Geometry) -> Geometry:
         """Of one that the library gave."""
-        geometry = cls.__new__(cls)
-        geometry._set(
-            said.num_layers, *(values[: said.count] for values in (said.moe_layers, said.num_experts, said.top_k))
-        )
-        return geometry
+        layers = {name: getattr(said, name)[: said.count] for name in ("num_experts", "top_k", "moe_layers")}
+        return cls(said.num_layers, **layers)
 
     @classmethod
     def uniform(cls, num_layers: int, num_experts: int, top_k: int) -> Geometry:
@@ -118,16 +115,10 @@ class Geometry:
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
         """From what `to_json` gives."""
+        geometry = cls.__new__(cls)
         fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
-        if not isinstance(fields, Mapping):
-            raise _values.invalid("geometry", "is no object of JSON")
-        for name in ("num_layers", "num_experts", "top_k"):
-            if name not in fields:
-                raise _values.invalid(f"geometry.{name}", "is missing")
-        for name in fields:
-            if name not in ("num_layers", "num_experts", "top_k", "moe_layers"):
-                raise _values.invalid(f"geometry.{name}", "is not known")
-        return cls(**fields)
+        geometry._read(json.dumps(fields), "geometry")
+        return geometry
 
     @classmethod
     def from_hf_config(
@@ -169,11 +160,8 @@ class Geometry:
 
     @classmethod
     def _from_config(cls, text: str, source: str, hash_layers: bool) -> Geometry:
-        function, kind = _native.lib.rr_geometry_from_config, _native.ModelGeometry
-        arguments = _native.text(text), _native.text(source)
-        geometry, facts = _native.give(
-            function, kind, lambda said: (cls.of_native(said.geometry), json.loads(str(said.routing))), *arguments
-        )
+        geometry = cls.__new__(cls)
+        facts = geometry._read(text, source)
         limit = facts.pop("group_limit")
         facts["group_limit"] = None if limit is None else GroupLimit(**limit)
         facts["hash_layers"] = tuple(facts["hash_layers"])
@@ -198,22 +186,22 @@ class Geometry:
 
     @property
     def num_layers(self) -> int:
-        return self._description["num_layers"]
+        return self.native.num_layers
 
     @property
     def moe_layers(self) -> tuple[int, ...]:
         """Global decoder layer ids."""
-        return tuple(self._description["moe_layers"])
+        return self._moe_layers
 
     @property
     def num_experts(self) -> tuple[int, ...]:
         """One per MoE layer."""
-        return self._per_layer("num_experts")
+        return self._num_experts
 
     @property
     def top_k(self) -> tuple[int, ...]:
         """One per MoE layer."""
-        return self._per_layer("top_k")
+        return self._top_k
 
     @property
     def max_top_k(self) -> int:
@@ -246,10 +234,6 @@ class Geometry:
         arguments = _values.integer(rows, "rows"), _values.native_text(codec, "codec")
         _native.check(_native.lib.rr_geometry_block_bytes(_native.byref(self.native), *arguments, _native.byref(size)))
         return size.value
-
-    def _per_layer(self, key: str) -> tuple[int, ...]:
-        value = self._description[key]
-        return tuple(value) if isinstance(value, list) else (value,) * len(self._description["moe_layers"])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Geometry) and self._json == other._json
@@ -305,14 +289,6 @@ def _facts_of(said: _native.GeometryFacts) -> dict[str, Any]:
 
 def _int32s(values: list[int]) -> Any:
     return (_native.c_int32 * len(values))(*values)
-
-
-def _per_layer(value: int | list[int], layers: int, name: str) -> list[int]:
-    values = [value] if isinstance(value, int) else value
-    if len(values) not in (1, layers):
-        what = f"has {len(values)} values, not 1 or one per MoE layer ({layers})"
-        raise _values.invalid(f"geometry.{name}", what)
-    return values * layers if len(values) == 1 else values
 
 
 def _one_or_many(value: Any, field: str) -> int | list[int]:

@@ -122,13 +122,11 @@ def output_weights(
     return tuple(WeightSpan(*span) for span in _payloads.output_weights(said, *counts))
 
 
-def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int | None, str]:
+def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int, str]:
     begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
     version = get(span, "version")
     if isinstance(version, str):
-        if version not in numbers:
-            return begin, end, None, version
-        return begin, end, _values.integer(numbers[version], f"{field}.version"), version
+        return begin, end, _values.integer(numbers.get(version, -1), f"{field}.version"), version
     return begin, end, _values.integer(version, f"{field}.version", _values.NATURAL), ""
 
 

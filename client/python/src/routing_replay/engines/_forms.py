@@ -16,6 +16,7 @@ from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
+_SHORT_ROWS = {"refuse": False, "missing_at_front": True}
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
@@ -228,10 +229,10 @@ def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:
 def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
     """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
     start = _values.integer(start, "start")
-    short = _values.text(short_rows, "short_rows")
+    front = _values.choice(_values.text(short_rows, "short_rows"), "short_rows", _SHORT_ROWS)
     count = 0 if rows is None else row_count(rows)
     try:
-        found = _payloads.account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, short)
+        found = _payloads.account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
     except InvalidArgumentError as error:
         too_many = count >= tokens.prompt_tokens + tokens.output_tokens - start
         if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
