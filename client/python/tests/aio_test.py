@@ -10,61 +10,23 @@ import logging
 import os
 import signal
 import tempfile
-import threading
 import time
 import unittest
 import weakref
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from support import Gate, Server, random_routes
 
 import routing_replay as rr
-from routing_replay import _core, aio
-from routing_replay.aio import threads
+from routing_replay import aio
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 400, 3, 300, 4)
 TOKENS = np.arange(401)
 LARGE = np.concatenate([ROWS] * 40).astype(np.int64)  # Encoded in another thread.
 LARGE_TOKENS = np.arange(len(LARGE) + 1)
-
-
-class Held:
-    """A method of the core that waits to be let go, and knows how many threads were in it at once."""
-
-    def __init__(self, holder: type, name: str) -> None:
-        self._patch = mock.patch.object(holder, name, self._wrapped(getattr(holder, name)))
-        self._now = 0
-        self.most = 0
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def _wrapped(self, method: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            self._now += 1
-            self.most = max(self.most, self._now)
-            self.begun.set()
-            self.go.wait(60)
-            try:
-                return method(*arguments)
-            finally:
-                self._now -= 1
-
-        return call
-
-    async def wait(self) -> None:
-        while not self.begun.is_set():
-            await asyncio.sleep(0.001)
-
-    def __enter__(self) -> Held:
-        self._patch.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.go.set()
-        self._patch.stop()
 
 
 class AioTest(unittest.IsolatedAsyncioTestCase):
@@ -182,29 +144,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(rr.CancelledError):
             await appender.append("s", ROWS)
 
-    async def test_a_cancelled_turn_ends_when_its_thread_does(self) -> None:
-        trajectory = self.run_.trajectory("s")
-        with Held(_core.Trajectory, "turn") as held:
-            turn = asyncio.create_task(trajectory.add(LARGE, tokens=LARGE_TOKENS, seal=True))
-            await held.wait()
-            for _ in range(3):
-                turn.cancel()
-                await asyncio.sleep(0.01)
-            again = asyncio.create_task(trajectory.add(ROWS, tokens=TOKENS + 7, seal=True))
-            await asyncio.sleep(0.01)
-            self.assertFalse(turn.done() or again.done())
-            # What can be asked meanwhile is not asked of the core.
-            self.assertEqual((trajectory.rows, trajectory.num_tokens, trajectory.sealed), (0, 0, False))
-            self.assertEqual((trajectory.metrics()["turns"], trajectory.acknowledged_rows), (0, 0))
-            held.go.set()
-            with self.assertRaises(asyncio.CancelledError):
-                await turn
-            self.assertEqual((await again).appended, ((0, 400),))
-            self.assertEqual(held.most, 1)
-        await self.run_.flush()
-        np.testing.assert_array_equal((await self.run_.read_one("s")).rows, ROWS)
-        self.assertEqual((trajectory.rows, trajectory.acknowledged_rows, trajectory.sealed), (400, 400, True))
-
     async def test_turns_that_are_cancelled_at_any_time(self) -> None:
         rng = np.random.default_rng(7)
         for i in range(60):
@@ -220,48 +159,38 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((trajectory.rows, trajectory.num_tokens), (len(LARGE), len(LARGE) + 1))
             self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))
 
-    async def test_next_row_waits_for_a_turn_that_is_encoded(self) -> None:
-        trajectory = self.run_.trajectory("s")
-        with Held(_core.Trajectory, "turn") as held:
-            turn = asyncio.create_task(trajectory.add(LARGE, tokens=LARGE_TOKENS))
-            await held.wait()
-            threading.Timer(0.05, held.go.set).start()
-            self.assertEqual(trajectory.next_row(LARGE_TOKENS), len(LARGE))
-            await turn
-
-    async def test_a_cancelled_append_ends_when_its_thread_does(self) -> None:
-        rows = LARGE.copy()
-        for append in (self.run_.append, self.run_.put):
-            with Held(_core.Run, "plan") as held:
-                appending = asyncio.create_task(append("s", rows))
-                await held.wait()
-                appending.cancel()
-                await asyncio.sleep(0.01)
-                self.assertFalse(appending.done())
-                held.go.set()
-                with self.assertRaises(asyncio.CancelledError):
-                    await appending
+    async def test_calls_that_are_cancelled_at_any_time(self) -> None:
+        """Nothing touches their arguments afterwards, and the next calls are as if they had not been."""
+        rng = np.random.default_rng(8)
+        for i in range(100):
+            rows, out = LARGE.copy(), np.zeros(LARGE.size * 2, np.uint8)
+            for call in (
+                self.run_.append(f"a{i}", rows),
+                self.run_.put(f"p{i}", rows),
+                self.run_.read_one("p", out=out),
+            ):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(call, rng.uniform(0, 0.01))
+            rows[:] = 0
+            out[:] = 1
+            await asyncio.sleep(0)
+            self.assertTrue((out == 1).all())
         await self.run_.flush()
-        self.assertEqual(await self.run_.list(), [])
+        for state in await self.run_.list():
+            self.assertEqual(state.committed_rows, len(LARGE))
+        read = await self.run_.read([state.sample for state in await self.run_.list()])
+        for sample in read:
+            np.testing.assert_array_equal(sample.rows, LARGE)
 
-    async def test_large_rows_of_every_kind_are_encoded_elsewhere(self) -> None:
+    async def test_rows_of_every_kind(self) -> None:
         text = base64.b64encode(LARGE.tobytes())
         payload = rr.Payload(memoryview(text), "BASE64", dtype="I64", shape=LARGE.shape)
-        met = set()
-        method = _core.Run.plan
-
-        def plan(*arguments: Any) -> Any:
-            met.add(threading.get_ident())
-            return method(*arguments)
-
-        with mock.patch.object(_core.Run, "plan", plan):
-            kinds: list[Any] = [LARGE, payload, rr.RecordedRows(payload), rr.RecordedRows(LARGE), LARGE.tolist()]
-            for i, rows in enumerate(kinds):
-                await self.run_.append(f"a{i}", rows)
-                await self.run_.put(f"p{i}", rows)
-            self.assertNotIn(threading.get_ident(), met)
-            await self.run_.append("small", ROWS)
-            self.assertIn(threading.get_ident(), met)
+        for i, rows in enumerate([LARGE, payload, rr.RecordedRows(payload), rr.RecordedRows(LARGE), LARGE.tolist()]):
+            await self.run_.append(f"a{i}", rows)
+            await self.run_.put(f"p{i}", rows)
+        await self.run_.flush()
+        for sample in await self.run_.read([f"{kind}{i}" for kind in "ap" for i in range(5)]):
+            np.testing.assert_array_equal(sample.rows, LARGE)
 
     async def test_a_full_executor_of_the_loop(self) -> None:
         """Threads that wait for appends may fill it: these need none of it."""
@@ -296,18 +225,18 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
                 await asking
 
     async def test_fork(self) -> None:
+        await self.client.runs()
         pid = os.fork()
         if pid == 0:
+            signal.alarm(20)
             try:
-                self.client._transport._closed = False
-                asyncio.set_event_loop(None)
-                coroutine = self.client._transport.channel()
-                coroutine.send(None)
+                self.client.runs().send(None)
             except rr.FailedPreconditionError:
                 os._exit(0)
             finally:
                 os._exit(1)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        await self.client.runs()
 
 
 class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
@@ -355,23 +284,6 @@ class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
         self.assertLess(time.monotonic() - begin, 10)
         with self.assertRaises(rr.CancelledError):
             await run.stat("s")
-
-    async def test_who_is_woken_and_cancelled_at_once_ends(self) -> None:
-        changes = aio.appender._Changes()
-        waiter = asyncio.ensure_future(changes.wait(60))
-        await asyncio.sleep(0)
-        changes.notify()
-        waiter.cancel()
-        with self.assertRaises(asyncio.CancelledError):
-            await waiter
-
-    def test_threads_after_a_fork(self) -> None:
-        asyncio.run(threads.finish(True, int))
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)
-            os._exit(asyncio.run(threads.finish(True, int)))
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
     def test_a_loop_that_ends_without_close(self) -> None:
         server = Server()

@@ -14,13 +14,11 @@ import time
 import unittest
 import weakref
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from support import Gate, Server, ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay import _transport
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 ROWS = random_routes(np.random.default_rng(1), 500, 3, 64, 4)
@@ -163,7 +161,7 @@ class AppenderTest(ServerTest):
         self.assertEqual([reference() for reference in gone], [None] * 4)
         client.close()  # Also what a run that is gone had queued.
         self.assertEqual(rr.Client(self.server.endpoint).run(self.run_name).stat("c").committed_rows, 500)
-        gone = [weakref.ref(client), weakref.ref(client._transport)]
+        gone = [weakref.ref(client), weakref.ref(client._link)]
         del client
         gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 2)
@@ -491,12 +489,11 @@ class TroubleTest(unittest.TestCase):
         for i, appender in enumerate(appenders):
             appender.append(f"a/{i}", ROWS)
             appender.flush()
-        with mock.patch.object(_transport, "REST_TIMEOUT", 1e6):
-            for appender in appenders:
-                closing = threading.Thread(target=appender.close, daemon=True)
-                closing.start()
-                closing.join(60)
-                self.assertFalse(closing.is_alive())
+        for appender in appenders:
+            closing = threading.Thread(target=appender.close, daemon=True)
+            closing.start()
+            closing.join(60)
+            self.assertFalse(closing.is_alive())
 
     def test_closing_does_not_hang(self) -> None:
         server = self.start()

@@ -613,7 +613,7 @@ class CounterTest(EngineTest):
         self.assertEqual([metrics[name] for name in known], [3, 1, 1, 1])
 
 
-class NpyFixtureTest(unittest.TestCase):
+class NpyFixtureTest(ServerTest):
     def test_texts(self) -> None:
         known = {
             ("|u1", (1, 4, 8)): (216, "dbedd44e4556020c"),
@@ -634,34 +634,19 @@ class NpyFixtureTest(unittest.TestCase):
             self.assertEqual((len(text), hashlib.sha256(text.encode()).hexdigest()[:16]), (length, digest))
             if len(shape) != 3:
                 with self.assertRaises(rr.InvalidArgumentError) as caught:
-                    Decoder(rr.Geometry(4, 251, 8)).decode(text)
+                    self.appended(rr.Geometry(4, 251, 8), text)
                 self.assertEqual(caught.exception.reason, "SHAPE")
                 continue
             limit = 251 if descr == "|u1" else 65521
-            Decoder(rr.Geometry(shape[1], limit, 8)).check(text, array)
+            sample = self.appended(rr.Geometry(shape[1], limit, 8), text)
+            np.testing.assert_array_equal(sample.rows, array)
 
-
-class Decoder:
-    """Decodes as `append` does, and looks at the blocks."""
-
-    def __init__(self, geometry: rr.Geometry) -> None:
-        from routing_replay import _core
-
-        self._run = _core.Run({"run": "r", "geometry": json.loads(geometry.to_json()), "codec": 1})
-
-    def decode(self, text: str) -> list[bytes]:
-        from routing_replay import _append
-
-        recorded = envelope.rows(text)
-        plan = _append.make_plan(self._run, True, "s", recorded)
-        return list(self._run.put_messages(plan))
-
-    def check(self, text: str, array: np.ndarray) -> None:
-        messages = b"".join(self.decode(text))
-        for begin in range(0, array.shape[0], 256):
-            for layer in (0, array.shape[1] - 1):
-                plane = np.ascontiguousarray(array[begin : begin + 256, layer]).tobytes()
-                assert plane in messages if begin < 2048 else True, (begin, layer)
+    def appended(self, geometry: rr.Geometry, text: str) -> rr.SampleRows:
+        with rr.Client(self.server.endpoint) as client:
+            run = client.run(f"{self.run_name}/{geometry.fingerprint}", geometry)
+            run.append("s", envelope.rows(text), restart=len(text))
+            run.flush(60)
+            return run.read_one("s")
 
 
 if __name__ == "__main__":

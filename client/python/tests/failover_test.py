@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 import unittest
@@ -96,24 +95,6 @@ class FailoverTest(ServerTest):
 
         asyncio.run(work())
 
-    def test_a_call_on_a_server_that_was_left_goes_on(self) -> None:
-        async def work() -> None:
-            async with (
-                aio.Client(self.endpoint, call_timeout=60) as client,
-                await client.run(self.run_name, GEOMETRY) as run,
-            ):
-                await run.put("late", ROWS[:1])
-                late = rr.SampleRead("late", num_tokens=len(ROWS) + 1)
-                reading = asyncio.create_task(run.read_one(late, wait=True, timeout=60))
-                await asyncio.sleep(0.2)
-                client._transport.leave(await client._transport.channel())
-                gc.collect()
-                await run.append("late", ROWS, seal=True)
-                await run.flush(60)
-                np.testing.assert_array_equal((await reading).rows, ROWS)
-
-        asyncio.run(work())
-
     def test_what_must_not_be_repeated_finds_a_living_server(self) -> None:
         for name, shut in zip("ab", self.gates, strict=True):
             with rr.Client(self.endpoint, call_timeout=60) as client:
@@ -128,7 +109,6 @@ class FailoverTest(ServerTest):
         for shut in self.gates:
             with rr.Client(self.endpoint) as client:
                 run = client.run(self.run_name)
-                self.assertTrue(run.has_other_servers)
                 shut.shut()
                 np.testing.assert_array_equal(run.read_one("s0").rows, ROWS)
                 shut.open()

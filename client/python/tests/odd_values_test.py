@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import unittest
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from engines_test import ALL, GEOMETRY, OUTPUT, PROMPT, G, P, b64, npy
+from support import ServerTest
 
 import routing_replay as rr
-from routing_replay import _append, _core, _turns, files, http
+from routing_replay import files, http
 from routing_replay.engines import dynamo, envelope, sglang, vllm
 
 
@@ -171,20 +171,19 @@ class Bfloat16:
         raise TypeError("Got unsupported ScalarType BFloat16")
 
 
-class AppendedValueTest(RefusalTest):
-    """What is given to a run, which need not be there: nothing is sent of it."""
+class AppendedValueTest(RefusalTest, ServerTest):
+    """What is given to a run: nothing is sent of it."""
 
-    @classmethod
-    def setUpClass(cls) -> None:
-        core = _core.Run({"run": "r", "geometry": json.loads(GEOMETRY.to_json()), "codec": 1})
-        cls.core = core
+    def setUp(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.run_ = client.run(self.run_name, GEOMETRY)
 
     def append(self, rows: Any, **options: Any) -> None:
-        _append.make_plan(self.core, True, "s", rows, **options)
+        self.run_.append("s", rows, **options)
 
     def add(self, rows: Any, **options: Any) -> None:
-        steps = _turns.new_writer(self.core, "s").add(rows, tokens=range(len(ALL)), **options)
-        _turns.advance(steps)
+        self.run_.trajectory("s").add(rows, tokens=range(len(ALL)), **options)
 
     def test_rows(self) -> None:
         good = ALL[:-1]
@@ -204,32 +203,6 @@ class AppendedValueTest(RefusalTest):
             with self.assertRaisesRegex(rr.InvalidArgumentError, r"routing_replay\.engines \(sglang\.rows"):
                 self.append(text)
         self.refused(lambda: self.append(good, tokens=np.array(5)), "append.token_ids", "SHAPE")
-
-    def test_sizes(self) -> None:
-        """How much is to be read decides where aio encodes it; it is told of anything."""
-        rows = np.zeros((10, 4, 4), np.int32)
-        released = memoryview(b"12345")
-        released.release()
-        endless: list[Any] = []
-        endless.append(endless)
-        for value, size in (
-            (rr.Payload(released), 0),
-            (endless, 64),
-            (rows, rows.nbytes),
-            (rr.RecordedRows(rows), rows.nbytes),
-            (rr.Payload(b"12345"), 5),
-            (rr.Payload("12345"), 5),
-            (rr.Payload(memoryview(rows)), rows.nbytes),
-            (rr.Payload(b"12345", compression="ZSTD", raw_size=70), 70),
-            (rr.Payload(None, raw_size="x"), 0),  # type: ignore[arg-type]
-            (rr.RecordedRows(None), 0),
-            (rows.tolist(), 64 * rows.size),
-            ([], 64),
-            (None, 0),
-            (5, 0),
-            ("text", 4),
-        ):
-            self.assertEqual(_append.size_of(value), size, value)
 
     def test_files(self) -> None:
         for source in (123, None, 1.5, memoryview(b"abcdef")[::2], ["x"]):

@@ -9,7 +9,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay import _core
+from routing_replay import _payloads
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
@@ -148,14 +148,10 @@ class RecordedRowsTest(ServerTest):
 
 class AccountTest(unittest.TestCase):
     def test_counts(self) -> None:
-        claim = {"prompt_tokens": 6, "output_tokens": 4, "start": 2, "rows": 7}
-        expected = {"row_start": 2, "take": [0, 7], "missing_rows": 0, "surplus_rows": 0}
-        self.assertEqual(_core.account_rows(claim), expected)
+        self.assertEqual(_payloads.account_rows(6, 4, 2, 7), (2, (0, 7), 0, 0))
         with self.assertRaises(rr.InvalidArgumentError) as caught:
-            _core.account_rows(claim | {"rows": 9})
+            _payloads.account_rows(6, 4, 2, 9)
         self.assertEqual(caught.exception.reason, "ROW_COUNT")
-        with self.assertRaises(rr.InvalidArgumentError):
-            _core.account_rows(claim | {"short": 1})
 
 
 if __name__ == "__main__":

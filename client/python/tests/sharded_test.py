@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import tempfile
 import unittest
-from unittest import mock
 
 import numpy as np
 from support import Server, random_routes
 
 import routing_replay as rr
-from routing_replay import _messages, aio
-from routing_replay._transport import Transport
+from routing_replay import aio
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 
@@ -54,23 +53,6 @@ class ShardedTest(unittest.TestCase):
             else:
                 self.assertEqual((name, got.status, got.message), (name, "OK", ""))
                 np.testing.assert_array_equal(got.rows, samples[name], name)
-
-    def test_runs_come_in_pages(self) -> None:
-        names = ["run", *(f"run/{i}" for i in range(5))]
-        for name in names:
-            self.client.run(name, GEOMETRY)
-        whole = Transport.call
-
-        def two_at_a_time(transport: Transport, method: str, request: bytes, repeat: bool = True) -> bytes:
-            if method == "ListRuns":
-                message = _messages.ListRunsRequest.FromString(request)
-                message.page_size = 2
-                request = message.SerializeToString()
-            return whole(transport, method, request, repeat)
-
-        with mock.patch.object(Transport, "call", two_at_a_time):
-            for client in (self.client, self.connect(self.servers[0].endpoint)):
-                self.assertEqual([run.run for run in client.runs()], names)
 
     def test_as_one_server(self) -> None:
         samples = self.fill()
@@ -205,13 +187,15 @@ class ShardedTest(unittest.TestCase):
     def test_an_append_does_not_guess_where_its_sample_is(self) -> None:
         endpoint = self.servers[2].endpoint
         run = self.connect().run("run")
+        elsewhere = self.client.run("elsewhere", GEOMETRY)
+        names = iter(f"begun/{i}" for i in range(100))
+        while True:  # By its hash it is with another one, and may be a fork of a sample of this one's.
+            name = next(names)
+            elsewhere.put(name, self.routes(10))
+            if not self.connect(endpoint).run("elsewhere").stat_many([name]):
+                break
         self.servers[2].process.kill()
         self.servers[2].process.wait()
-        # By its hash it is with another one, and may be a fork of a sample of this one's.
-        places = run._transport.places("run")
-        gone = self.run_._transport.shard.members.index(endpoint)
-        names = (f"begun/{i}" for i in range(100))
-        name = next(name for name in names if places.find("rollout", rr.sample_handle(name)) != gone)
         outcomes: list[rr.AppendOutcome] = []
         with run.appender(on_outcome=outcomes.append) as appender:
             number = appender.append(name, self.routes(10), row_start=10)
@@ -238,8 +222,20 @@ class ShardedTest(unittest.TestCase):
         twice = self.connect(f"shard:{self.servers[0].endpoint},{alias}")
         with self.assertRaisesRegex(rr.InvalidArgumentError, "are one server"):
             twice.run("twice", GEOMETRY)
-        with self.assertRaisesRegex(rr.InvalidArgumentError, "asyncio"):
-            aio.Client(self.endpoint)
+
+    def test_asyncio_too(self) -> None:
+        samples = self.fill(8)
+
+        async def work() -> None:
+            async with aio.Client(self.endpoint) as client:
+                run = await client.run("run")
+                await run.append("late", self.routes(5), seal=True)
+                await run.flush()
+                self.assertEqual([state.sample for state in await run.list()], sorted([*samples, "late"]))
+                for name, got in zip(samples, await run.read(samples), strict=True):
+                    np.testing.assert_array_equal(got.rows, samples[name])
+
+        asyncio.run(work())
 
 
 if __name__ == "__main__":

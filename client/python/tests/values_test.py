@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import logging
 import math
 import os
 import pickle
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support import Server, ServerTest
 
 import routing_replay as rr
-from routing_replay import _append, _calls, _core, _messages, _read, aio, errors
+from routing_replay import aio, errors
 
 
 class GeometryTest(unittest.TestCase):
@@ -170,10 +172,17 @@ class EndpointTest(unittest.TestCase):
             writer.join()
 
 
-class ArgumentTest(unittest.TestCase):
-    """Nothing is rounded, wrapped or cut on its way to the core."""
+class ArgumentTest(ServerTest):
+    """Nothing is rounded, wrapped or cut on its way to the library."""
 
     NO_INTEGERS = (1.5, 1.0, np.float64(2), True, np.True_, "1", None, [1], float("nan"), 2**63, -(2**63) - 1)
+
+    def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)  # Rows that do not begin at row 0.
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.client = rr.Client(self.server.endpoint)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.run(self.run_name, rr.Geometry(1, 8, 1))
 
     def refused(self, field: str, function: Any, *arguments: Any, **options: Any) -> None:
         with self.assertRaises(rr.InvalidArgumentError, msg=f"{field}: {arguments} {options}") as caught:
@@ -181,11 +190,10 @@ class ArgumentTest(unittest.TestCase):
         self.assertEqual((caught.exception.field, caught.exception.reason), (field, "FIELD"))
 
     def test_appends(self) -> None:
-        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
         rows = np.zeros((2, 1, 1), np.uint8)
 
         def plan(sample: Any = "s", rows: Any = rows, **options: Any) -> None:
-            _append.make_plan(core, True, sample, rows, **options)
+            self.run_.append(sample, rows, **options)
 
         names = {"num_tokens": "seal_num_tokens", "restart": "restart_nonce"}
         for name in ("row_start", "num_tokens", "group", "weight_version", "revision", "restart"):
@@ -219,10 +227,8 @@ class ArgumentTest(unittest.TestCase):
             self.refused("payload", plan, rows=rr.Payload(data, dtype="U8", shape=(2, 1, 1)))  # type: ignore[arg-type]
 
     def test_reads(self) -> None:
-        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
-
         def read(samples: Any = ("s",), layers: Any = None, producer: Any = "rollout") -> None:
-            _read.make_reader(core, samples, layers, producer, False)
+            self.run_.read(samples, layers=layers, producer=producer)
 
         read(layers=np.array([0]))
         for layers in ([], (), np.empty(0, int), [0.0], [2**31], "0", 0):
@@ -252,34 +258,37 @@ class ArgumentTest(unittest.TestCase):
             self.refused("codec", run.run, "r", geometry, codec=codec)
         self.refused("run", run.run, 5)
         for value in (1.5, True, 2**63):
-            self.refused("num_tokens", _calls.seal, "r", "s", value, 0, "rollout")
-            self.refused("revision", _calls.seal, "r", "s", 1, value, "rollout")
-            self.refused("rows", _calls.truncate, "r", "s", value, None, "rollout")
-            self.refused("expected_revision", _calls.truncate, "r", "s", 1, value, "rollout")
-            self.refused("groups", _calls.release, "r", "now", (), (0, value))
+            self.refused("num_tokens", self.run_.seal, "s", value)
+            self.refused("revision", self.run_.seal, "s", 1, revision=value)
+            self.refused("rows", self.run_.truncate, "s", value)
+            self.refused("expected_revision", self.run_.truncate, "s", 1, expected_revision=value)
+            self.refused("groups", self.run_.release_groups, 0, value)
         for producer in ("nobody", None, 1, []):
-            self.refused("producer", _calls.stat, "r", ["s"], producer)
+            self.refused("producer", self.run_.stat, "s", producer=producer)
         for samples in ("s", 5, [b"s"]):
-            self.refused("samples", lambda given: list(_calls.names_in_calls(given)), samples)
+            self.refused("samples", self.run_.stat_many, samples)
 
     def test_times_and_sizes(self) -> None:
-        client = rr.Client("127.0.0.1:9")
-        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
         for value in (-1, -0.5, float("nan"), True, "1", [1], 1j):
             self.refused("call_timeout", rr.Client, "127.0.0.1:9", call_timeout=value)
             self.refused("call_timeout", aio.Client, "127.0.0.1:9", call_timeout=value)
             for name in ("queue_timeout", "append_timeout"):
-                self.refused(name, rr.Appender, client._transport, "r", core, **{name: value})
-            appender = rr.Appender(client._transport, "r", core)
+                self.refused(name, self.run_.appender, **{name: value})
+            appender = self.run_.appender()
             self.refused("timeout", appender.flush, value)
             self.refused("timeout", appender.close, value)
-            self.refused("timeout", client.close, value)
+            self.refused("timeout", self.client.close, value)
             appender.close()
         for value in (-1, 1.5, 2**63, "1"):
-            self.refused("max_queued_bytes", rr.Appender, client._transport, "r", core, max_queued_bytes=value)
+            self.refused("max_queued_bytes", self.run_.appender, max_queued_bytes=value)
         for on_full in ("wait", 1, []):
-            self.refused("on_full", rr.Appender, client._transport, "r", core, on_full=on_full)
-        endless = rr.Appender(client._transport, "r", core, queue_timeout=math.inf, append_timeout=math.inf)
+            self.refused("on_full", self.run_.appender, on_full=on_full)
+        server = Server()
+        self.addCleanup(server.stop)
+        client = rr.Client(server.endpoint)
+        run = client.run("r", rr.Geometry(1, 8, 1))
+        server.stop()
+        endless = run.appender(queue_timeout=math.inf, append_timeout=math.inf)
         endless.append("s", [[[1]]])
         with self.assertRaises(rr.DeadlineExceededError):
             endless.flush(0.05)
@@ -300,13 +309,18 @@ class ArgumentTest(unittest.TestCase):
             self.refused("codec", geometry.block_bytes, 1, codec)
 
 
-class CoreTest(unittest.TestCase):
+class LibraryTest(ServerTest):
+    def open(self, geometry: rr.Geometry) -> rr.Run:
+        client = rr.Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        return client.run(self.run_name, geometry)
+
     def test_token_check(self) -> None:
         check = rr.token_check([1, 2, 3])
         self.assertEqual(check, rr.TokenCheck(3, rr.token_check(np.array([1, 2, 3], np.int64)).crc32c))
 
     def test_token_ids_have_one_rule(self) -> None:
-        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
+        run = self.open(rr.Geometry(1, 8, 1))
         rows = np.zeros((2, 1, 1), np.uint8)
         cases = (
             ([], "LENGTH"),
@@ -326,7 +340,7 @@ class CoreTest(unittest.TestCase):
                 rr.token_check(tokens)
             self.assertEqual((caught.exception.reason, caught.exception.field), (reason, "tokens"), repr(tokens))
             with self.assertRaises(rr.InvalidArgumentError, msg=repr(tokens)) as caught:
-                _append.make_plan(core, True, "s", rows, tokens=tokens)
+                run.append("s", rows, tokens=tokens)
             error = caught.exception
             self.assertEqual((error.reason, error.field, error.sample), (reason, "append.token_ids", "s"))
         wide = np.arange(40, dtype=np.int64)[::-2]
@@ -341,17 +355,18 @@ class CoreTest(unittest.TestCase):
             with self.subTest(sample), self.assertRaises(rr.InvalidArgumentError):
                 rr.sample_handle(sample)
 
-    def test_no_generated_code_in_the_default_pool(self) -> None:
-        from google.protobuf import descriptor_pool
-
-        self.assertIsNotNone(_messages.SealRequest(num_tokens=3).SerializeToString())
-        with self.assertRaises(KeyError):
-            descriptor_pool.Default().FindMessageTypeByName("routing_replay.v1.SealRequest")
+    def test_nothing_of_another_package_is_loaded(self) -> None:
+        code = """
+import sys, routing_replay, routing_replay.aio, routing_replay.engines
+print([name for name in sys.modules if name.split(".")[0] in ("grpc", "google", "torch")])
+"""
+        finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        self.assertEqual(finished.stdout.strip(), "[]")
 
     def test_calls_give_up_the_gil(self) -> None:
         geometry = rr.Geometry.uniform(64, 256, 8)
         rows = np.tile(np.arange(8, dtype=np.int32), (20000, 64, 1))
-        core = _core.Run({"run": "r", "geometry": json.loads(geometry.to_json())})
+        run = self.open(geometry)
         ticks = 0
         done = threading.Event()
 
@@ -366,7 +381,7 @@ class CoreTest(unittest.TestCase):
         while ticks == 0:
             time.sleep(0.001)
         before = ticks
-        _append.make_plan(core, True, "s", rows)
+        run.append("s", rows)
         during = ticks - before
         done.set()
         thread.join()
@@ -376,19 +391,21 @@ class CoreTest(unittest.TestCase):
         environment = {**os.environ, "ROUTING_REPLAY_LIBRARY_DIR": "/nowhere"}
         command = [sys.executable, "-c", "import routing_replay"]
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        self.assertIn("librouting_replay.so is neither in", finished.stderr)
+        self.assertIn("is neither in", finished.stderr)
 
     def test_what_is_queued_at_exit_is_told(self) -> None:
         code = """
+import os, sys, signal
 import routing_replay as rr, routing_replay.appender as module
 module._EXIT_TIMEOUT = 0.2
-from routing_replay import _core
-from routing_replay._transport import Transport, connection_of
-core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
-appender = rr.Appender(Transport("127.0.0.1:9", connection_of(call_timeout=1)), "r", core)
-appender.append("s", [[[1]], [[2]]])
+run = rr.Client(sys.argv[1]).run("r", rr.Geometry(1, 8, 1))
+os.kill(int(sys.argv[2]), signal.SIGKILL)
+run.append("s", [[[1]], [[2]]])
 """
-        finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        server = Server()
+        self.addCleanup(server.stop)
+        command = [sys.executable, "-c", code, server.endpoint, str(server.process.pid)]
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(finished.returncode, 0, finished.stderr)
         self.assertIn("1 appends have no outcome yet", finished.stderr)
 
