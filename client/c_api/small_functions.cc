@@ -1,6 +1,8 @@
-// Geometries, handles and token ids: what needs no server.
+// Geometries, handles, token ids and lines of the log: what needs no server.
 #include "absl/strings/str_cat.h"
+#include "client/c_api/calls.h"
 #include "client/c_api/values.h"
+#include "client/log.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "proto/json/model_config_json.h"
@@ -76,6 +78,21 @@ rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_
     if (rows < 0 || rows > kMaxRows) return Invalid("rows", absl::StrCat(rows, " is not in 0 … ", kMaxRows));
     *bytes = made->block_bytes(rows, chosen->value_or(made->default_codec()));
     return {};
+  });
+}
+
+rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
+  return Guard([&] {
+    return Perform(call, [lines]() -> CallEnd {
+      const auto taken = client::TakeLogLines();
+      if (!taken.ok()) return taken.status();
+      Result<rr_texts> result;
+      const auto texts = result.Array<rr_text>(taken->size());
+      for (size_t i = 0; i < texts.size(); ++i) texts[i] = result.Text((*taken)[i]);
+      *result = {texts.data(), texts.size()};
+      *lines = result.Release();
+      return {};
+    });
   });
 }
 

@@ -3,7 +3,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/cancellation.h"
+#include "client/log.h"
 #include "client/reader/read_rows.h"
 #include "client/reader/read_stream.h"
 #include "client/reader/resumable_read.h"
@@ -42,6 +44,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
   auto read = ResumableRead::Create(geometry, request, sink);
   if (!read.ok()) return read.status();
   RetrySchedule schedule(deadline);
+  bool told = false;
   while ((*read)->part() != nullptr) {
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
@@ -49,6 +52,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     if (answer.brought) schedule = RetrySchedule(deadline);
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;
+    if (!std::exchange(told, true)) Log(absl::StrCat("a read waits for its server: ", answer.status.message()));
     (*read)->OnBreak();
     SleepInCall(*wait);
     if (absl::Status over = CheckCall(); !over.ok()) return over;

@@ -602,6 +602,14 @@ RR_API rr_error* rr_output_weights(const rr_weight_span* versions, size_t count,
 
 /* --- Small things ------------------------------------------------------------------------------------------------ */
 
+typedef struct rr_texts { /* A result. */
+  const rr_text* data;
+  size_t count;
+} rr_texts;
+
+/* Waits for lines for people since the last call, of all clients of the process: warnings of what no error says, or not
+ * yet. Nothing is kept before the first call. */
+RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
 RR_API rr_error* rr_sample_handle(rr_text sample, int64_t* handle);
 /* `tokens` as u32; the one place that says what token ids are: INVALID_ARGUMENT naming `field` and `sample`. */
 typedef struct rr_ids { /* A result. */
