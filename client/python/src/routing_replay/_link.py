@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from routing_replay import _native
 from routing_replay._native import Operation
 from routing_replay.appender import Line, linger
-from routing_replay.errors import CancelledError
+from routing_replay.errors import CancelledError, FailedPreconditionError
 from routing_replay.types import CheckpointProgress
 
 if TYPE_CHECKING:
@@ -21,16 +21,25 @@ OnProgress = Callable[[CheckpointProgress], None]
 
 
 class Link:
-    """What a client, its runs and their appenders share: who is there, so that closing the client closes all."""
+    """What a client, its runs and their appenders share: who is there, so that closing the client closes all.
 
-    def __init__(self, client: _native.Handle) -> None:
+    pid: of the only process that may use it
+    """
+
+    def __init__(self, client: _native.Handle, pid: int | None) -> None:
         self._client: _native.Handle | None = client
+        self._pid = pid
         self.runs: weakref.WeakSet[RunCalls] = weakref.WeakSet()
         self.lines: set[Line] = set()  # Appenders that are not closed.
         weakref.finalize(self, linger, self.lines).atexit = False
 
+    def check(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise FailedPreconditionError("an asyncio client does not survive os.fork; make a new one")
+
     @property
     def client(self) -> _native.Handle:
+        self.check()
         if self._client is None:
             raise closed()
         return self._client

@@ -162,7 +162,7 @@ class RunSummary(Structure):
     )
 
 
-def _list_of(item: Any) -> Any:
+def list_of(item: Any) -> Any:
     """A result of `data` and `count`."""
     return type(
         f"{item.__name__}List", (Structure,), {"_fields_": (("data", ctypes.POINTER(item)), ("count", c_size_t))}
@@ -173,10 +173,10 @@ class Counter(Structure):
     _fields_ = (("name", Text), ("value", c_int64))
 
 
-RunSummaries: Any = _list_of(RunSummary)
+RunSummaries: Any = list_of(RunSummary)
 
 
-class Counters(_list_of(Counter)):  # type: ignore[misc]
+class Counters(list_of(Counter)):  # type: ignore[misc]
     def dict(self) -> dict[str, int]:
         return {str(one.name): one.value for one in self.data[: self.count]}
 
@@ -223,7 +223,7 @@ class SampleState(Structure):
     )
 
 
-SampleStates: Any = _list_of(SampleState)
+SampleStates: Any = list_of(SampleState)
 
 
 class Tensor(Structure):
@@ -282,7 +282,7 @@ class Outcome(Structure):
     )
 
 
-Outcomes: Any = _list_of(Outcome)
+Outcomes: Any = list_of(Outcome)
 
 
 class AppenderOptions(Structure):
@@ -467,6 +467,7 @@ _FALLIBLE = {
     "rr_trajectory_fork": "ptpp",
     "rr_trajectory_next_row": "ppp",
     "rr_trajectory_describe": "pp",
+    "rr_log": "pp",
     "rr_sample_handle": "tp",
     "rr_token_ids": "pttp",
 }

@@ -169,6 +169,7 @@ class AppenderCalls:
 
     def _queueing(self, appends: Sequence[Append]) -> tuple[Operation[list[int]], Any]:
         """And where the sequence numbers go of those that are queued."""
+        self._link.check()
         made, kept = _convert.appends(appends)
         count = len(appends)
         sequences, dropped = (c_uint64 * count)(), c_size_t()

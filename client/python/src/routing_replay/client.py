@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from routing_replay import _convert, _native, _values
+from routing_replay import _convert, _log, _native, _values
 from routing_replay._link import Link, OnProgress, Path, Progressing
 from routing_replay._native import Operation, byref, c_void_p, lib
 from routing_replay.geometry import Geometry
@@ -14,6 +14,8 @@ from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 class ClientCalls:
     """What the Clients of threads and of event loops have in common."""
+
+    _survives_fork = True
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class ClientCalls:
         for name, path in (("cacert", cacert), ("cert", cert), ("key", key), ("token_file", token_file)):
             if path is not None:
                 setattr(options, name, _values.native_text(os.fspath(path), name))
-        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)))
+        pid = None if self._survives_fork else os.getpid()
+        _log.start()
+        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)), pid)
 
     def _opening(
         self,

@@ -63,6 +63,7 @@ class RunCalls:
 
     @property
     def native(self) -> _native.Handle:
+        self.link.check()
         if self._native is None:
             raise closed()
         return self._native

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import weakref
 from typing import Any, TypeVar
 
 from routing_replay import _native
 from routing_replay._native import Operation
-from routing_replay.errors import FailedPreconditionError
 
 T = TypeVar("T")
 
@@ -50,7 +48,6 @@ class _Loop:
     """The operations of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._pid = os.getpid()
         self._queue = _native.Queue()
         self._tag = 0
         self._under_way: dict[int, _UnderWay] = {}  # Until their end has come: the library writes to their memory.
@@ -62,12 +59,7 @@ class _Loop:
 
         loop.add_reader(self._queue.descriptor, take)
 
-    def check(self) -> None:
-        if self._pid != os.getpid():
-            raise FailedPreconditionError("an asyncio client does not survive os.fork; make a new one")
-
     def start(self, operation: Operation[T], future: asyncio.Future[T]) -> int:
-        self.check()
         self._tag += 1
         operation.start(self._queue.pointer, self._tag)
         self._under_way[self._tag] = _UnderWay(operation, future)
@@ -90,10 +82,9 @@ class _Loop:
                 self._under_way.pop(tag).end(error)
 
     def __del__(self) -> None:
-        if self._pid == os.getpid():
-            self._queue.close()  # Waits: what is under way is cancelled.
-            for left in self._under_way.values():
-                left.discard()
+        self._queue.close()  # Waits: what is under way is cancelled.
+        for left in self._under_way.values():
+            left.discard()
 
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()

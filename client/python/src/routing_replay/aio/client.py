@@ -17,6 +17,8 @@ from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 class Client(ClientCalls):
     """As routing_replay.Client, with the same parameters, for event loops. Meanings and errors are the same."""
 
+    _survives_fork = False
+
     async def run(
         self,
         name: str,
