@@ -262,7 +262,7 @@ class GapTest(AttachedTest):
 
 class FlushTest(AttachedTest):
     def hand_over(self) -> tuple[rr.Appender, _handover.HandOver]:
-        appender = self.run_._new_appender(watched=True)
+        appender = self.run_._new_appender(takes_notes=True)
         queue = _handover.HandOver(appender, 100, "block", PATIENCE)
         self.addCleanup(queue.close, PATIENCE)
         return appender, queue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from routing_replay import _convert, _native, _values
 from routing_replay._convert import taking
 from routing_replay._native import Operation, byref, c_size_t, c_uint64, lib
-from routing_replay.errors import DeadlineExceededError, InvalidArgumentError, RoutingReplayError
+from routing_replay.errors import InvalidArgumentError, RoutingReplayError
 from routing_replay.types import Append, AppendOutcome, OnFull
 
 if TYPE_CHECKING:
@@ -67,46 +67,49 @@ class Line(_native.Handle):
             self.tell(error)
 
 
-class Watch:
-    """Who is told of outcomes, and who waits until they were told. A note is of the next append of its sample."""
+class Outcomes:
+    """Who is told of outcomes, in order per sample. A note is of the next append of its sample."""
 
     def __init__(self, on_outcome: Callable[[AppendOutcome], None] | None, run_name: str) -> None:
-        self.on_outcome = on_outcome
+        self._on_outcome = on_outcome
         self._run_name = run_name
         self.start_afresh()
 
     def start_afresh(self) -> None:
-        self._changed = threading.Condition()
-        self._open: dict[str, collections.deque[Note | None]] = {}
-        self._told = 0
+        self._lock = threading.Lock()
+        self._notes: dict[str, collections.deque[Note | None]] = {}
 
-    def expect(self, sample: str, note: Note | None) -> None:
-        with self._changed:
-            self._open.setdefault(sample, collections.deque()).append(note)
-
-    def forget(self, sample: str) -> None:
-        """The newest one was not queued."""
-        with self._changed:
-            self._open[sample].pop()
-            self._drop_empty(sample)
+    @contextlib.contextmanager
+    def expecting(self, appends: Sequence[Append], sequences: Any, note: Note | None) -> Iterator[None]:
+        """While they are being queued; those without a sequence number are not."""
+        with self._lock:
+            for append in appends:
+                self._notes.setdefault(append.sample, collections.deque()).append(note)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                for append, sequence in zip(reversed(appends), reversed(sequences), strict=True):
+                    if not sequence:
+                        self._take(append.sample, collections.deque.pop)
+            raise
 
     def tell(self, outcomes: Sequence[AppendOutcome]) -> None:
         for outcome in outcomes:
-            with self._changed:
-                notes = self._open.get(outcome.sample)
-                note = notes[0] if notes else None
-            for told in (note, self.on_outcome):
+            with self._lock:
+                note = self._take(outcome.sample, collections.deque.popleft)
+            for told in (note, self._on_outcome):
                 if told is not None:
                     self._tell(told, outcome)
-            with self._changed:
-                if notes:
-                    notes.popleft()
-                    self._drop_empty(outcome.sample)
-                self._told += 1
-                self.notify()
 
-    def notify(self) -> None:
-        self._changed.notify_all()
+    def _take(self, sample: str, take: Callable[[Any], Note | None]) -> Note | None:
+        notes = self._notes.get(sample)
+        if notes is None:
+            return None
+        taken = take(notes)
+        if not notes:
+            del self._notes[sample]
+        return taken
 
     def _tell(self, told: Note, outcome: AppendOutcome) -> None:
         try:
@@ -114,25 +117,9 @@ class Watch:
         except BaseException:
             _log.exception("on_outcome of run %s failed for sample %s", self._run_name, outcome.sample)
 
-    def _drop_empty(self, sample: str) -> None:
-        if not self._open[sample]:
-            del self._open[sample]
-
-    def told_of(self, sample: str) -> Callable[[], bool]:
-        return lambda: sample not in self._open
-
-    def told_of_all(self, metrics: dict[str, int]) -> Callable[[], bool]:
-        """That have their outcome by now."""
-        count = metrics["acknowledged"] + metrics["failed"]
-        return lambda: self._told >= count
-
-    def wait(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(predicate, timeout)
-
 
 def outcomes_of(line: Line) -> Operation[list[AppendOutcome]]:
-    """Those since the last call, which are waited for; none at the end."""
+    """Those since the last call, which have been told then; waits for some. None once the appender is closed."""
     return _native.operation(
         lib.rr_appender_outcomes, (line.pointer,), _native.Outcomes, _convert.outcomes, timeout=1e9, kept=line
     )
@@ -151,7 +138,7 @@ class AppenderCalls:
         queue_timeout: float | None,
         append_timeout: float | None,
         encode_blocks: bool,
-        watch: Watch | None,
+        outcomes: Outcomes | None,
     ) -> None:
         queue = -1 if queue_timeout is None else _values.milliseconds(queue_timeout, "queue_timeout")
         append = -1 if append_timeout is None else _values.milliseconds(append_timeout, "append_timeout")
@@ -159,10 +146,10 @@ class AppenderCalls:
             -1 if max_queued_bytes is None else _values.integer(max_queued_bytes, "max_queued_bytes", _values.NATURAL)
         )
         full = 0 if on_full is None else _values.choice(on_full, "on_full", _ON_FULL)
-        options = _native.AppenderOptions(size, queue, append, full, bool(encode_blocks), watch is not None)
+        options = _native.AppenderOptions(size, queue, append, full, bool(encode_blocks), outcomes is not None)
         self.line = Line(run.native, run.name, options)
         self._link = run.link
-        self._watch = watch
+        self._outcomes = outcomes
         self._drops_in_loop = on_full is None and not self._waits_in_loop
         self._told_of_drop = False
         self._link.lines.add(self.line)
@@ -192,25 +179,8 @@ class AppenderCalls:
         _log.log(level, "append queue of run %s is full: rows of sample %s are dropped", self.line.run_name, names)
 
     def _flushing(self, timeout: float) -> Operation[None]:
-        pointer = self.line.pointer
-        return Operation(lib.rr_appender_flush, (pointer,), (), _nothing, timeout=timeout, kept=self.line)
-
-    @contextlib.contextmanager
-    def _expecting(self, appends: Sequence[Append], sequences: Any, note: Note | None = None) -> Iterator[None]:
-        """Of appends that are being queued."""
-        watch = self._watch
-        if watch is None:
-            yield
-            return
-        for append in appends:
-            watch.expect(append.sample, note)
-        try:
-            yield
-        except BaseException:
-            for append, sequence in zip(reversed(appends), reversed(sequences), strict=True):
-                if not sequence:
-                    watch.forget(append.sample)
-            raise
+        seconds = _values.seconds(timeout)
+        return Operation(lib.rr_appender_flush, (self.line.pointer,), (), _nothing, timeout=seconds, kept=self.line)
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -257,14 +227,14 @@ class Appender(AppenderCalls):
         append_timeout: float | None = None,
         encode_blocks: bool = True,
         on_outcome: Callable[[AppendOutcome], None] | None = None,
-        watched: bool = False,
+        takes_notes: bool = False,
     ) -> None:
         """See `Run.appender`."""
-        watch = Watch(on_outcome, run.name) if on_outcome is not None or watched else None
-        super().__init__(run, max_queued_bytes, on_full, queue_timeout, append_timeout, encode_blocks, watch)
-        self._teller: threading.Thread | None = None
-        if watch is not None:
-            self._start_teller(watch)
+        outcomes = Outcomes(on_outcome, run.name) if on_outcome is not None or takes_notes else None
+        super().__init__(run, max_queued_bytes, on_full, queue_timeout, append_timeout, encode_blocks, outcomes)
+        self._takes_notes = takes_notes
+        if outcomes is not None:
+            self._start_telling(outcomes)
             _told.add(self)
 
     @taking(Append)
@@ -290,9 +260,9 @@ class Appender(AppenderCalls):
     def _append_many(self, appends: Sequence[Append], note: Note | None) -> list[int]:
         with self.counting_refusals():
             queueing, sequences = self._queueing(appends)
-        if self._watch is None:
+        if self._outcomes is None or not self._takes_notes:
             return queueing.here()
-        with self._expecting(appends, sequences, note):
+        with self._outcomes.expecting(appends, sequences, note):
             return queueing.here()
 
     def flush(self, timeout: float = 120.0) -> None:
@@ -301,31 +271,13 @@ class Appender(AppenderCalls):
         Raises the first error since the last flush, whose `failed_samples` names every sample of which an append
         failed; DeadlineExceededError after `timeout` seconds, and the failures come with the next flush.
         """
-        seconds = _values.seconds(timeout)
-        deadline = time.monotonic() + seconds
-        try:
-            self._flushing(seconds).wait()
-        finally:
-            self._wait_for_told(deadline)
+        self._flushing(timeout).wait()
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
         seconds = _values.seconds(timeout)
-        deadline = time.monotonic() + seconds
         self._link.lines.discard(self.line)
         self.line.close(seconds)
-        self._wait_for_told(deadline)
-
-    def _wait_for_told(self, deadline: float) -> None:
-        if self._watch is not None and threading.current_thread() is not self._teller:
-            told = self._watch.told_of_all(self.metrics())
-            self._watch.wait(told, max(0.0, deadline - time.monotonic()))
-
-    def _wait_for_sample(self, sample: str, deadline: float) -> None:
-        """Until all outcomes of a sample were told. DeadlineExceededError."""
-        watch = self._watch
-        if watch is not None and not watch.wait(watch.told_of(sample), max(0.0, deadline - time.monotonic())):
-            raise DeadlineExceededError("outcomes of the sample are not told yet", sample=sample)
 
     def __enter__(self) -> Appender:
         return self
@@ -333,22 +285,21 @@ class Appender(AppenderCalls):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start_teller(self, watch: Watch) -> None:
+    def _start_telling(self, outcomes: Outcomes) -> None:
         name = "routing-replay-outcomes"
-        self._teller = threading.Thread(target=_tell, args=(self.line, watch), name=name, daemon=True)
-        self._teller.start()
+        threading.Thread(target=_tell, args=(self.line, outcomes), name=name, daemon=True).start()
 
     def _after_fork_in_child(self) -> None:
-        if self._watch is not None:
-            self._watch.start_afresh()
-            self._start_teller(self._watch)
+        if self._outcomes is not None:
+            self._outcomes.start_afresh()
+            self._start_telling(self._outcomes)
 
 
-def _tell(line: Line, watch: Watch) -> None:
+def _tell(line: Line, outcomes: Outcomes) -> None:
     """A thread's, until the appender is closed."""
     try:
         while found := outcomes_of(line).here():
-            watch.tell(found)
+            outcomes.tell(found)
     except RoutingReplayError as error:
         _log.warning("outcomes of run %s are told no more: %s", line.run_name, error)
 

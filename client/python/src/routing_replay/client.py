@@ -34,7 +34,7 @@ class ClientCalls:
         options = _native.ClientOptions(
             _values.native_text(endpoint or "", "endpoint"),
             bool(use_http_proxy),
-            1 if tls else -1,
+            bool(tls),
             -1 if call_timeout is None else _values.milliseconds(call_timeout, "call_timeout"),
         )
         options.server_name = _values.native_text(server_name or "", "server_name")

@@ -339,6 +339,7 @@ class Run(RunCalls):
             the sample sealed, so that no trainer waits for it. If absent, nothing is marked that was not before
         tokens: token ids from position 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens
         attempt: of the appends, see Append
+        timeout: seconds to wait for the appends; what the server is asked then takes at most call_timeout for each call
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
         sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
@@ -348,19 +349,17 @@ class Run(RunCalls):
         end = time.monotonic() + _values.seconds(timeout)
         committing = self._committing(sample, num_tokens, tokens, attempt, timeout)
         try:
-            trouble = self._settle(sample, attempt, end)
+            trouble = self._settle(sample, end) if attempt is None else None
         except DeadlineExceededError as error:
             return Commit(sample, "missing", 0, None, error)
         return told(committing.wait(), trouble)
 
-    def _settle(self, sample: str, attempt: int | None, end: float) -> RoutingReplayError | None:
+    def _settle(self, sample: str, end: float) -> RoutingReplayError | None:
         with self._lock:
-            sources, appenders = list(self._sources), list(self._appenders)
+            sources = list(self._sources)
         trouble: RoutingReplayError | None = None
-        for source in sources if attempt is None else ():
+        for source in sources:
             trouble = trouble or source.settle_sample(sample, end)
-        for appender in appenders:
-            appender._wait_for_sample(sample, end)
         return trouble
 
     def metrics(self) -> dict[str, int]:

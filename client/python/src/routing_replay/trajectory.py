@@ -116,6 +116,11 @@ class TrajectoryCalls:
         return _native.make(lib.rr_trajectory_free, lib.rr_appender_new_trajectory, pointer, byref(options))
 
     def _adding(self, turn: AbortedTurn) -> Operation[Turn]:
+        with self._appender.counting_refusals():  # The library counts its own.
+            made, kept = self._made(turn)
+        return self._turn(made, kept)
+
+    def _made(self, turn: AbortedTurn) -> tuple[_native.Turn, Any]:
         sample = self._sample
         recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
         start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
@@ -150,7 +155,7 @@ class TrajectoryCalls:
             take = recorded.take if turn.take is None else turn.take
             made.rows, payload = _convert.tensor(recorded.rows, layers, sample, take)
             kept.append(payload)
-        return self._turn(made, kept)
+        return made, kept
 
     def _cutting(self, num_tokens: int | None, seal: bool, missing: Missing) -> Operation[Turn]:
         made = _native.Turn(
@@ -279,14 +284,12 @@ class Trajectory(TrajectoryCalls):
         (missing_rows in its detail), a seal before all rows, or tokens after the seal; AlreadyExistsError for a sample
         with other tokens and, in a strict run, for conflicting rows.
         """
-        with self._appender.counting_refusals():
-            return self._adding(turn).wait()
+        return self._adding(turn).wait()
 
     @taking(AbortedTurn)
     def abort(self, turn: AbortedTurn) -> Turn:
         """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Parameters as of `add`."""
-        with self._appender.counting_refusals():
-            return self._adding(turn).wait()
+        return self._adding(turn).wait()
 
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
         """Leaves the first `num_tokens` tokens and their rows. A sample that was sealed is open again."""

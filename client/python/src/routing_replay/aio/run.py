@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,8 @@ from routing_replay._convert import taking
 from routing_replay._link import Link, OnProgress, Path, Progressing
 from routing_replay._native import Operation, lib
 from routing_replay.aio._loop import done
-from routing_replay.aio.appender import Appender, close_line, wait_for_sample
+from routing_replay.aio.appender import Appender, close_line
 from routing_replay.aio.trajectory import Trajectory
-from routing_replay.errors import DeadlineExceededError
 from routing_replay.run import RunCalls
 from routing_replay.trajectory import Existing, TrajectoryCalls
 from routing_replay.types import (
@@ -92,13 +90,7 @@ class Run(RunCalls):
         timeout: float = 120.0,
     ) -> Commit:
         """See routing_replay.Run.commit."""
-        end = time.monotonic() + _values.seconds(timeout)
-        committing = self._committing(sample, num_tokens, tokens, attempt, timeout)
-        try:
-            await wait_for_sample(list(self._appenders), sample, end)
-        except DeadlineExceededError as error:
-            return Commit(sample, "missing", 0, None, error)
-        return await done(committing)
+        return await done(self._committing(sample, num_tokens, tokens, attempt, timeout))
 
     def metrics(self) -> dict[str, int]:
         """See routing_replay.Run.metrics."""

@@ -27,14 +27,12 @@ class Trajectory(TrajectoryCalls):
     @taking(NewTurn)
     async def add(self, turn: NewTurn) -> Turn:
         """One answer of the engine; see routing_replay.Trajectory.add. Do not change `rows` before this returns."""
-        with self._appender.counting_refusals():
-            return await done(self._adding(turn))
+        return await done(self._adding(turn))
 
     @taking(AbortedTurn)
     async def abort(self, turn: AbortedTurn) -> Turn:
         """A turn that was aborted."""
-        with self._appender.counting_refusals():
-            return await done(self._adding(turn))
+        return await done(self._adding(turn))
 
     async def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
         """Leaves the first `num_tokens` tokens and their rows."""

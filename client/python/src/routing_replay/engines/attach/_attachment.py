@@ -147,7 +147,7 @@ class Attachment:
         self._wrapping: Wrapping | None = None
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._appender = run._new_appender(watched=True)
+        self._appender = run._new_appender(takes_notes=True)
         self._handover = HandOver(
             self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
         )
