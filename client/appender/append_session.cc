@@ -45,7 +45,8 @@ AppendSession::AppendSession(const Options& options)
 AppendSession::AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff)
     : options_(options),
       queue_(options.run, std::move(refusal_backoff)),
-      reconnect_backoff_(std::move(reconnect_backoff)) {}
+      reconnect_backoff_(std::move(reconnect_backoff)),
+      log_(options.run) {}
 
 bool AppendSession::HasRoom(int64_t bytes) const {
   return queue_.queued_bytes() == 0 || bytes <= options_.max_queued_bytes - queue_.queued_bytes();
@@ -153,11 +154,14 @@ void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finish
     if (outcome.status.ok() || stale) continue;
     ++failures_.appends;
     if (failures_.failures.size() < kMaxFailures) failures_.failures.push_back(outcome);
+    if (failures_.failed_samples.contains(outcome.sample)) continue;
+    log_.Add(outcome.sample, outcome.status, Clock::Real().Now());
     if (failures_.failed_samples.size() < kMaxFailedSamples) failures_.failed_samples.insert(outcome.sample);
   }
 }
 
 absl::Status AppendSession::TakeError(AppendFailures* failures) {
+  log_.TellRest();
   AppendFailures failed = std::exchange(failures_, {});
   absl::Status error = AsError(failed);
   if (failures != nullptr) *failures = std::move(failed);

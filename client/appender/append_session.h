@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/appender/append_queue.h"
+#include "client/appender/failure_log.h"
 #include "client/appender/open_appends.h"
 #include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
@@ -106,6 +107,7 @@ class AppendSession {
   bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.
   OpenAppends open_;
   AppendFailures failures_;
+  FailureLog log_;
   int64_t stale_appends_ = 0;
   int64_t dropped_appends_ = 0;
   int64_t dropped_rows_ = 0;

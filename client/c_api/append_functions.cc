@@ -14,6 +14,7 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
+#include "client/cancellation.h"
 #include "client/commit.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -235,7 +236,11 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
     if (call == nullptr || call->queue == nullptr) {  // Encodes beside other threads.
       const auto work = [&]() -> CallEnd {
         absl::Status turn = shared->order.AwaitAll();
-        return turn.ok() ? appending->Do() : CallEnd(std::move(turn));
+        if (!turn.ok()) return turn;
+        if (call == nullptr || call->timeout_ms < 0) return appending->Do();
+        client::Cancellation room(DeadlineAfter(Clock::Real().Now(), milliseconds(call->timeout_ms)));
+        const client::CallScope scope(&room);
+        return appending->Do();
       };
       return Perform(call, work, Timeout::kOfWork);
     }

@@ -347,8 +347,8 @@ RR_API void rr_appender_free(rr_appender* appender);
 /* Queues appends, in this order: `sequences`, one each: 1, 2, …; `dropped`: how many of them the full queue did not
  * take, so that only marks of their rows are sent. Stops at the first that is wrong: those before it are queued, and
  * the error names the index as append[i] where there are several. With RR_BLOCK it waits for room for queue_timeout_ms,
- * and then drops; call->timeout_ms is not used. With a queue (rr_call) small appends for which there is room are queued
- * before it returns, and none overtakes one that was called before. */
+ * or where it blocks for call->timeout_ms if that is said and less, and then drops. With a queue (rr_call) small
+ * appends for which there is room are queued before it returns, and none overtakes one that was called before. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
                                     uint64_t* sequences, size_t* dropped);
 /* Waits for the outcomes of all appends so far: call->timeout_ms, below 0: 120 s. */

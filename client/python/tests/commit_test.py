@@ -402,7 +402,6 @@ class JoinTest(QuietTest):
             self.client.run(self.run_name, wait=0.2)
         self.assertEqual(caught.exception.reason, "NO_RUN")
         self.assertIn(self.run_name, caught.exception.message)
-        self.assertIsInstance(caught.exception.__cause__, rr.NotFoundError)
         with self.assertRaises(rr.NotFoundError):
             self.client.run(self.run_name)
         with self.assertRaises(rr.InvalidArgumentError):

@@ -153,7 +153,10 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
         made, payload = tensor(append.rows, layers, sample, take, "append.tensor.take")
         target.rows = made
         kept.append(payload)
-    elif take is not None:
+        return kept
+    missing = sum(one.end - one.begin for one in target.unrecorded.data[: target.unrecorded.count])
+    _values.integer(missing, "append.unrecorded", sample=sample)
+    if take is not None:
         raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
     return kept
 

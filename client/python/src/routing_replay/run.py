@@ -337,7 +337,8 @@ class Run(RunCalls):
 
         num_tokens: of the sample, where it is complete: what did not come is then marked as unrecorded up to there, and
             the sample sealed, so that no trainer waits for it. If absent, nothing is marked that was not before
-        tokens: token ids from position 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens
+        tokens: token ids from position 0 on, num_tokens of them or one fewer, which say num_tokens: compared with those
+            that the rows came with, and told to the store where it does not know them and the sample is not sealed yet
         attempt: of the appends, see Append
         timeout: seconds to wait for the appends; what the server is asked then takes at most call_timeout for each call
 

@@ -119,7 +119,8 @@ def output_weights(
     numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
     said = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
     counts = counted.prompt_tokens, counted.output_tokens, row_start
-    return tuple(WeightSpan(*span) for span in _payloads.output_weights(said, *counts))
+    rows = [WeightSpan(*span) for span in _payloads.output_weights(said, *counts)]
+    return tuple(replace(span, version=numbers.get(span.label, span.version)) for span in rows)
 
 
 def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int, str]:
@@ -131,11 +132,13 @@ def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[in
 
 
 def _plain(value: Any) -> Any:
-    """An integer of any kind as Python's own, or the value itself."""
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
+    """A scalar as Python's own; what is none is no number."""
+    if value is None or isinstance(value, (bool, float, str)):
         return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _number(value: Any) -> Any:
