@@ -268,9 +268,9 @@ void AppenderImpl::Do(AppendSession::Action action) {
     }
     case AppendSession::Step::kConnect: {
       auto connection = run_.link->Connect();
-      if (!connection.ok()) {
+      if (!connection.ok()) {  // As a file that is being replaced: a server that is away.
         MutexLock lock(mutex_);
-        return session_.OnStreamEnd(connection.status(), Clock::Real().Now());
+        return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
       }
       connection_ = *std::move(connection);
       stream_ = std::make_unique<AppendStream>(connection_, events_);

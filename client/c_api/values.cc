@@ -40,7 +40,7 @@ absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_
   }
   std::string all;
   for (const Named<Enum>& known : names) absl::StrAppend(&all, all.empty() ? "" : ", ", known.name);
-  return Invalid(absl::StrCat(path, ".", field), absl::StrCat("\"", View(name), "\" is none of ", all));
+  return Invalid(absl::StrCat(path, ".", field), absl::StrCat("is none of ", all));
 }
 
 template <typename Enum, size_t count>

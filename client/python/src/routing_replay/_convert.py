@@ -76,9 +76,18 @@ class Taking(Generic[A]):
     def __call__(self, method: Callable[[S, A], T]) -> Any:
         made = self._made
 
+        names = [parameter.name for parameter in self._parameters]
+
         @functools.wraps(method)
         def call(self: S, *arguments: Any, **options: Any) -> T:
-            return method(self, made(*arguments, **options))
+            try:
+                given = made(*arguments, **options)
+            except TypeError:
+                for name in options.keys() - names:
+                    what = f"is no option of {made.noun}; these are: {', '.join(names[2:])}"  # type: ignore[attr-defined]
+                    raise TypeError(f"{name!r} {what}") from None
+                raise
+            return method(self, given)
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         call.__signature__ = inspect.Signature([own, *self._parameters])  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from routing_replay import _convert, _native, _values
 from routing_replay._convert import taking
@@ -57,6 +57,8 @@ class Turn:
 @dataclass(slots=True)
 class AbortedTurn:
     """What a turn says: see NewTurn."""
+
+    noun: ClassVar[str] = "a turn"
 
     rows: Rows | RecordedRows | None = None
     _: KW_ONLY

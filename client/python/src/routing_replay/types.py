@@ -6,7 +6,7 @@ import ctypes
 import reprlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -164,6 +164,8 @@ class Append:
     surplus_rows: rows that the engine gave for the last token and that were left out; only counted
     producer: "rollout" or "trainer"
     """
+
+    noun: ClassVar[str] = "an append"
 
     sample: str
     rows: Rows | None = None

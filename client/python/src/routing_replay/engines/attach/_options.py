@@ -71,6 +71,7 @@ def _of_appends(value: Any, field: str) -> Any:
     return value
 
 
+_VERSIONS = (-1, 2**63 - 1)  # -1: unknown.
 _DEFAULTS: dict[str, Any] = {
     "max_queued_bytes": 256 << 20,
     "on_full": "block",
@@ -89,6 +90,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "replace": _flag,
     "seal": _flag,
     "group": _of_appends,
-    "weight_version": _of_appends,
+    "weight_version": lambda value, field: None if value is None else _values.integer(value, field, _VERSIONS),
     "weight_label": _of_appends,
 }
