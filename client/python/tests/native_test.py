@@ -1,0 +1,170 @@
+"""What stands on the library alone: results in the caller's memory, several appends at once, and what goes with whom."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support import ServerTest, random_routes
+
+import routing_replay as rr
+from routing_replay import aio
+
+GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
+ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
+PATIENCE = 60.0
+
+DROPPED = """
+import gc, os, sys, time, numpy as np, routing_replay as rr
+
+def sockets():
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
+
+def work():
+    run = rr.Client(sys.argv[1]).run("dropped", rr.Geometry(3, 64, 4))
+    run.append("s", np.random.rand(99, 3, 64).argsort(axis=2)[:, :, :4], seal=True)
+    run.stat_many(["s"])
+
+work()
+gc.collect()
+end = time.monotonic() + 60
+while (sockets() or len(os.listdir("/proc/self/task")) > 2) and time.monotonic() < end:
+    time.sleep(0.05)
+print(sockets(), len(os.listdir("/proc/self/task")))
+"""
+
+
+class NativeTest(ServerTest):
+    def setUp(self) -> None:
+        self.client = rr.Client(self.server.endpoint)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.run(self.run_name, GEOMETRY)
+
+    def test_a_client_that_is_dropped_goes_once_its_appends_are_sent(self) -> None:
+        command = [sys.executable, "-c", DROPPED, self.server.endpoint]
+        done = subprocess.run(command, check=True, timeout=100, capture_output=True, text=True)
+        self.assertEqual(done.stdout.split(), ["0", "2"])  # The main thread, and that of the log.
+        self.assertTrue(self.client.run("dropped").stat("s").sealed)
+
+    def test_several_appends_at_once(self) -> None:
+        run = self.run_
+        appends = [rr.Append(f"s{i}", ROWS[: 10 + i], group=i, seal=True) for i in range(50)]
+        self.assertEqual(run.append_many(appends), list(range(1, 51)))
+        run.flush(PATIENCE)
+        for i, sample in enumerate(run.read([f"s{i}" for i in range(50)])):
+            np.testing.assert_array_equal(sample.rows, ROWS[: 10 + i])
+        with self.assertRaises(rr.InvalidArgumentError) as caught:
+            run.append_many([rr.Append("a", ROWS), rr.Append("b", np.full((2, 3, 4), 64)), rr.Append("c", ROWS)])
+        self.assertIn("append[1]", str(caught.exception))
+        run.flush(PATIENCE)
+        self.assertEqual([state.sample for state in run.stat_many(["a", "b", "c"])], ["a"])
+        self.assertEqual(run.append_many([]), [])
+
+    def test_results_in_memory_of_the_caller(self) -> None:
+        self.run_.put("a", ROWS)
+        self.run_.put("b", ROWS[:10])
+        size = 3 * 300 * 4
+        buffers: list[Any] = [np.zeros(size + 7, np.uint8), bytearray(size)]
+        for wide in (np.zeros((3, 300, 4), np.uint8), memoryview(bytearray(size))):
+            one = self.run_.read_one("a", out=wide)
+            np.testing.assert_array_equal(one.rows, ROWS)
+            self.assertTrue(np.shares_memory(one.rows, np.frombuffer(wide, np.uint8)))
+        both = self.run_.read(["a", "b"], out=buffers)
+        np.testing.assert_array_equal(both[0].rows, ROWS)
+        np.testing.assert_array_equal(
+            np.frombuffer(buffers[1], np.uint8, 120).reshape(3, 10, 4), ROWS[:10].transpose(1, 0, 2)
+        )
+        self.assertFalse(buffers[0][size:].any())
+        with self.assertRaises(rr.OutOfRangeError):
+            self.run_.read_one("a", out=bytearray(size - 1))
+        frozen = np.zeros(size, np.uint8)
+        frozen.flags.writeable = False
+        for out in ([bytes(size)], [frozen], [np.zeros(2 * size, np.uint8)[::2]], [5], [], "x"):
+            with self.subTest(out=out), self.assertRaises(rr.InvalidArgumentError) as caught:
+                self.run_.read(["a"], out=out)
+            self.assertTrue(caught.exception.field.startswith("out"))
+
+    def test_results_in_a_tensor(self) -> None:
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("needs torch")
+        self.run_.put("a", ROWS)
+        tensor = torch.zeros(3, 300, 4, dtype=torch.uint8)
+        self.run_.read_one("a", out=tensor)
+        np.testing.assert_array_equal(tensor.numpy().transpose(1, 0, 2), ROWS)
+
+    def test_every_signature_is_its_own(self) -> None:
+        for module in (rr, aio):
+            for kind, names in (
+                (module.Run, ("append", "put", "read", "commit", "checkpoint")),
+                (module.Appender, ("append", "append_many")),
+                (module.Client, ("run", "__init__")),
+                (module.Trajectory, ("add", "abort")),
+            ):
+                for name in names:
+                    method = getattr(kind, name)
+                    parameters = inspect.signature(method).parameters.values()
+                    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+                    self.assertFalse([one for one in parameters if one.kind in variadic], method)
+                    self.assertTrue(method.__doc__, method)
+
+    def test_a_signal_ends_a_wait_of_the_main_thread(self) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        began = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_.read_one("never", wait=True, timeout=PATIENCE)
+        self.assertLess(time.monotonic() - began, PATIENCE / 2)
+        self.assertEqual(self.run_.read_one("never").status, "NOT_FOUND")
+
+    def test_64_agents(self) -> None:
+        """As the docstring of routing_replay.aio shows."""
+        tokens = np.arange(301)
+
+        async def agent(run: aio.Run, name: str) -> rr.Commit:
+            trajectory = run.trajectory(name, group=7)
+            for end in (100, 200, 300):
+                start = trajectory.next_row(tokens[: end + 1])
+                await trajectory.add(ROWS[start:end], tokens=tokens[: end + 1], start=start, weight_version=17)
+            await trajectory.seal()
+            return await run.commit(name, 301)
+
+        async def work() -> None:
+            async with aio.Client(self.server.endpoint) as client:
+                run = await client.run(self.run_name)
+                commits = await asyncio.gather(*(agent(run, f"agent/{i}") for i in range(64)))
+                self.assertTrue(all(commit.ok for commit in commits), commits)
+                for sample in await run.read([f"agent/{i}" for i in range(64)]):
+                    np.testing.assert_array_equal(sample.rows, ROWS)
+
+        asyncio.run(work())
+
+    def test_loops_that_come_and_go(self) -> None:
+        async def work() -> int:
+            async with aio.Client(self.server.endpoint) as client:
+                return len(await (await client.run(self.run_name)).read(["a"]))
+
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(20):
+            self.assertEqual(asyncio.run(work()), 1)
+        gc.collect()
+        self.assertLess(len(os.listdir("/proc/self/fd")), before + 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
