@@ -1,4 +1,4 @@
-"""What stands on the library alone: results in the caller's memory, several appends at once, and what goes with whom."""
+"""What stands on the library alone: results in the caller's memory, several appends at once, what goes with whom."""
 
 from __future__ import annotations
 

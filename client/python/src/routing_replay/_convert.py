@@ -311,7 +311,9 @@ def read(
     made = _native.Read(producer=producer(of, "producer"), wait=bool(wait), only_begun=bool(only_begun))
     made.samples, made.count = (_native.SampleRead * len(asked))(*asked), len(asked)
     if layers is not None:
-        ids = _values.integers(layers, "layers", _values.INT32)
+        ids = _values.integers(layers, "layers")
+        if any(not -(2**31) <= layer < 2**31 for layer in ids):
+            raise _values.invalid("layers", "is not a 32-bit integer")
         made.layers, made.layer_count = int32s(ids), len(ids)
     return made
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from routing_replay import _convert, _values
-from routing_replay.types import Append
+from routing_replay import _values
 
 if TYPE_CHECKING:
     from routing_replay.types import OnFull
@@ -65,13 +64,18 @@ def _flag(value: Any, field: str) -> bool:
     return bool(value)
 
 
-def _of_appends(value: Any, field: str) -> Any:
-    """What no append would refuse."""
-    _convert.appends([Append("sample", **{field: value})])
+def _label(value: Any, field: str) -> str:
+    if len(_values.text(value, field).encode()) > _LABEL_BYTES:
+        raise _values.invalid(field, f"is longer than {_LABEL_BYTES} bytes")
     return value
 
 
-_VERSIONS = (-1, 2**63 - 1)  # -1: unknown.
+def _optional(low: int) -> Callable[[Any, str], int | None]:
+    """An integer from `low` on, or None."""
+    return lambda value, field: None if value is None else _values.integer(value, field, (low, _values.INT64[1]))
+
+
+_LABEL_BYTES = 128
 _DEFAULTS: dict[str, Any] = {
     "max_queued_bytes": 256 << 20,
     "on_full": "block",
@@ -89,7 +93,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "queue_timeout": _values.seconds,
     "replace": _flag,
     "seal": _flag,
-    "group": _of_appends,
-    "weight_version": lambda value, field: None if value is None else _values.integer(value, field, _VERSIONS),
-    "weight_label": _of_appends,
+    "group": _optional(_values.INT64[0]),
+    "weight_version": _optional(-1),  # Which is unknown.
+    "weight_label": _label,
 }
