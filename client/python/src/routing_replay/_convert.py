@@ -246,7 +246,7 @@ def as_array(rows: Any) -> np.ndarray:
 
 
 def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
-    if isinstance(rows, (str, bytes, bytearray, Mapping)):
+    if not isinstance(rows, np.ndarray) and isinstance(rows, (str, bytes, bytearray, Mapping)):
         raise _values.invalid("append.tensor.dtype", f"a {type(rows).__name__} {_NO_ROWS}", sample, "DTYPE")
     try:
         array = as_array(rows)

@@ -480,9 +480,6 @@ _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_queue_take": (c_size_t, "ppz"),
     "rr_queue_cancel": (None, "pq"),
     "rr_queue_free": (None, "p"),
-    "rr_fork_before": (None, ""),
-    "rr_fork_in_parent": (None, ""),
-    "rr_fork_in_child": (None, ""),
     "rr_client_free": (None, "p"),
     "rr_run_free": (None, "p"),
     "rr_appender_free": (None, "p"),
@@ -752,6 +749,9 @@ def _after_fork_in_child() -> None:
     _interruptible.clear()
 
 
-os.register_at_fork(
-    before=lib.rr_fork_before, after_in_parent=lib.rr_fork_in_parent, after_in_child=_after_fork_in_child
-)
+if hasattr(lib, "rr_fork_before"):
+    for _name in ("rr_fork_before", "rr_fork_in_parent", "rr_fork_in_child"):
+        _declare(lib, _name, None, "")
+    os.register_at_fork(
+        before=lib.rr_fork_before, after_in_parent=lib.rr_fork_in_parent, after_in_child=_after_fork_in_child
+    )

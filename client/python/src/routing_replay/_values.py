@@ -3,6 +3,7 @@ names the field. Nothing is rounded, wrapped or cut."""
 
 from __future__ import annotations
 
+import functools
 import json
 import numbers
 import operator
@@ -110,7 +111,12 @@ def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.
         raise invalid(field, str(error), sample, "SHAPE") from None
     axes = array.ndim
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return _native.Tokens(array.ctypes.data, array.nbytes, _native.text(array.dtype.name), axes), array
+    return _native.Tokens(array.ctypes.data, array.nbytes, _dtype_name(array.dtype), axes), array
+
+
+@functools.lru_cache
+def _dtype_name(dtype: np.dtype[Any]) -> _native.Text:
+    return _native.text(dtype.name)
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:

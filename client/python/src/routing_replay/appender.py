@@ -189,8 +189,11 @@ class AppenderCalls:
         try:
             yield
         except InvalidArgumentError as error:
-            lib.rr_appender_count_refusal(self.line.pointer, _native.text(error.reason or ""))
+            self._count(error)
             raise
+
+    def _count(self, error: InvalidArgumentError) -> None:
+        lib.rr_appender_count_refusal(self.line.pointer, _native.text(error.reason or ""))
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
@@ -258,8 +261,11 @@ class Appender(AppenderCalls):
         return self._append_many([Append(sample, rows, **options)], note)[0]
 
     def _append_many(self, appends: Sequence[Append], note: Note | None) -> list[int]:
-        with self.counting_refusals():
+        try:
             queueing, sequences = self._queueing(appends)
+        except InvalidArgumentError as error:
+            self._count(error)
+            raise
         if self._outcomes is None or not self._takes_notes:
             return queueing.here()
         with self._outcomes.expecting(appends, sequences, note):
