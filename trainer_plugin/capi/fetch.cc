@@ -6,7 +6,6 @@
 #include "proto/capi/record_json.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/wire_json.h"
-#include "proto/wire/message/read_message.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -84,21 +83,13 @@ absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& desc
   return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, description.sequences);
 }
 
-absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
-  const DescribedPlan& described = fetch.plan.described;
-  std::string run = std::move(fetch.request.run);
+void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
   fetch.slices = std::move(slices);
   fetch.read_options = fetch.cached == nullptr ? fetch.options : fetch.cached->read_options();
-  fetch.request = MakeReadRequest(described.plan, fetch.slices, fetch.sequences, fetch.read_options);
-  fetch.request.run = std::move(run);
   fetch.staged = {};
   fetch.ended = false;
-  fetch.sink =
-      std::make_unique<StagingSink>(described.plan, fetch.slices, fetch.sequences, fetch.read_options, fetch.staged);
-  auto checker = client::ReadChecker::Create(described.geometry, fetch.request, *fetch.sink);
-  if (!checker.ok()) return checker.status();
-  fetch.checker = *std::move(checker);
-  return absl::OkStatus();
+  fetch.sink = std::make_unique<StagingSink>(fetch.plan.described.plan, fetch.slices, fetch.sequences,
+                                             fetch.read_options, fetch.staged);
 }
 
 }  // namespace routing_replay::capi
@@ -135,36 +126,14 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
     auto made = std::make_unique<rrt_fetch>(*plan);
     made->sequences = std::move(said.sequences);
     made->options = said.options;
-    made->request.run = std::move(said.run);
-    if (status = StartReading(*made, SlicesToRead(described.plan, made->sequences)); !status.ok()) return status;
+    made->run = std::move(said.run);
+    StartReading(*made, SlicesToRead(described.plan, made->sequences));
     *fetch = made.release();
     return absl::OkStatus();
   });
 }
 
 void rrt_fetch_free(rrt_fetch* fetch) { delete fetch; }
-
-int32_t rrt_fetch_needs_rows(const rrt_fetch* fetch) { return fetch->request.samples.empty() ? 0 : 1; }
-
-rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request) {
-  return Guard([&] { return Give(EncodeReadRequest(fetch->request), request); });
-}
-
-rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size) {
-  return Guard([&] { return fetch->checker->OnBytes(ByteChain(Bytes(message, size))); });
-}
-
-rrt_error* rrt_fetch_end(rrt_fetch* fetch) {
-  return Guard([&] {
-    absl::Status status = fetch->checker->OnEnd();
-    fetch->ended = status.ok();
-    return status;
-  });
-}
-
-rrt_error* rrt_fetch_restart(rrt_fetch* fetch) {
-  return Guard([&] { return StartReading(*fetch, std::vector<int32_t>(fetch->slices)); });
-}
 
 rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size) {
   return Guard([&]() -> absl::Status {

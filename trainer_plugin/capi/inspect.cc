@@ -3,7 +3,6 @@
 
 #include "proto/capi/record_json.h"
 #include "proto/json/json_object.h"
-#include "proto/wire/message/read_message.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -20,39 +19,12 @@ rrt_error* rrt_inspect_new(const char* text, size_t size, rrt_inspect** inspect)
     made->request = MakeInspectRequest(made->geometry, made->sequences, said.options);
     made->request.run = std::move(said.run);
     made->sink = std::make_unique<InspectSink>(made->sequences);
-    auto checker = client::ReadChecker::Create(made->geometry, made->request, *made->sink);
-    if (!checker.ok()) return checker.status();
-    made->checker = *std::move(checker);
     *inspect = made.release();
     return absl::OkStatus();
   });
 }
 
 void rrt_inspect_free(rrt_inspect* inspect) { delete inspect; }
-
-rrt_error* rrt_inspect_request(const rrt_inspect* inspect, rrt_bytes** request) {
-  return Guard([&] { return Give(EncodeReadRequest(inspect->request), request); });
-}
-
-rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t size) {
-  return Guard([&] { return inspect->checker->OnBytes(ByteChain(Bytes(message, size))); });
-}
-
-rrt_error* rrt_inspect_end(rrt_inspect* inspect) {
-  return Guard([&] {
-    absl::Status status = inspect->checker->OnEnd();
-    inspect->ended = status.ok();
-    return status;
-  });
-}
-
-rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size) {
-  return Guard([&] {
-    inspect->sink->GiveUp(Text(why, size));
-    inspect->ended = true;
-    return absl::OkStatus();
-  });
-}
 
 rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** out) {
   return Guard([&]() -> absl::Status {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "client/reader/read_checker.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
 #include "routing_replay/trainer/buffer_layout.h"
@@ -45,13 +44,12 @@ struct rrt_fetch final {
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
+  std::string run;
   std::vector<int32_t> slices;                         // Of the plan, those being read …
   routing_replay::trainer::FetchOptions read_options;  // … and how.
-  routing_replay::ReadRequest request;
   routing_replay::trainer::StagedRows staged;
   std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Where a cache stands before the source.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;
-  std::unique_ptr<routing_replay::client::ReadChecker> checker;
   bool ended = false;
 };
 
@@ -65,7 +63,6 @@ struct rrt_inspect final {
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::trainer::InspectSink> sink;
-  std::unique_ptr<routing_replay::client::ReadChecker> checker;
   bool ended = false;
 };
 
@@ -115,7 +112,7 @@ absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& desc
 absl::StatusOr<Geometry> GeometryFrom(const nlohmann::json& value);
 
 // The fetch reads these slices of its plan next; what it staged before is gone.
-absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices);
+void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices);
 
 }  // namespace routing_replay::capi
 

@@ -1,5 +1,5 @@
-/* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it,
- * librouting_replay_trainer.so, holds no gRPC and shows no symbol but these.
+/* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it is the
+ * one of routing_replay/c_api.h, whose runs a fetch reads from.
  *
  * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
  * on failure. No exception and no signal leaves a function.
@@ -12,6 +12,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "routing_replay/c_api.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -174,19 +176,15 @@ RRT_API rrt_error* rrt_mask_sequences(const uint8_t* mask, size_t size, int64_t 
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
  * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
  * the samples and tokens of the plan's description. content_id, live: what the ranks of the replica agreed on before
- * (FetchSequence in routing_replay/trainer/staging.h). The plan must outlive the fetch. Then either: send
- * rrt_fetch_request as a Read of run's server, push every message that comes, end it. Or: rrt_local_source_fetch. */
+ * (FetchSequence in routing_replay/trainer/staging.h). The plan must outlive the fetch. Then rrt_fetch_read or
+ * rrt_local_source_fetch. */
 RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
 RRT_API void rrt_fetch_free(rrt_fetch* fetch);
-/* 1 if the rank has something to read; a request for nothing need not be sent. */
-RRT_API int32_t rrt_fetch_needs_rows(const rrt_fetch* fetch);
-RRT_API rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request);
-/* DATA_LOSS naming sample, layer and row if bytes are damaged; under "strict" FAILED_PRECONDITION naming a sample that
- * cannot be replayed. After an error the fetch is of no more use. */
-RRT_API rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size);
-RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
-/* The read failed and is made again, from its beginning: what was pushed since the last request is forgotten. */
-RRT_API rrt_error* rrt_fetch_restart(rrt_fetch* fetch);
+/* Reads from the service, as a call of routing_replay/c_api.h whose timeout is that of rr_run_read. Under "strict"
+ * FAILED_PRECONDITION naming a sample that cannot be replayed; under every policy that, with the field content_id, for
+ * one that is not as was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) for a plan of another geometry than the run's.
+ * After UNAVAILABLE or DEADLINE_EXCEEDED it may be called again, for all of it, or rrt_fetch_give_up. */
+RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
 /* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
 RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
 /* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences":
@@ -196,19 +194,14 @@ RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t s
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
- * fetch, of which `geometry` and `sequences` are needed; then as there: send the request, push every message and
- * end it, or rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end.
- * A sample that is not sealed is NOT_READY: who wants to wait for the seal asks again.
+ * fetch, of which `geometry` and `sequences` are needed; then rrt_inspect_read or rrt_local_source_inspect. Result:
+ * per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end. A sample that is not sealed is NOT_READY: who wants to wait for the seal asks again.
  */
 typedef struct rrt_inspect rrt_inspect;
 RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
 RRT_API void rrt_inspect_free(rrt_inspect* inspect);
-RRT_API rrt_error* rrt_inspect_request(const rrt_inspect* inspect, rrt_bytes** request);
-RRT_API rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t size);
-/* The answer has ended well: DATA_LOSS if something is missing. */
-RRT_API rrt_error* rrt_inspect_end(rrt_inspect* inspect);
-/* Instead of the rest: samples that nothing came of are NOT_READY, `why` being their message. */
-RRT_API rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size);
+/* As rrt_fetch_read. DEADLINE_EXCEEDED is no error: samples that nothing came of until then are NOT_READY. */
+RRT_API rr_error* rrt_inspect_read(rrt_inspect* inspect, rr_run* run, const rr_call* call);
 RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
 RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
 

@@ -1,4 +1,4 @@
-"""librouting_replay_trainer.so through ctypes: its functions as routing_replay/trainer/capi.h declares them.
+"""The native library through ctypes: the functions of routing_replay/trainer/capi.h.
 
 Every call gives up the GIL while it runs. No rules here, only who owns what.
 """
@@ -28,7 +28,7 @@ from typing import Any
 from routing_replay_trainer import errors
 
 _ABI_VERSION = 1
-_NAME = "librouting_replay_trainer.so"
+_NAME = "librouting_replay_one.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
@@ -123,17 +123,9 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
     "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
     "rrt_fetch_new": (c_void_p, *_text, _out),
-    "rrt_fetch_request": (c_void_p, _out),
-    "rrt_fetch_push": (c_void_p, *_text),
-    "rrt_fetch_end": (c_void_p,),
-    "rrt_fetch_restart": (c_void_p,),
     "rrt_fetch_give_up": (c_void_p, *_text),
     "rrt_fetch_result": (c_void_p, _out),
     "rrt_inspect_new": (*_text, _out),
-    "rrt_inspect_request": (c_void_p, _out),
-    "rrt_inspect_push": (c_void_p, *_text),
-    "rrt_inspect_end": (c_void_p,),
-    "rrt_inspect_give_up": (c_void_p, *_text),
     "rrt_inspect_result": (c_void_p, _out),
     "rrt_local_source_inspect": (c_void_p, c_void_p),
     "rrt_directory_source_open": (*_text, _out),
@@ -182,7 +174,6 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_token_check": (c_uint32, (c_uint32, *_memory)),
     "rrt_plan_free": (None, (c_void_p,)),
     "rrt_fetch_free": (None, (c_void_p,)),
-    "rrt_fetch_needs_rows": (c_int32, (c_void_p,)),
     "rrt_directory_source_free": (None, (c_void_p,)),
     "rrt_inspect_free": (None, (c_void_p,)),
     "rrt_local_source_free": (None, (c_void_p,)),
@@ -204,14 +195,14 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def find(name: str) -> Path:
-    """A library of this package."""
-    beside = Path(__file__).parent / "_lib" / name
-    if beside.exists():
-        return beside
+    """A library of this package, or the one that it has in common with routing_replay, which need not be imported."""
+    packages = Path(__file__).parents[1]
+    beside = [packages / package / "_lib" for package in ("routing_replay", "routing_replay_trainer")]
     directory = os.environ.get(_DIRECTORY_VARIABLE)
-    if directory is not None and Path(directory, name).exists():
-        return Path(directory, name)
-    raise ImportError(f"{name} is neither in {beside.parent} nor where {_DIRECTORY_VARIABLE} says ({directory})")
+    for folder in [*beside, *([] if directory is None else [Path(directory)])]:
+        if (folder / name).exists():
+            return folder / name
+    raise ImportError(f"{name} is neither in {beside[0]} nor where {_DIRECTORY_VARIABLE} says ({directory})")
 
 
 def declare(

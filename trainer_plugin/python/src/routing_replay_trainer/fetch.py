@@ -144,25 +144,10 @@ class _Fetch:
         )
         self.pointer = self._handle.pointer
 
-    def needs_rows(self) -> bool:
-        return bool(LIBRARY.rrt_fetch_needs_rows(self.pointer))
-
-    def request(self) -> bytes:
-        return _core.give(LIBRARY.rrt_fetch_request, self.pointer)
-
-    def push(self, message: bytes) -> None:
-        LIBRARY.rrt_fetch_push(self.pointer, message, len(message))
-
-    def end(self) -> None:
-        LIBRARY.rrt_fetch_end(self.pointer)
-
-    def restart(self) -> None:
-        """The read failed and is made again."""
-        LIBRARY.rrt_fetch_restart(self.pointer)
-
     def give_up(self, why: str) -> None:
         """Instead of the end: what has not come falls back, by the policy."""
-        LIBRARY.rrt_fetch_give_up(self.pointer, *_utf8(why))
+        encoded = why.encode(errors="replace")
+        LIBRARY.rrt_fetch_give_up(self.pointer, encoded, len(encoded))
 
     def outcome(self) -> tuple[int, tuple[dict[str, Any], ...], tuple[Any, ...]]:
         """fallback_sequences, sequences and dropped of a batch."""
@@ -236,18 +221,6 @@ class _Inspection:
             LIBRARY.rrt_inspect_free, LIBRARY.rrt_inspect_new, *_core.text(plain(said, "options"))
         )
         self.pointer = self._handle.pointer
-
-    def request(self) -> bytes:
-        return _core.give(LIBRARY.rrt_inspect_request, self.pointer)
-
-    def push(self, message: bytes) -> None:
-        LIBRARY.rrt_inspect_push(self.pointer, message, len(message))
-
-    def end(self) -> None:
-        LIBRARY.rrt_inspect_end(self.pointer)
-
-    def give_up(self, why: str) -> None:
-        LIBRARY.rrt_inspect_give_up(self.pointer, *_utf8(why))
 
     def result(self) -> list[dict[str, Any]]:
         return json.loads(_core.give(LIBRARY.rrt_inspect_result, self.pointer))
@@ -439,7 +412,7 @@ class DirectorySource(RowSource):
 class ServiceSource(RowSource):
     """Rows of one run of a routing-replay-server.
 
-    run: a routing_replay.Run (the package `routing-replay`), whose connection is used. Thread-safe as the run is.
+    run: a routing_replay.Run, or one of routing_replay.aio, whose connection is used. Thread-safe.
     timeout: seconds for one fetch, waiting for rows included
     wait: for rows that are not committed yet, instead of treating their sample as missing
     """
@@ -480,41 +453,20 @@ class ServiceSource(RowSource):
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
-        end = time.monotonic() + seconds
         inspection = _Inspection(sequences, self._options, self.check_every)
-        try:
-            while sequences and not self._read(inspection, end - time.monotonic()):
-                inspection = _Inspection(sequences, self._options, self.check_every)
-            inspection.end()
-        except TimeoutError as error:
-            inspection.give_up(str(error))
+        self._read("rrt_inspect_read", inspection, seconds)
         return inspection.result()
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return _Fetch(plan, sequences, self.check_every, missing=missing, **self._options)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
-        if fetch.needs_rows():
-            end = time.monotonic() + (self._timeout if timeout is None else timeout)
-            while not self._read(fetch, end - time.monotonic()):
-                fetch.restart()
-        fetch.end()
+        self._read("rrt_fetch_read", fetch, self._timeout if timeout is None else timeout)
 
-    def _read(self, reading: _Fetch | _Inspection, seconds: float) -> bool:
-        """False if the server went away in the middle, and another may have it all."""
-        try:
-            for message in self._run.read_messages(reading.request(), max(0.0, seconds)):
-                reading.push(message)
-        except ConnectionError:
-            if not getattr(self._run, "has_other_servers", False):
-                raise
-            return False
-        return True
+    def _read(self, function: str, reading: _Fetch | _Inspection, seconds: float) -> None:
+        from routing_replay_trainer import _service  # Only here is routing_replay needed.
 
-
-def _utf8(text: str) -> tuple[bytes, int]:
-    encoded = text.encode(errors="replace")
-    return encoded, len(encoded)
+        _service.read(function, reading, self._run, seconds)
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

@@ -234,7 +234,7 @@ class StepSource:
             self._cache.attach(fetch, ahead)
         try:
             while not cached or self._cache.next(fetch, _until(end)):
-                self._patiently(lambda: self._source._bring(fetch, _some(end)), end, fetch.restart)
+                self._patiently(lambda: self._source._bring(fetch, _some(end)), end)
                 if not cached:
                     return
         except (TimeoutError, ConnectionError) as error:
@@ -248,7 +248,7 @@ class StepSource:
             # Here, not when the last traceback that knows the fetch is gone: others wait for what it was to read.
             self._cache.detach(fetch)
 
-    def _patiently(self, attempt: Any, end: float, again: Any = None) -> Any:
+    def _patiently(self, attempt: Any, end: float) -> Any:
         """Tries again, until `end`, while the service is unavailable."""
         pause = _FIRST_PAUSE
         while True:
@@ -258,8 +258,6 @@ class StepSource:
                 if _until(end) <= pause or self._stopping.wait(pause):
                     raise
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                if again is not None:
-                    again()
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
         """In a thread."""

@@ -1,0 +1,33 @@
+"""Reads from a service, by routing_replay's calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routing_replay import _native
+from routing_replay.errors import FailedPreconditionError
+from routing_replay_trainer import errors
+
+_ENDLESS = 1e9  # Seconds. A call takes no infinity.
+
+_native.declare(rrt_fetch_read="ppp", rrt_inspect_read="ppp")
+
+
+def read(function: str, reading: Any, run: Any, seconds: float) -> None:
+    """Blocks until it has come into `reading` (its `pointer`), for at most so many seconds. Raises what the service
+    and its connection raise, and this package's FailedPreconditionError for a sample that cannot be replayed."""
+    native = run.native
+    operation = _native.Operation(
+        getattr(_native.lib, function),
+        (reading.pointer, native.pointer),
+        (),
+        lambda: None,
+        timeout=min(max(seconds, 0.0), _ENDLESS),
+        kept=(reading, native),
+    )
+    try:
+        operation.wait()
+    except FailedPreconditionError as error:
+        if error.sample is None:
+            raise
+        raise errors.FailedPreconditionError(error.message, **error._detail) from None
