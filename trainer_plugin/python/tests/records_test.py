@@ -3,7 +3,6 @@ are a function of sample, row and layer."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import threading
@@ -20,7 +19,6 @@ from routing_replay_trainer.megatron import RecordWriter, Sequence
 from routing_replay_trainer.megatron._micro_batch import MicroBatch, describe
 from routing_replay_trainer.targets import PassKey
 
-HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
 CP, TP, PP, CHUNKS = 2, 2, 2, 2
 LAYERS, EXPERTS, TOP_K = 8, 300, 3
 CONFIG = {
@@ -319,7 +317,6 @@ class WriterTest(unittest.TestCase):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences"):
                 writer.keep(PassKey(0, 0, 0), {}, said, np.zeros(1, np.uint8))
 
-    @unittest.skipUnless(HAS_GRPC, "no grpcio")
     def test_into_a_service(self) -> None:
         import routing_replay
 

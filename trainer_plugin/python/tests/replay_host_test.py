@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,11 +9,9 @@ import unittest
 
 import numpy as np
 
-HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
 LAYERS, EXPERTS, TOP_K = 6, 32, 4
 
 
-@unittest.skipUnless(HAS_GRPC, "no grpcio")
 class ReplayHostTest(unittest.TestCase):
     def setUp(self) -> None:
         import routing_replay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -96,7 +95,6 @@ class ReplayTest(unittest.TestCase):
                 plan = make_plan(*rank)
                 self.check(plan, source.fetch(plan), *rank)
 
-    @unittest.skipUnless(importlib.util.find_spec("grpc"), "no grpcio")
     def test_service_source_gives_the_same(self) -> None:
         import routing_replay
 

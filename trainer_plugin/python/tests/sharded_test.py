@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import unittest
@@ -14,11 +13,9 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer.agreed import AgreedSteps
 from routing_replay_trainer.step import StepSource
 
-HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
 SAMPLES = {f"s{i}": 20 + 5 * i for i in range(24)}
 
 
-@unittest.skipUnless(HAS_GRPC, "needs grpc and protobuf")
 class ShardedTest(unittest.TestCase):
     def setUp(self) -> None:
         import routing_replay
