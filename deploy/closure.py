@@ -125,6 +125,11 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
     inputs = _run("ninja", "-C", str(build), "-t", "inputs", target).splitlines()
     objects = [name for name in inputs if name.endswith((".o", ".gch"))]
     outside = {Path(name) for name in inputs if name.startswith("/") and name.endswith(".a")}
+    # What static_libraries.sh has built is in Debian's packages under the same names, or its headers are.
+    for name in inputs:
+        if "/static/lib/" in name:
+            outside.discard(Path(name))
+            outside.update(Path("/usr/lib").glob(f"*/{Path(name).name}"))
     records = _run("ninja", "-C", str(build), "-t", "deps", *objects)
     source = _source_of(build)
     for line in set(records.splitlines()):

@@ -1,11 +1,11 @@
-# The client's library for hosts that have no gRPC, or another one: with -DRR_STATIC_LIBRARIES=DIR, which
+# The library for hosts that have no gRPC, or another one: with -DRR_STATIC_LIBRARIES=DIR, which
 # deploy/static_libraries.sh has filled, the target `bundled` makes lib/bundled/librouting_replay.so. gRPC, protobuf and
 # Abseil are inside, and nothing of them can be seen: a process may have other versions of them beside it.
 if(NOT RR_STATIC_LIBRARIES)
   return()
 endif()
 
-rr_closure(units libraries client_c_api)
+rr_closure(units libraries trainer_service_c_api)
 set(objects "")
 foreach(unit IN LISTS units)
   get_target_property(type ${unit} TYPE)
@@ -20,7 +20,7 @@ foreach(name grpc++ grpc gpr address_sorting upb cares ssl crypto z zstd xxhash)
   find_library(RR_STATIC_${name} lib${name}.a REQUIRED)
   list(APPEND archives ${RR_STATIC_${name}})
 endforeach()
-set(exports ${PROJECT_SOURCE_DIR}/client/c_api/exports.map)
+set(exports ${PROJECT_SOURCE_DIR}/trainer_plugin/capi/exports.map)
 target_link_libraries(bundled PRIVATE -Wl,--start-group ${archives} -Wl,--end-group isal simdjson Threads::Threads dl rt)
 target_link_options(bundled PRIVATE LINKER:--exclude-libs,ALL LINKER:-Bsymbolic LINKER:--version-script=${exports}
                     LINKER:--gc-sections LINKER:-z,defs LINKER:-z,nodelete

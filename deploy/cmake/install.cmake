@@ -1,5 +1,5 @@
-# What `cmake --install` puts where. Components: server (the server), client (rrctl and the client's C library), trainer and
-# trainer_cuda (their C libraries; this one with its headers), dev (headers, and what find_package(routing_replay) and protoc need).
+# What `cmake --install` puts where. Components: server (the server), client (rrctl and the C library),
+# trainer_cuda (its C library and headers), dev (headers, and what find_package(routing_replay) and protoc need).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -70,7 +70,7 @@ function(rr_component)
     target_link_options(${target} INTERFACE -fsanitize=${RR_SANITIZE})
   endif()
   target_compile_features(${target} INTERFACE cxx_std_20)
-  # Not librouting_replay_trainer.a: librouting_replay_trainer.so is the C library.
+  # Not librouting_replay.a: librouting_replay.so is the C library.
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX RR_CLOSURE "${closure}" EXPORT_NAME ${ARG_NAME}
                         OUTPUT_NAME routing_replay_cxx_${ARG_NAME} ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
   install(TARGETS ${target} EXPORT routing_replay-${ARG_NAME} COMPONENT dev INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
@@ -144,7 +144,7 @@ install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} C
 if(RR_WITH_GRPC)
   rr_component(NAME client REQUIRES wire UNITS client client_checkpoint)
   rr_component(NAME trainer_fetch REQUIRES client trainer UNITS trainer_fetch)
-  rr_install_headers(client/include EXCEPT capi.h)
+  rr_install_headers(client/include EXCEPT c_api.h)
   get_directory_property(generated DIRECTORY proto DEFINITION RR_PROTO_OUT)
   rr_install_headers(${generated})
   install(FILES trainer_plugin/include/routing_replay/trainer/fetch.h COMPONENT dev
@@ -162,10 +162,9 @@ install(FILES ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
               ${PROJECT_BINARY_DIR}/routing_replay-config-version.cmake
         DESTINATION ${RR_PACKAGE_DIR} COMPONENT dev)
 
-install(TARGETS routing_replay_capi LIBRARY COMPONENT client NAMELINK_COMPONENT dev)
-install(FILES client/include/routing_replay/capi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay
+install(TARGETS routing_replay_library LIBRARY COMPONENT client NAMELINK_COMPONENT dev)
+install(FILES client/include/routing_replay/c_api.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay
         COMPONENT dev)
-install(TARGETS routing_replay_trainer_capi LIBRARY COMPONENT trainer NAMELINK_COMPONENT dev)
 install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT dev)
 

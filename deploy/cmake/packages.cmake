@@ -50,10 +50,9 @@ function(rr_package name)
   set(CPACK_DEBIAN_${group}_PACKAGE_CONTROL_EXTRA "${ARG_CONTROL}" PARENT_SCOPE)
 endfunction()
 
-# For programs of others that are packed against the C libraries; the number is that of their ABI.
+# For programs of others that are packed against the C library; the number is that of its ABI.
 file(WRITE ${PROJECT_BINARY_DIR}/debian/shlibs
-     "librouting_replay 1 routing-replay-client (>= ${PROJECT_VERSION})\n"
-     "librouting_replay_trainer 1 routing-replay-client (>= ${PROJECT_VERSION})\n")
+     "librouting_replay 2 routing-replay-client (>= ${PROJECT_VERSION})\n")
 file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
 
 set(release ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
@@ -64,11 +63,10 @@ rr_package(server SECTION net COMPONENTS server
 "The server of routing-replay. Rollout workers append which experts a
 Mixture-of-Experts model chose. Each rank of the trainer reads its layers of
 its rows, bit for bit.")
-rr_package(client SECTION net COMPONENTS client trainer
+rr_package(client SECTION net COMPONENTS client
            CONTROL ${PROJECT_BINARY_DIR}/debian/shlibs ${PROJECT_BINARY_DIR}/debian/triggers DESCRIPTION
 "The program rrctl, which looks into a server of routing-replay and moves runs
-in and out, and the C libraries of the client and of the trainer's layout and
-replay, which need no gRPC.")
+in and out, and the C library of the client and of the trainer's layout and replay.")
 rr_package(dev SECTION libdevel COMPONENTS dev
            DEPENDS "routing-replay-client (= ${release}), libabsl-dev, libhwy-dev, libisal-dev, libxxhash-dev, libzstd-dev, pkg-config"
            RECOMMENDS "cmake, libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc" DESCRIPTION
@@ -78,5 +76,5 @@ include(CPack)
 
 # All that is packed.
 list(TRANSFORM RR_COMPONENTS PREPEND routing_replay_ OUTPUT_VARIABLE libraries)
-add_custom_target(rr_packages DEPENDS routing-replay-server rrctl routing_replay_capi routing_replay_trainer_capi
+add_custom_target(rr_packages DEPENDS routing-replay-server rrctl routing_replay_library
                   ${libraries})

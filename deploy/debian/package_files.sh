@@ -52,7 +52,7 @@ case $name in
     guide
     ;;
   client)
-    files=("$build/bin/rrctl" "$build"/lib/librouting_replay.so "$build"/lib/librouting_replay_trainer.so)
+    files=("$build/bin/rrctl" "$build"/lib/librouting_replay.so)
     manual rrctl 1 'look into a routing-replay server'
     completions=(bash-completion/completions/rrctl zsh/vendor-completions/_rrctl fish/vendor_completions.d/rrctl.fish)
     for file in "${completions[@]}"; do

@@ -36,8 +36,7 @@ done
 if [ -z "$build" ]; then
   build=build/release
   cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench routing_replay_capi \
-    routing_replay_trainer_capi routing_replay_descriptors append_rounds >/dev/null
+  cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench routing_replay_library append_rounds >/dev/null
 fi
 network=auto
 [ "$(id -u)" -ne 0 ] || network=own

@@ -42,8 +42,7 @@ out=$(realpath "$out")
 if [ -z "$build" ]; then
   build=build/release
   cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing-replay-server routing_replay_capi \
-    routing_replay_trainer_capi routing_replay_descriptors
+  cmake --build $build -j "$(nproc)" --target routing-replay-server routing_replay_library
 fi
 build=$(realpath "$build")
 

@@ -26,9 +26,9 @@ deploy/build_debs.sh --no-install --build "$build" --out "$work/debs/packages" >
 
 # Wheels of this build, if there are any yet.
 newer=$(find "$build/wheels/dist" -name '*.whl' -newer "$build/bin/routing-replay-server" -newer "$build/bin/rrctl" \
-  -newer "$build/lib/librouting_replay.so" -newer "$build/lib/librouting_replay_trainer.so" 2>/dev/null | wc -l) || true
+  -newer "$build/lib/librouting_replay.so" 2>/dev/null | wc -l) || true
 parts=(wheels debs dev)
-if [ "$newer" != 3 ]; then
+if [ "$newer" != 2 ]; then
   rm -rf "$build/wheels/dist"
   deploy/build_wheels.sh --no-install --build "$build" --out "$build/wheels/dist" >"$work/wheels.log" 2>&1 || {
     tail -3 "$work/wheels.log"

@@ -21,7 +21,7 @@ case $1 in
     routing-replay-server --config /etc/routing-replay/server.yaml --check-config >/dev/null
     added "$packages"/routing-replay-client_*.deb
     tests/packaging/smoke.sh
-    ldconfig -p | grep -q 'librouting_replay.so.1 ' || fail "the loader does not know the C library"
+    ldconfig -p | grep -q 'librouting_replay.so.2 ' || fail "the loader does not know the C library"
     [ "$(dpkg -V routing-replay-server routing-replay-client | grep -v usr/share || true)" = "" ] || fail "files differ"
     apt-get -qq purge -y routing-replay-server routing-replay-client >/dev/null
     [ ! -e /etc/routing-replay ] && [ ! -e /usr/bin/rrctl ] || fail "purging left something"

@@ -46,7 +46,7 @@ use() {
 echo "== install and move"
 "$CMAKE" --install "$BUILD" --prefix "$work/first" >/dev/null
 mv "$work/first" "$prefix"
-for part in lib/librouting_replay.so lib/librouting_replay_trainer.so include/routing_replay/capi.h \
+for part in lib/librouting_replay.so include/routing_replay/c_api.h \
   include/routing_replay/trainer/capi.h include/routing_replay/v1/common.proto; do
   [ -f "$prefix/$part" ] || fail "$part is not installed"
 done
@@ -91,7 +91,7 @@ if [[ " ${components[*]} " == *" client "* ]]; then
   "$work/server/bin/routing-replay-server" --version
   "$CMAKE" --install "$BUILD" --component client --prefix "$work/client" >/dev/null
   found=$(cd "$work/client" && find . ! -type d | sort | tr '\n' ' ')
-  [ "$found" = "./bin/rrctl ./lib/librouting_replay.so.1 " ] || fail "component client has $found"
+  [ "$found" = "./bin/rrctl ./lib/librouting_replay.so.2 " ] || fail "component client has $found"
   "$work/client/bin/rrctl" --version
 fi
 echo PASSED

@@ -3,9 +3,8 @@
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
 Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
-process that has played it; then the client's tests of forks and ends, which depend most on grpcio and on the
-interpreter. Needs a package index. --with: packages to install beside the wheels, for example another
-major version of protobuf. --kernels: the trainer's wheel must hold the CUDA kernels, too. Exit status 77: the package
+process that has played it; then the client's tests of forks and ends, which depend most on the interpreter. Needs a package index. --with: packages to install beside the wheels, for example grpcio
+and another major version of protobuf. --kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package
 index cannot be reached.
 """
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READMES = (ROOT / "README.md", ROOT / "client/README.md")
 ENGINES = ROOT / "tests" / "integration" / "engines"
 CLIENT_TESTS = ROOT / "client" / "python" / "tests"
-PACKAGES = ("routing_replay", "routing_replay_server", "routing_replay_trainer")
+PACKAGES = ("routing_replay", "routing_replay_server")
 SKIPPED = 77
 # Runs a command with what a reader has: a server, and engines that answer over HTTP.
 AROUND = """
@@ -51,7 +50,7 @@ status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 sys.exit(f"the child ended with {status}" if status else 0)
 """
 # Says nothing of what it lacks, so that an extra dependency shows.
-TRAINER_ALONE = "import sys, routing_replay_trainer; assert not {'grpc', 'google.protobuf'} & set(sys.modules)"
+ALONE = "import sys, routing_replay_trainer, routing_replay; assert not {'grpc', 'google.protobuf', 'torch'} & set(sys.modules)"
 # The kernels are in the wheel, load where there is no driver, and say what is missing.
 KERNELS = """
 import routing_replay_trainer
@@ -137,19 +136,14 @@ def main() -> int:
             return SKIPPED
         if environment.pip("install", *wheels, *options.beside):
             sys.exit("pip install failed")
-        environment.run("python", "-c", TRAINER_ALONE)
+        environment.run("python", "-c", ALONE)
         if options.kernels:
             print(environment.run("python", "-c", KERNELS).strip(), flush=True)
         print(
             environment.run("routing-replay-server", "--version").strip(), environment.run("rrctl", "--version").strip()
         )
-        versions = "import sys, numpy, grpc, google.protobuf as p; print('Python', sys.version.split()[0], 'numpy',"
-        print(
-            environment.run(
-                "python", "-c", f"{versions} numpy.__version__, 'grpcio', grpc.__version__, 'protobuf', p.__version__)"
-            ).strip(),
-            flush=True,
-        )
+        versions = "import sys, numpy; print('Python', sys.version.split()[0], 'numpy', numpy.__version__)"
+        print(environment.run("python", "-c", versions).strip(), flush=True)
         play(environment)
         run_client_tests(environment)
     return 0

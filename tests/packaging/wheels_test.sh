@@ -18,9 +18,9 @@ if told=$(deploy/build_wheels.sh --no-install --build "$build/wheels/probe" --ou
 fi
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
-[ "$(ls "$wheels" | grep -c "^routing_replay[a-z_]*-$version-py3-")" = 3 ] || { echo "FAILED: wheels of another version" >&2; exit 1; }
+[ "$(ls "$wheels" | grep -c "^routing_replay[a-z_]*-$version-py3-")" = 2 ] || { echo "FAILED: wheels of another version" >&2; exit 1; }
 rm -rf "$build/wheels/opened"
-for package in routing_replay routing_replay_server routing_replay_trainer; do
+for package in routing_replay routing_replay_server; do
   opened=$build/wheels/opened/$package
   python3 -m zipfile -e "$wheels/$package"-*.whl "$opened"
   python3 tests/packaging/check_notices.py --name "${package//_/-}" --version "$version" --parts libabsl-dev \
@@ -35,11 +35,11 @@ if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
   kernels=(--kernels)
   # Packaging rewrites what the library is linked to, and must not touch the kernels.
   rm -rf "$build/wheels/kernels"
-  python3 -m zipfile -e "$wheels"/routing_replay_trainer-*.whl "$build/wheels/kernels"
-  for folder in "$build/lib" "$build/wheels/kernels/routing_replay_trainer/_lib"; do
+  python3 -m zipfile -e "$wheels"/routing_replay-*.whl "$build/wheels/kernels"
+  for folder in "$build/lib" "$build/wheels/kernels/routing_replay/_lib"; do
     objcopy -O binary --only-section=.nv_fatbin "$folder/librouting_replay_trainer_cuda.so" "$build/wheels/kernels/fatbin"
     cksum "$build/wheels/kernels/fatbin"
   done | uniq | wc -l | grep -qx 1 || { echo "FAILED: the wheel's kernels are not those of the build" >&2; exit 1; }
 fi
 python3 tests/packaging/try_wheels.py --wheels "$wheels" "${kernels[@]}"
-python3 tests/packaging/try_wheels.py --wheels "$wheels" --with 'protobuf<5'
+python3 tests/packaging/try_wheels.py --wheels "$wheels" --with grpcio --with 'protobuf<5'

@@ -43,7 +43,7 @@ for each in $vllms; do
   folder=$(unpacked "$each") || { echo "skipped: no wheel of $each"; exit 77; }
   RR_VLLM+=${RR_VLLM:+:}$folder
 done
-build=$(peer_build "$build" routing_replay_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 export PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server

@@ -31,7 +31,7 @@ if [ -z "$python" ] && ! python=$(environments); then
   echo "skipped: no Python that can have transformers, or no packages; name one with --python or RR_TRANSFORMERS_PYTHON"
   exit 77
 fi
-build=$(peer_build "$build" routing_replay_trainer_capi)
+build=$(peer_build "$build" routing_replay_library)
 
 export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib

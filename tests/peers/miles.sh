@@ -28,7 +28,7 @@ if ! peer_slime >/dev/null || ! python=$(MADE_BY=alone peer_environment miles to
   echo "skipped: no packages for miles"
   exit 77
 fi
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
 export PEER_FRAMEWORK=miles

@@ -30,7 +30,7 @@ environment() {
 }
 
 python=$(environment) || { echo "skipped: no packages for ms-swift"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/ms_swift
 export TORCHDYNAMO_DISABLE=1 # What it compiles for a GPU runs as it is written.

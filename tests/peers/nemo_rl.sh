@@ -28,7 +28,7 @@ if ! peer_megatron 0.19.2 >/dev/null ||
   echo "skipped: no packages for NeMo-RL"
   exit 77
 fi
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/nemo_rl:$nemo_rl

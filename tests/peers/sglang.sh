@@ -32,7 +32,7 @@ packages="sglang==$version airportsdata asttokens blobfile build decorator diskc
   python-dateutil referencing rpds-py scipy soundfile stack_data torchvision==0.28.0 traitlets wcwidth xxhash zstandard"
 peer_vllm >/dev/null && python=$(MADE_BY=not_pinned peer_environment sglang vllm --no-deps $packages) ||
   { echo "skipped: no packages for SGLang"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -25,7 +25,7 @@ environment() {
 }
 
 python=$(environment) || { echo "skipped: no packages for SkyRL"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron
 export LOG_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1

@@ -22,7 +22,7 @@ peer_options "--slime --build" "$@"
 slime=$(realpath "$slime")
 peer_sources "$slime" slime $sources 'slime at 624b824a'
 python=$(peer_slime) || { echo "skipped: no packages for slime"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
 export PEER_FRAMEWORK=slime

@@ -29,7 +29,7 @@ environment() {
 }
 
 python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 peer_paths "$build"
 export TORCHDYNAMO_DISABLE=1 # What verl compiles for a GPU runs as it is written.
 export VERL_LOGGING_LEVEL=ERROR TQ_LOGGING_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1

@@ -16,7 +16,7 @@ build=
 peer_options --build "$@"
 
 python=$(peer_vllm) || { echo "skipped: no packages for vLLM"; exit 77; }
-build=$(peer_build "$build" routing_replay_capi routing-replay-server)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -31,7 +31,7 @@ cp "$source/tests/bench/gpu/unfused.py" "$folder/tests/bench/gpu"
 cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
 cp -r "$source/tests/golden/data" "$folder/tests/golden"
 cp -r "$source"/trainer_plugin/python/{src,tests} "$folder/python"
-cp "$build"/lib/librouting_replay_trainer{,_cuda}.so "$folder/lib"
+cp "$build"/lib/librouting_replay{,_trainer_cuda}.so "$folder/lib"
 # Those of the C and C++ runtimes belong to the machine.
 for program in "$folder"/bin/*; do LD_LIBRARY_PATH=$build/lib ldd "$program"; done | awk '$2 == "=>" { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt)\.so' | xargs cp -t "$folder/lib"

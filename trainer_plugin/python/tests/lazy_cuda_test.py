@@ -64,7 +64,7 @@ class LazyCudaTest(unittest.TestCase):
 
     def test_a_package_that_was_built_without_nvcc_says_so(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            shutil.copy(LIBRARIES / "librouting_replay_one.so", directory)
+            shutil.copy(LIBRARIES / "librouting_replay.so", directory)
             self.assertEqual(run(ON_THE_CPU, Path(directory)), ["mapped:"])
             field, message, mapped = run(ASKED, Path(directory))
         self.assertEqual((field, mapped), ("cuda.library", "mapped:"))

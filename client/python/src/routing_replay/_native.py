@@ -20,7 +20,7 @@ from routing_replay import errors
 T = TypeVar("T")
 
 _ABI_VERSION = 2
-_LIBRARY = "librouting_replay_one.so"
+_LIBRARY = "librouting_replay.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from routing_replay_trainer import errors
 
 _ABI_VERSION = 1
-_NAME = "librouting_replay_one.so"
+_NAME = "librouting_replay.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
@@ -195,14 +195,13 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def find(name: str) -> Path:
-    """A library of this package, or the one that it has in common with routing_replay, which need not be imported."""
-    packages = Path(__file__).parents[1]
-    beside = [packages / package / "_lib" for package in ("routing_replay", "routing_replay_trainer")]
+    """A library that stands in the package routing_replay, which need not be imported, or where the environment says."""
+    beside = Path(__file__).parents[1] / "routing_replay" / "_lib"
     directory = os.environ.get(_DIRECTORY_VARIABLE)
-    for folder in [*beside, *([] if directory is None else [Path(directory)])]:
+    for folder in [beside, *([] if directory is None else [Path(directory)])]:
         if (folder / name).exists():
             return folder / name
-    raise ImportError(f"{name} is neither in {beside[0]} nor where {_DIRECTORY_VARIABLE} says ({directory})")
+    raise ImportError(f"{name} is neither in {beside} nor where {_DIRECTORY_VARIABLE} says ({directory})")
 
 
 def declare(
