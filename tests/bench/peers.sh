@@ -48,7 +48,7 @@ build=$(realpath "$build")
 
 venv=$PWD/build/peers/venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --requirement "$peers/requirements.txt" 'grpcio>=1.51' 'protobuf>=3.20' 'numpy>=1.23'
+"$venv/bin/pip" install --quiet --requirement "$peers/requirements.txt" 'numpy>=1.23'
 
 service=routing_replay_service
 [ -z "$paths" ] || more+=(--paths "$paths,$service,$service-i32")

@@ -11,7 +11,7 @@ flock 9
 if [ ! -e "$environment/whole" ]; then
   rm -rf "$environment"
   if ! python3 -m venv "$environment" || ! "$environment/bin/pip" install --quiet --disable-pip-version-check \
-    'ray==2.60.0' grpcio numpy protobuf; then
+    'ray==2.60.0' numpy; then
     echo "skipped: ray cannot be fetched from the Python package index"
     exit 77
   fi

@@ -42,25 +42,25 @@ case $1 in
     build_consumer "wire;trainer;client;trainer_fetch"
     # A program in C, by the C library.
     cat >/tmp/program.c <<'C'
-#include <routing_replay/capi.h>
+#include <routing_replay/c_api.h>
 #include <routing_replay/trainer/capi.h>
 int main(void) { return rr_abi_version() == RR_ABI_VERSION && rrt_abi_version() == RRT_ABI_VERSION ? 0 : 1; }
 C
-    cc -o /tmp/program /tmp/program.c -lrouting_replay -lrouting_replay_trainer && /tmp/program || fail "the C libraries"
+    cc -o /tmp/program /tmp/program.c -lrouting_replay && /tmp/program || fail "the C library"
     ;;
   wheels)
     apt-get -qq update
     added python3 python3-venv
     python3 -m venv /tmp/venv
-    # Only the package index that a user has is missing here: what is needed beside the wheels is NumPy and grpcio.
+    # Only the package index that a user has is missing here: what is needed beside the wheels is NumPy.
     export PIP_RETRIES=0 PIP_DEFAULT_TIMEOUT=10
     if /tmp/venv/bin/pip install -q "$packages"/*.whl >/tmp/pip.log 2>&1; then
       echo "wheels with their dependencies from the package index"
     else
-      added python3-numpy python3-grpcio python3-protobuf
+      added python3-numpy
       python3 -m venv --system-site-packages --clear /tmp/venv
       /tmp/venv/bin/pip install -q --no-index "$packages"/*.whl
-      echo "wheels over Debian's numpy, grpcio and protobuf: there is no package index here"
+      echo "wheels over Debian's numpy: there is no package index here"
     fi
     PATH=/tmp/venv/bin:$PATH tests/packaging/smoke.sh
     /tmp/venv/bin/python tests/packaging/smoke.py

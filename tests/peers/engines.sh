@@ -4,7 +4,7 @@
 #
 #   tests/peers/engines.sh [--python PYTHON] [--build DIR]
 #
-#   --python PYTHON  an interpreter that has grpcio, numpy, protobuf, openai, pydantic and msgspec (default: one of a
+#   --python PYTHON  an interpreter that has numpy, openai, pydantic and msgspec (default: one of a
 #                    virtual environment of its own under build/peers, which is made once). Where neither Python nor
 #                    packages are to be had there is nothing to do: exit status 77
 #   --build DIR      a built release tree (default: build/release, built where needed)
@@ -33,7 +33,7 @@ unpacked() {
   echo "$folder"
 }
 
-if [ -z "$python" ] && ! python=$(peer_environment engines '' grpcio protobuf numpy openai pydantic msgspec); then
+if [ -z "$python" ] && ! python=$(peer_environment engines '' numpy openai pydantic msgspec); then
   echo "skipped: no Python that can have the packages, or no packages; name one with --python"
   exit 77
 fi

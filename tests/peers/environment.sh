@@ -72,7 +72,7 @@ peer_torch() { peer_environment torch '' 'torch>=2.6' 'numpy>=1.25'; }
 # peer_megatron VERSION: that of Megatron-Core, over torch.
 peer_megatron() {
   peer_torch >/dev/null &&
-    peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25' 'grpcio>=1.51' 'protobuf>=3.20'
+    peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25'
 }
 
 # peer_slime: that of what slime and miles import, over Megatron-Core.
