@@ -9,8 +9,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "proto/wire/message/read_message.h"
-#include "routing_replay/wire/checksum.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
@@ -73,22 +71,17 @@ class TrainerCapiTest : public ::testing::Test {
     return rrt_fetch_new(plan_, text.data(), text.size(), fetch);
   }
 
-  // The message of a server that has sample a and not b.
-  std::string Message() const {
-    const int64_t rows = kTokens - 1;
-    std::vector<Piece> pieces = {{.layer_count = 2, .rows = {0, rows}, .codec = Codec::kRaw}};
-    std::string payload;
-    for (int32_t layer = 1; layer < kLayers; ++layer) {
-      const std::vector<uint16_t>& ids = routes_.layers[layer];
-      const absl::Span<const uint8_t> cut(reinterpret_cast<const uint8_t*>(ids.data()), ids.size() * 2);
-      pieces[0].cut_crc32c.push_back(Crc32c(cut));
-      payload.append(cut.begin(), cut.end());
-    }
-    pieces[0].bytes = static_cast<int64_t>(payload.size());
-    const std::vector<SampleRecord> records = {
-        {.index = 0, .status = SampleStatus::kOk, .committed_rows = rows, .num_tokens = kTokens, .unrecorded = {}},
-        {.index = 1, .status = SampleStatus::kNotFound, .message = "no"}};
-    return EncodeReadResponse(records, pieces, payload.size()) + payload;
+  // Has sample a and not b.
+  rrt_local_source* NewSource() const {
+    rrt_local_source* source = nullptr;
+    EXPECT_EQ(rrt_local_source_new(kGeometry, strlen(kGeometry), &source), nullptr);
+    EXPECT_EQ(Add(source, routes_.Tensor({0, kTokens - 1})), nullptr);
+    return source;
+  }
+  static rrt_error* Add(rrt_local_source* source, const std::vector<int32_t>& tensor) {
+    const std::string sample = R"({"sample": "a"})", shape = R"({"dtype": "I32", "shape": [5, 3, 2]})";
+    return rrt_local_source_add(source, sample.data(), sample.size(), shape.data(), shape.size(), nullptr, 0,
+                                tensor.data(), tensor.size() * sizeof(int32_t));
   }
 
   // Sample a is replayed, b takes live routing.
@@ -193,28 +186,17 @@ TEST_F(TrainerCapiTest, WrongDescriptionsNameTheField) {
   EXPECT_EQ(fetch, nullptr);
 }
 
-TEST_F(TrainerCapiTest, AFetchFromTheService) {
+TEST_F(TrainerCapiTest, AFetchOfLocalRows) {
+  rrt_local_source* source = NewSource();
   rrt_fetch* fetch = nullptr;
-  ASSERT_EQ(NewFetch({{"run", "r"}, {"missing", "live"}, {"geometry", json::parse(kGeometry)}}, &fetch), nullptr);
-  EXPECT_EQ(rrt_fetch_needs_rows(fetch), 1);
-  rrt_bytes* bytes = nullptr;
-  ASSERT_EQ(rrt_fetch_request(fetch, &bytes), nullptr);
-  const std::string text = TakeText(bytes);
-  const auto request = ParseReadRequest(ByteChain({reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
-  ASSERT_OK(request);
-  EXPECT_EQ(request->run, "r");
-  EXPECT_THAT(request->layers, ElementsAre(1, 2));
-  ASSERT_EQ(request->samples.size(), 2u);
-  EXPECT_EQ(request->samples[0].num_tokens, kTokens);
-
+  ASSERT_EQ(NewFetch({{"missing", "live"}, {"geometry", json::parse(kGeometry)}}, &fetch), nullptr);
   std::vector<uint8_t> indices(BufferBytes(), 0xCD), states(12, 9);
   EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code, 9);
+  rrt_bytes* bytes = nullptr;
   EXPECT_EQ(Take(rrt_fetch_result(fetch, &bytes)).code, 9);
   rrt_staged* staged = nullptr;
   EXPECT_EQ(Take(rrt_staged_new(plan_, fetch, &staged)).code, 9);
-  const std::string message = Message();
-  ASSERT_EQ(rrt_fetch_push(fetch, message.data(), message.size()), nullptr);
-  ASSERT_EQ(rrt_fetch_end(fetch), nullptr);
+  ASSERT_EQ(rrt_local_source_fetch(source, fetch), nullptr);
   ExpectRealigned(fetch);
   EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size() - 1, states.data(), 12, nullptr)).code, 3);
   EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 13, nullptr)).code, 3);
@@ -223,53 +205,23 @@ TEST_F(TrainerCapiTest, AFetchFromTheService) {
   EXPECT_EQ(Take(rrt_realign(other, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code, 3);
   rrt_plan_free(other);
   rrt_fetch_free(fetch);
+  rrt_local_source_free(source);
 }
 
-TEST_F(TrainerCapiTest, WhatIsDamagedOrMissingFails) {
-  std::string message = Message();
-  message.back() ^= 1;
-  rrt_fetch* fetch = nullptr;
-  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
-  Failure failure = Take(rrt_fetch_push(fetch, message.data(), message.size()));
-  EXPECT_EQ(failure.code, 15);
-  EXPECT_EQ(failure.detail["sample"], "a");
-  EXPECT_EQ(failure.detail["layer"], 2);
-  EXPECT_NE(Take(rrt_fetch_end(fetch)).code, 0);
-  rrt_fetch_free(fetch);
-
-  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
-  EXPECT_EQ(Take(rrt_fetch_end(fetch)).code, 15);  // Nothing came.
-  EXPECT_EQ(Take(rrt_fetch_push(fetch, "\xff\xff", 2)).code, 13);
-  rrt_fetch_free(fetch);
-
-  ASSERT_EQ(NewFetch({{"missing", "strict"}}, &fetch), nullptr);
-  message = Message();
-  failure = Take(rrt_fetch_push(fetch, message.data(), message.size()));
-  EXPECT_EQ(failure.code, 9);
-  EXPECT_EQ(failure.detail["reason"], "NO_SAMPLE");
-  EXPECT_EQ(failure.detail["sample"], "b");
-  rrt_fetch_free(fetch);
-}
-
-TEST_F(TrainerCapiTest, LocalRowsGiveTheSame) {
-  rrt_local_source* source = nullptr;
-  ASSERT_EQ(rrt_local_source_new(kGeometry, strlen(kGeometry), &source), nullptr);
+TEST_F(TrainerCapiTest, WhatALocalSourceRefuses) {
+  rrt_local_source* source = NewSource();
   std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 1});
-  const auto add = [&] {
-    const std::string sample = R"({"sample": "a"})", shape = R"({"dtype": "I32", "shape": [5, 3, 2]})";
-    return rrt_local_source_add(source, sample.data(), sample.size(), shape.data(), shape.size(), nullptr, 0,
-                                tensor.data(), tensor.size() * sizeof(int32_t));
-  };
-  ASSERT_EQ(add(), nullptr);
   tensor[2 * kLayers * kTopK + 3] = 300;
-  const Failure failure = Take(add());
+  Failure failure = Take(Add(source, tensor));
   EXPECT_EQ(failure.detail["reason"], "ID_RANGE");
   EXPECT_EQ(failure.detail["row"], 2);
   EXPECT_EQ(failure.detail["layer"], 1);
   rrt_fetch* fetch = nullptr;
-  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
-  ASSERT_EQ(rrt_local_source_fetch(source, fetch), nullptr);
-  ExpectRealigned(fetch);
+  ASSERT_EQ(NewFetch({{"missing", "strict"}}, &fetch), nullptr);
+  failure = Take(rrt_local_source_fetch(source, fetch));
+  EXPECT_EQ(failure.code, 9);
+  EXPECT_EQ(failure.detail["reason"], "NO_SAMPLE");
+  EXPECT_EQ(failure.detail["sample"], "b");
   rrt_fetch_free(fetch);
   EXPECT_EQ(rrt_local_source_remove(source, "a", 1), 1);
   EXPECT_EQ(rrt_local_source_remove(source, "a", 1), 0);
@@ -282,9 +234,9 @@ TEST_F(TrainerCapiTest, LocalRowsGiveTheSame) {
 TEST_F(TrainerCapiTest, FillerIsThatOfRealign) {
   rrt_fetch* fetch = nullptr;
   ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
-  const std::string message = Message();
-  ASSERT_EQ(rrt_fetch_push(fetch, message.data(), message.size()), nullptr);
-  ASSERT_EQ(rrt_fetch_end(fetch), nullptr);
+  rrt_local_source* source = NewSource();
+  ASSERT_EQ(rrt_local_source_fetch(source, fetch), nullptr);
+  rrt_local_source_free(source);
   std::vector<uint8_t> indices(BufferBytes()), states(12);
   ASSERT_EQ(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr), nullptr);
   rrt_fetch_free(fetch);

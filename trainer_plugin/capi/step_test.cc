@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "proto/wire/message/read_message.h"
 #include "routing_replay/trainer/capi.h"
 #include "tests/support/status_matchers.h"
 
@@ -109,20 +108,13 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   EXPECT_EQ(Take(rrt_step_cache_end_step(cache_)), nullptr);
 }
 
-TEST_F(TrainerCapiStepTest, AheadNothingIsWaitedForOrRefused) {
+TEST_F(TrainerCapiStepTest, AheadNothingIsRefused) {
   for (const int32_t ahead : {2, 1, 0}) {
     rrt_fetch* fetch = NewFetch("strict");
     int32_t reads = 0;
     ASSERT_EQ(Take(rrt_step_cache_attach(cache_, fetch, ahead)), nullptr);
     ASSERT_EQ(Take(rrt_step_cache_next(fetch, 1000, &reads)), nullptr);
     ASSERT_EQ(reads, 1);
-    rrt_bytes* bytes = nullptr;
-    ASSERT_EQ(Take(rrt_fetch_request(fetch, &bytes)), nullptr);
-    const auto request =
-        ParseReadRequest(ByteChain({static_cast<const uint8_t*>(rrt_bytes_data(bytes)), rrt_bytes_size(bytes)}));
-    ASSERT_OK(request);
-    EXPECT_EQ(request->wait, ahead == 0);
-    rrt_bytes_free(bytes);
     const json read = Take(rrt_local_source_fetch(source_, fetch));
     EXPECT_EQ(read, ahead == 0 ? json({"FAILED_PRECONDITION", ""}) : json());  // b is not there.
     rrt_fetch_free(fetch);
@@ -141,7 +133,6 @@ TEST_F(TrainerCapiStepTest, WhatDoesNotComeFallsBack) {
   ASSERT_EQ(Take(rrt_fetch_give_up(waiter, "late", 4)), nullptr);
   EXPECT_EQ(ResultOf(waiter)["fallback_sequences"], 2);
   EXPECT_EQ(ResultOf(waiter)["sequences"][0]["message"], "late");
-  ASSERT_EQ(Take(rrt_fetch_restart(reader)), nullptr);
   ASSERT_EQ(Take(rrt_step_cache_detach(reader)), nullptr);
   ASSERT_EQ(Take(rrt_fetch_give_up(reader, "late", 4)), nullptr);
   EXPECT_EQ(ResultOf(reader)["fallback_sequences"], 2);
@@ -201,9 +192,6 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   rrt_inspect* inspect = nullptr;
   ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
   rrt_bytes* bytes = nullptr;
-  ASSERT_EQ(Take(rrt_inspect_request(inspect, &bytes)), nullptr);
-  EXPECT_GT(rrt_bytes_size(bytes), 0u);
-  rrt_bytes_free(bytes);
   EXPECT_EQ(Take(rrt_inspect_result(inspect, &bytes)), json({"FAILED_PRECONDITION", "inspect"}));
   ASSERT_EQ(Take(rrt_local_source_inspect(source_, inspect)), nullptr);
   ASSERT_EQ(Take(rrt_inspect_result(inspect, &bytes)), nullptr);
@@ -214,39 +202,7 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   EXPECT_EQ(records[2]["status"], "NOT_FOUND");
   rrt_inspect_free(inspect);
 
-  ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
-  ASSERT_EQ(Take(rrt_inspect_give_up(inspect, "late", 4)), nullptr);
-  ASSERT_EQ(Take(rrt_inspect_result(inspect, &bytes)), nullptr);
-  EXPECT_EQ(TakeJson(bytes)[2]["status"], "NOT_READY");
-  EXPECT_NE(Take(rrt_inspect_push(inspect, "\xff", 1)), nullptr);
-  rrt_inspect_free(inspect);
   EXPECT_EQ(Take(rrt_inspect_new("{}", 2, &inspect)), json({"INVALID_ARGUMENT", "geometry"}));
-}
-
-TEST_F(TrainerCapiStepTest, AnAnswerThatStopsEarlySaysNothing) {
-  const std::string text =
-      json({{"geometry", json::parse(kGeometry)}, {"sequences", {{{"sample", "a"}}, {{"sample", "b"}}}}}).dump();
-  const auto message = [](int32_t index) {
-    return EncodeReadResponse({{.index = index, .status = SampleStatus::kNotFound, .message = "no"}}, {}, 0);
-  };
-  rrt_inspect* inspect = nullptr;
-  rrt_bytes* bytes = nullptr;
-  for (const int32_t answers : {1, 2}) {
-    ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
-    for (int32_t i = 0; i < answers; ++i) {
-      ASSERT_EQ(Take(rrt_inspect_push(inspect, message(i).data(), message(i).size())), nullptr);
-    }
-    const json ended = Take(rrt_inspect_end(inspect));
-    const json told = Take(rrt_inspect_result(inspect, &bytes));
-    if (answers == 1) {
-      EXPECT_EQ(ended[0], "DATA_LOSS");
-      EXPECT_EQ(told[0], "FAILED_PRECONDITION");
-    } else {
-      EXPECT_EQ(ended, nullptr);
-      EXPECT_EQ(TakeJson(bytes)[1]["status"], "NOT_FOUND");
-    }
-    rrt_inspect_free(inspect);
-  }
 }
 
 TEST_F(TrainerCapiStepTest, ASampleOfOneTokenHasNoRowToAskFor) {

@@ -92,6 +92,7 @@ class StepCacheTest : public ::testing::Test {
       if (!slices.ok()) return slices.status();
       if (slices->empty()) return fetch.Take("");
       reads_ += static_cast<int64_t>(slices->size());
+      EXPECT_EQ(fetch.read_options().wait, time == FetchTime::kNow);
       auto staged = source_.Fetch(plan, *slices, sequences, fetch.read_options());
       if (!staged.ok()) return staged.status();
       fetch.Give(*staged);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
-
 
 
 @dataclass
@@ -184,6 +184,30 @@ class SourcesTest(unittest.TestCase):
                     service.fetch(other, missing="live")
                 self.assertEqual(caught.exception.reason, "GEOMETRY_MISMATCH")
                 run.close()
+
+    def test_a_run_of_asyncio(self) -> None:
+        import routing_replay.aio
+
+        sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])
+        from support import Server
+
+        server = Server()
+        self.addCleanup(server.stop)
+        scenario = random_scenario(np.random.default_rng(3))
+
+        async def fetched() -> trainer.Batch:
+            async with routing_replay.aio.Client(server.endpoint) as client:
+                run = await client.run("r", routing_replay.Geometry(**scenario.geometry))
+                for i, sample in enumerate(scenario.samples):
+                    rows = sample.rows[sample.recorded]
+                    await run.put(f"s{i}", rows, unrecorded=sample.unrecorded, num_tokens=len(sample.tokens), seal=True)
+                source = trainer.ServiceSource(run)
+                return await asyncio.to_thread(source.fetch, scenario.plan(0, 0))
+
+        for sample in scenario.samples:
+            sample.sent = True
+        plan = scenario.plan(0, 0)
+        self.check(scenario, plan, asyncio.run(fetched()), 0)
 
     def test_a_plan_of_another_geometry_is_refused(self) -> None:
         scenario = random_scenario(np.random.default_rng(1))

@@ -170,7 +170,7 @@ RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, cons
 RRT_API rrt_error* rrt_mask_sequences(const uint8_t* mask, size_t size, int64_t width, int64_t* tokens,
                                       int64_t* first_rows, size_t count);
 
-/* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
+/* A fetch of a plan's slices. What is told of it; everything has a default:
  *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry":
  * {…}, "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
@@ -183,7 +183,8 @@ RRT_API void rrt_fetch_free(rrt_fetch* fetch);
 /* Reads from the service, as a call of routing_replay/c_api.h whose timeout is that of rr_run_read. Under "strict"
  * FAILED_PRECONDITION naming a sample that cannot be replayed; under every policy that, with the field content_id, for
  * one that is not as was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) for a plan of another geometry than the run's.
- * After UNAVAILABLE or DEADLINE_EXCEEDED it may be called again, for all of it, or rrt_fetch_give_up. */
+ * After UNAVAILABLE or DEADLINE_EXCEEDED it may be called again, for all of it, or rrt_fetch_give_up. With a queue the
+ * fetch is left alone until the end. */
 RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
 /* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
 RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
@@ -195,8 +196,8 @@ RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
  * fetch, of which `geometry` and `sequences` are needed; then rrt_inspect_read or rrt_local_source_inspect. Result:
- * per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end. A sample that is not sealed is NOT_READY: who wants to wait for the seal asks again.
- */
+ * per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end. A sample that is not sealed is
+ * NOT_READY: who wants to wait for the seal asks again. */
 typedef struct rrt_inspect rrt_inspect;
 RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
 RRT_API void rrt_inspect_free(rrt_inspect* inspect);
@@ -208,7 +209,7 @@ RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_
 /* A step's slices, each read once (trainer_plugin/fetch/step_cache.h). Thread-safe. One cache stands before one source:
  * slices are known by run, producer, sample and rows, not by where they were read, and local rows have no run. Within a
  * step what a sample holds is taken to stay as it is. A new fetch is attached to the cache, then:
- *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache, and end it }
+ *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache }
  * Then the fetch has ended. It may outlive the cache's handle. */
 typedef struct rrt_step_cache rrt_step_cache;
 typedef struct rrt_step_cache_counts {

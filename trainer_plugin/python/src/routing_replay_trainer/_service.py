@@ -6,6 +6,7 @@ from typing import Any
 
 from routing_replay import _native
 from routing_replay.errors import FailedPreconditionError
+
 from routing_replay_trainer import errors
 
 _ENDLESS = 1e9  # Seconds. A call takes no infinity.
