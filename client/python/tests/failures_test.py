@@ -6,6 +6,7 @@ import asyncio
 import logging
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -22,6 +23,12 @@ PATIENCE = 60.0
 
 
 class FlushTest(ServerTest):
+    def wait_for_lines(self, lines: list[str]) -> None:
+        """A thread of its own passes them on."""
+        end = time.monotonic() + PATIENCE
+        while len(lines) < 5 and time.monotonic() < end:
+            time.sleep(0.01)
+
     def check(self, error: rr.RoutingReplayError, lines: list[str]) -> None:
         names = [f"gap{i}" for i in range(5)]
         self.assertEqual(sorted(error.failed_samples), names)
@@ -39,6 +46,7 @@ class FlushTest(ServerTest):
                 run.append("good", ROWS)
                 with self.assertRaises(rr.FailedPreconditionError) as raised:
                     run.flush(PATIENCE)
+                self.wait_for_lines(logs.output)
             self.check(raised.exception, logs.output)
             run.flush(PATIENCE)
 
@@ -53,6 +61,7 @@ class FlushTest(ServerTest):
                         await run.append(f"gap{i}", ROWS, row_start=5)
                     with self.assertRaises(rr.FailedPreconditionError) as raised:
                         await run.flush(PATIENCE)
+                    self.wait_for_lines(logs.output)
                 self.check(raised.exception, logs.output)
                 await run.flush(PATIENCE)
 
