@@ -42,6 +42,7 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
     });
     if (!found.ok()) return found;
   }
+  if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
   const End end = once(true, attempt);
   // Where the token was refused, nothing was made.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);

@@ -18,6 +18,12 @@ void Cancellation::Cancel() {
   for (const std::function<void()>& callback : callbacks_) callback();
 }
 
+void Cancellation::BreakOff() {
+  MutexLock lock(mutex_);
+  if (kept_ || cancelled() || broken_off_.exchange(true)) return;
+  for (const std::function<void()>& callback : callbacks_) callback();
+}
+
 CallScope::CallScope(Cancellation* call) : before_(std::exchange(call_of_thread, call)) {}
 
 CallScope::~CallScope() { call_of_thread = before_; }
@@ -26,9 +32,17 @@ Cancellation* CallOfThread() { return call_of_thread; }
 
 absl::Status CheckCall() {
   if (call_of_thread == nullptr) return absl::OkStatus();
-  if (call_of_thread->cancelled()) return absl::CancelledError("the call was cancelled");
+  if (call_of_thread->over()) return absl::CancelledError("the call was cancelled");
   const std::optional<Clock::Time>& deadline = call_of_thread->deadline();
   if (deadline && Clock::Real().Now() >= *deadline) return absl::DeadlineExceededError("the call took too long");
+  return absl::OkStatus();
+}
+
+absl::Status KeepCall() {
+  if (call_of_thread == nullptr) return absl::OkStatus();
+  MutexLock lock(call_of_thread->mutex_);
+  if (call_of_thread->broken_off()) return absl::CancelledError("the call was broken off");
+  call_of_thread->kept_ = true;
   return absl::OkStatus();
 }
 
@@ -52,13 +66,13 @@ void SleepInCall(Clock::Duration duration) {
     cancelled.NotifyAll();
   });
   MutexLock lock(mutex);
-  while (!call_of_thread->cancelled() && Clock::Real().Now() < until) cancelled.WaitUntil(mutex, until);
+  while (!call_of_thread->over() && Clock::Real().Now() < until) cancelled.WaitUntil(mutex, until);
 }
 
 OnCancel::OnCancel(std::function<void()> callback) : call_(call_of_thread) {
   if (call_ == nullptr) return;
   MutexLock lock(call_->mutex_);
-  if (call_->cancelled()) callback();
+  if (call_->over()) callback();
   at_ = call_->callbacks_.insert(call_->callbacks_.end(), std::move(callback));
 }
 

@@ -22,15 +22,25 @@ class Cancellation {
   // The waits of the call end soon, and it with CANCELLED.
   void Cancel();
   bool cancelled() const { return cancelled_.load(); }
+  // The same for a call that is to be made again, after Renew; nothing for one that is kept (KeepCall).
+  void BreakOff();
+  bool broken_off() const { return broken_off_.load(); }
+  // What was broken off begins anew. No OnCancel of it may be left.
+  void Renew() { broken_off_ = false; }
+  // Either of the two.
+  bool over() const { return cancelled() || broken_off(); }
   const std::optional<Clock::Time>& deadline() const { return deadline_; }
 
  private:
   friend class OnCancel;
+  friend absl::Status KeepCall();
   using Callbacks = std::list<std::function<void()>>;
 
   const std::optional<Clock::Time> deadline_;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> broken_off_ = false;
   Mutex mutex_;
+  bool kept_ ABSL_GUARDED_BY(mutex_) = false;
   Callbacks callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -54,6 +64,9 @@ Cancellation* CallOfThread();
 
 // CANCELLED, or DEADLINE_EXCEEDED where the deadline of the call has passed.
 absl::Status CheckCall();
+// From here on the call of this thread does something that it must not do twice, and is not broken off any more.
+// CANCELLED if it has been.
+absl::Status KeepCall();
 // When a wait must end that may take so long where its call says nothing: at the deadline of the call.
 Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
 // The earlier of the two.

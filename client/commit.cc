@@ -75,6 +75,7 @@ class Committing {
       return Told();
     }
     if (!state_ && !num_tokens) return Told();
+    if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
     return Mark();
   }
 

@@ -146,6 +146,12 @@ void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
   queue_.OnStreamEnd(why);
 }
 
+void AppendSession::OnRest(Clock::Time now) {
+  OnStreamEnd(absl::CancelledError("at rest"), now);
+  reconnect_backoff_.Reset();
+  connect_after_ = now;
+}
+
 void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finished) {
   for (const AppendQueue::Finished& one : finished) {
     const AppendOutcome& outcome = one.outcome;

@@ -66,6 +66,8 @@ class AppendSession {
   // A message of the stream, or why it could not be had.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);
+  // There is no stream any more, and that is no fault of the server: the next one need not wait.
+  void OnRest(Clock::Time now);
 
   // Outcomes since the last call. They count as open until OnDelivered.
   std::vector<AppendQueue::Finished> TakeFinished() { return queue_.TakeFinished(); }

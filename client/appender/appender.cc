@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "client/appender/plan_appender.h"
 #include "client/cancellation.h"
 #include "client/channel/channel.h"
+#include "client/fork_part.h"
 #include "client/server_limits.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/queue_tag.h"
@@ -24,17 +26,14 @@
 namespace routing_replay::client {
 namespace {
 
-// Callers put appends into the queue; one thread owns the connection, sends, receives and reports.
-class AppenderImpl final : public PlanAppender {
+// Callers put appends into the queue; one thread owns the connection, sends, receives and reports. After a fork the
+// thread of the parent goes on with what is queued; the child's begins with its first append.
+class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
-      : PlanAppender(options),
-        run_(std::move(run)),
-        options_(std::move(options)),
-        session_({.run = run_.name,
-                  .max_queued_bytes = options_.max_queued_bytes,
-                  .append_timeout = options_.append_timeout}) {
-    thread_ = std::thread([this] { Loop(); });
+      : PlanAppender(options), run_(std::move(run)), options_(std::move(options)), session_(SessionOptions()) {
+    MutexLock lock(mutex_);
+    Start();
   }
   ~AppenderImpl() override { Abandon(); }
 
@@ -56,6 +55,21 @@ class AppenderImpl final : public PlanAppender {
   // An event on events_ that is not the stream's.
   static constexpr intptr_t kWake = 100;
 
+  struct Events {
+    grpc::CompletionQueue queue;
+    grpc::Alarm wake;
+  };
+
+  AppendSession::Options SessionOptions() const {
+    return {.run = run_.name, .max_queued_bytes = options_.max_queued_bytes, .append_timeout = options_.append_timeout};
+  }
+  void Rest() override;
+  void GoOn() override;
+  void BeginAnew() override;
+  // The thread, which must not be there.
+  void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Join();
+
   // Wakes who waits on a condition, when the call that waits is cancelled.
   std::function<void()> WakeWaiting(CondVar& condition) {
     return [this, &condition] {
@@ -67,6 +81,7 @@ class AppenderImpl final : public PlanAppender {
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The thread, which is started where there is none.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the thread; what has no outcome gets none.
   void Abandon();
@@ -88,18 +103,19 @@ class AppenderImpl final : public PlanAppender {
 
   const AppenderRun run_;
   const AppenderOptions options_;
-  grpc::CompletionQueue events_;
 
   mutable Mutex mutex_;
   CondVar room_;       // Of the queue.
   CondVar delivered_;  // Outcomes.
   AppendSession session_ ABSL_GUARDED_BY(mutex_);
-  grpc::Alarm wake_ ABSL_GUARDED_BY(mutex_);
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool resting_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, Note> notes_ ABSL_GUARDED_BY(mutex_);               // By sequence number.
   grpc::ClientContext* stat_context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call in progress.
 
+  // Null: there is no thread. Changes only with mutex_ held, and while there is none.
+  std::unique_ptr<Events> events_;
   ServerConnection connection_;  // Of the stream.
   std::unique_ptr<AppendStream> stream_;
   Mutex joining_;
@@ -113,11 +129,49 @@ void AppenderImpl::Abandon() {
       if (stat_context_ != nullptr) stat_context_->TryCancel();
       room_.NotifyAll();
       delivered_.NotifyAll();
-      Wake();
+      if (events_) Wake();
     }
   }
+  Join();
+}
+
+void AppenderImpl::Start() {
+  events_ = std::make_unique<Events>();
+  waking_ = false;
+  MutexLock lock(joining_);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void AppenderImpl::Join() {
   MutexLock lock(joining_);
   if (thread_.joinable()) thread_.join();
+}
+
+void AppenderImpl::Rest() {
+  {
+    MutexLock lock(mutex_);
+    resting_ = true;
+    if (stat_context_ != nullptr) stat_context_->TryCancel();
+    if (events_ && !stopping_) Wake();
+  }
+  Join();
+  MutexLock lock(mutex_);
+  resting_ = false;
+  events_.reset();
+  connection_ = {};
+  session_.OnRest(Clock::Real().Now());
+}
+
+void AppenderImpl::GoOn() {
+  MutexLock lock(mutex_);
+  if (!stopping_ && session_.newest_open() != 0) Wake();
+}
+
+void AppenderImpl::BeginAnew() {
+  MutexLock lock(mutex_);
+  notes_.clear();
+  std::destroy_at(&session_);
+  std::construct_at(&session_, SessionOptions());
 }
 
 template <typename Done>
@@ -133,8 +187,10 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
 }
 
 void AppenderImpl::Wake() {
+  if (!events_) Start();
   if (std::exchange(waking_, true)) return;
-  wake_.Set(&events_, gpr_time_0(GPR_CLOCK_MONOTONIC), QueueTag(kWake));  // Now would be rounded up to a millisecond.
+  events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
+                    QueueTag(kWake));  // Now would be rounded up to a millisecond.
 }
 
 absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(AppendPlan& plan, Note note, bool may_wait) {
@@ -210,7 +266,7 @@ absl::Status AppenderImpl::Close(std::chrono::milliseconds timeout, AppendFailur
     if (stopping_) return absl::OkStatus();
   }
   const absl::Status status = Flush(timeout, failures);
-  if (absl::Status call = CheckCall(); absl::IsCancelled(call)) return call;  // It goes on.
+  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // It goes on.
   Abandon();
   return status;
 }
@@ -230,11 +286,11 @@ void AppenderImpl::Loop() {
     const Clock::Time next = Advance();
     {
       MutexLock lock(mutex_);
-      if (stopping_) break;
+      if (stopping_ || resting_) break;
     }
     void* tag = nullptr;
     bool ok = false;
-    if (events_.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
+    if (events_->queue.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
       OnEvent(NumberOf(tag), ok);
     }
   }
@@ -253,7 +309,7 @@ Clock::Time AppenderImpl::Advance() {
 AppendSession::Action AppenderImpl::NextAction() {
   MutexLock lock(mutex_);
   const Clock::Time now = Clock::Real().Now();
-  if (stopping_) return {.until = now};
+  if (stopping_ || resting_) return {.until = now};
   return session_.Next(now, stream_ && stream_->CanWrite());
 }
 
@@ -264,6 +320,7 @@ void AppenderImpl::Do(AppendSession::Action action) {
     case AppendSession::Step::kAsk: {
       const auto states = Stat(action.producer, action.samples);
       MutexLock lock(mutex_);
+      if (resting_) return;
       return session_.OnStates(states, Clock::Real().Now());
     }
     case AppendSession::Step::kConnect: {
@@ -273,7 +330,7 @@ void AppenderImpl::Do(AppendSession::Action action) {
         return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
       }
       connection_ = *std::move(connection);
-      stream_ = std::make_unique<AppendStream>(connection_, events_);
+      stream_ = std::make_unique<AppendStream>(connection_, events_->queue);
       return;
     }
     case AppendSession::Step::kSend:
@@ -290,7 +347,7 @@ absl::StatusOr<std::vector<SampleState>> AppenderImpl::Stat(Producer producer,
   context.set_deadline(std::chrono::system_clock::now() + kAskTimeout);
   {
     MutexLock lock(mutex_);
-    if (stopping_) return absl::CancelledError("the appender is closed");
+    if (stopping_ || resting_) return absl::CancelledError("the appender stops");
     stat_context_ = &context;
   }
   auto states = run_.stat(context, producer, samples);
@@ -356,9 +413,10 @@ void AppenderImpl::ShutDown() {
   if (stream_) stream_->Cancel();
   void* tag = nullptr;
   bool ok = false;
-  while (stream_ && events_.Next(&tag, &ok)) OnEvent(NumberOf(tag), ok);
-  events_.Shutdown();
-  while (events_.Next(&tag, &ok)) {
+  grpc::CompletionQueue& events = events_->queue;
+  while (stream_ && events.Next(&tag, &ok)) OnEvent(NumberOf(tag), ok);
+  events.Shutdown();
+  while (events.Next(&tag, &ok)) {
   }
 }
 

@@ -1,5 +1,6 @@
 #include "client/c_api/calls.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -9,8 +10,10 @@
 #include <optional>
 #include <utility>
 
+#include "client/c_api/gate.h"
 #include "client/c_api/threads.h"
 #include "client/cancellation.h"
+#include "client/fork_part.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -21,7 +24,7 @@ using client::Cancellation;
 namespace {
 
 // Calls under way and the ends of those that were. Thread-safe.
-class Queue {
+class Queue final : private client::ForkPart {
  public:
   Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~Queue() {
@@ -78,11 +81,25 @@ class Queue {
       open = under_way_;
     }
     for (const auto& [tag, cancellation] : open) cancellation->Cancel();
+    const Gate::Outside outside;
     MutexLock lock(mutex_);
     while (!under_way_.empty()) idle_.Wait(mutex_);
   }
 
  private:
+  // Who frees a queue may be waiting for its calls in the parent.
+  void BeginAnew() override {
+    std::construct_at(&mutex_);
+    std::construct_at(&idle_);
+    if (const int own = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); own >= 0) {
+      dup3(own, descriptor_, O_CLOEXEC);
+      close(own);
+    }
+    MutexLock lock(mutex_);
+    under_way_.clear();
+    for (const rr_ended& ended : std::exchange(ended_, {})) rr_error_free(ended.error);
+  }
+
   const int descriptor_;
   Mutex mutex_;
   CondVar idle_;
@@ -91,14 +108,27 @@ class Queue {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
+// Nothing: a fork has broken it off.
+std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
+  const Gate::Breakable breakable(cancellation);
   const client::CallScope scope(&cancellation);
   CallEnd end = WithoutExceptions([&] {
     absl::Status over = client::CheckCall();
     return over.ok() ? work() : CallEnd(std::move(over));
   });
-  if (!end.status.ok() && cancellation.cancelled()) return absl::CancelledError("the call was cancelled");
+  if (!end.status.ok() && cancellation.cancelled()) return CallEnd(absl::CancelledError("the call was cancelled"));
+  // What a flush says of failures is said once.
+  if (!end.status.ok() && cancellation.broken_off() && end.failures.appends == 0) return std::nullopt;
   return end;
+}
+
+// Outside of the pool.
+CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
+  while (true) {
+    if (std::optional<CallEnd> end = TryDo(work, cancellation)) return *std::move(end);
+    cancellation.Renew();
+    const Gate::Outside until_it_opens;
+  }
 }
 
 }  // namespace
@@ -134,11 +164,19 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
       return absl::OkStatus();
     }
   }
-  Threads::Shared().Run([work = std::move(work), cancellation, queue, tag = call->tag]() mutable {
-    const rr_error* error = NewError(Do(work, *cancellation));
+  Threads::Work on_thread = [work = std::move(work), cancellation, queue, tag = call->tag]() mutable {
+    const std::optional<CallEnd> end = TryDo(work, *cancellation);
+    if (!end) {
+      cancellation->Renew();
+      return false;
+    }
+    const rr_error* error = NewError(*end);
     work = nullptr;  // What it holds goes before its end is told.
     queue->End(tag, error);
-  });
+    return true;
+  };
+  while (!Threads::Shared().Run(on_thread) && !on_thread()) {
+  }
   return absl::OkStatus();
 }
 

@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "client/c_api/errors.h"
 #include "client/call_order.h"
+#include "client/cancellation.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 
@@ -24,6 +26,9 @@ enum class Timeout {
 // its end goes into the queue. All waits of `work` see the call's cancellation and timeout (client/cancellation.h).
 // INVALID_ARGUMENT for a tag that is under way already.
 //
+// A fork of the process breaks `work` off where it waits, and it is made again from its beginning, in the parent only:
+// client::KeepCall, or Once around it, for what must not be done twice.
+//
 //   return Guard([&]() -> CallEnd {
 //     … convert the arguments …
 //     return Perform(call, [=] -> CallEnd { … });
@@ -35,6 +40,15 @@ enum class Timeout {
 // without waiting, or nothing.
 CallEnd Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout = Timeout::kOfCall,
                 const std::function<std::optional<CallEnd>()>& at_once = nullptr);
+
+// `work` that is not broken off once it has begun.
+template <typename Work>
+auto Once(Work work) {
+  return [work = std::move(work)]() -> CallEnd {
+    if (absl::Status kept = client::KeepCall(); !kept.ok()) return kept;
+    return work();
+  };
+}
 
 // The same for calls of one object that are done in the order in which they were made. `work` is given their place, and
 // waits for its turn. `calling` is held where one with a queue takes its place and then a thread: the first place in

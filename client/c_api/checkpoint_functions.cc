@@ -46,7 +46,7 @@ rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_
                    outcome->unsealed, outcome->released, outcome->bytes};
       return {};
     };
-    return Perform(call, work, Timeout::kOfWork);
+    return Perform(call, Once(work), Timeout::kOfWork);
   });
 }
 
@@ -69,6 +69,6 @@ rr_error* rr_client_import(rr_client* client, const rr_import_options* options, 
       *imported = result.Release();
       return {};
     };
-    return Perform(call, work, Timeout::kOfWork);
+    return Perform(call, Once(work), Timeout::kOfWork);
   });
 }

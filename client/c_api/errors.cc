@@ -59,17 +59,13 @@ rr_error* NewError(const CallEnd& end) noexcept {
 
 }  // namespace routing_replay::c_api
 
-using routing_replay::c_api::Always;
 using routing_replay::c_api::Arena;
 
 int32_t rr_abi_version(void) { return RR_ABI_VERSION; }
 
 const char* rr_version(void) { return ROUTING_REPLAY_VERSION; }
 
-void rr_error_free(const rr_error* error) {
-  Always([&] { Arena::Free(error); });
-}
+// These two take nothing but memory, and so may be called at any time, also by this library.
+void rr_error_free(const rr_error* error) { Arena::Free(error); }
 
-void rr_free(const void* result) {
-  Always([&] { Arena::Free(result); });
-}
+void rr_free(const void* result) { Arena::Free(result); }

@@ -6,10 +6,12 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/c_api/gate.h"
 #include "client/c_api/result.h"
 #include "routing_replay/c_api.h"
 #include "routing_replay/client.h"
@@ -53,16 +55,38 @@ CallEnd WithoutExceptions(Body&& body) {
   }
 }
 
+// One C function, for the thread that is in it.
+class Inside {
+ public:
+  Inside() : usable_(Gate::Shared().Enter()) {}
+  ~Inside() { Gate::Shared().Leave(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  bool usable() const { return usable_; }
+
+ private:
+  const bool usable_;
+};
+
 // The body of every C function that can fail …
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
+  const Inside inside;
+  if (!inside.usable()) {
+    return NewError(absl::FailedPreconditionError(
+        "this process was forked while routing_replay could not be brought to rest, and cannot use it"));
+  }
   return NewError(WithoutExceptions(std::forward<Body>(body)));
 }
 
-// … and of every other: an exception, for want of memory, ends the process.
+// … and of every other: an exception, for want of memory, ends the process. Does nothing where nothing can be used.
 template <typename Body>
 auto Always(Body&& body) noexcept {
-  return std::forward<Body>(body)();
+  const Inside inside;
+  using Value = decltype(std::forward<Body>(body)());
+  if (inside.usable()) return std::forward<Body>(body)();
+  return Value();
 }
 
 }  // namespace routing_replay::c_api

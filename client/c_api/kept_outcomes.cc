@@ -39,6 +39,13 @@ absl::StatusOr<std::vector<AppendOutcome>> KeptOutcomes::Take(Clock::Time deadli
   return std::exchange(outcomes_, {});
 }
 
+void KeptOutcomes::BeginAnew() {
+  MutexLock lock(mutex_);
+  outcomes_.clear();
+  waiting_.clear();
+  taken_.clear();
+}
+
 void KeptOutcomes::Close() {
   MutexLock lock(mutex_);
   closed_ = true;

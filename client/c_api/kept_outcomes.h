@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/fork_part.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::c_api {
 
-// Thread-safe.
-class KeptOutcomes {
+// Thread-safe. The child of a fork has none.
+class KeptOutcomes final : private client::ForkPart {
  public:
   // As AppenderOptions::on_outcomes.
   void Put(std::vector<AppendOutcome> outcomes, std::function<void()> seen);
@@ -28,6 +29,8 @@ class KeptOutcomes {
 
  private:
   using Seen = std::vector<std::function<void()>>;
+
+  void BeginAnew() override;
 
   Mutex mutex_;
   CondVar changed_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/c_api/gate.h"
 #include "client/c_api/kept_outcomes.h"
 #include "client/call_order.h"
 #include "client/trajectory/trajectory_writer.h"
@@ -62,6 +63,13 @@ struct SharedAppender {
 };
 
 struct SharedTrajectory {
+  // FAILED_PRECONDITION in a child: its appends are the parent's.
+  absl::Status CheckProcess() const {
+    if (generation == Gate::Shared().generation()) return absl::OkStatus();
+    return absl::FailedPreconditionError("the trajectory is of the process that was forked: begin one in this process");
+  }
+
+  const uint64_t generation = Gate::Shared().generation();
   std::shared_ptr<SharedAppender> appender;
   std::unique_ptr<client::TrajectoryWriter> writer;
   Mutex calling;  // As above.

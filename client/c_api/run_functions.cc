@@ -112,11 +112,12 @@ rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, cons
     ReleaseOptions options{.mode = keep_until_checkpoint != 0 ? ReleaseMode::kAfterCheckpoint : ReleaseMode::kNow,
                            .producer = *whose,
                            .handles = {handles, handles + handle_count}};
-    return Perform(call, [run = run->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
-                          options = std::move(options), released] {
+    const auto work = [run = run->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
+                       options = std::move(options), released] {
       if (groups) return Give(run->run->ReleaseGroups(groups->first, groups->second, options), released);
       return Give(run->run->Release(names, options), released);
-    });
+    };
+    return Perform(call, Once(work));
   });
 }
 
@@ -129,12 +130,13 @@ rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, 
     const auto tokens = std::make_shared<std::vector<uint32_t>>();
     auto given = AppendFrom(*append, *tokens);
     if (!given.ok()) return given.status();
-    return Perform(call, [run = run->run, given = *std::move(given), tokens, outcome] {
+    const auto work = [run = run->run, given = *std::move(given), tokens, outcome] {
       const AppendOptions& options = given.options;
       if (!given.tensor) {
         return Give(run->run->PutUnrecorded(options, TotalRows(options.unrecorded)), options.sample, outcome);
       }
       return Give(run->run->Put(options, *given.tensor, given.payload), options.sample, outcome);
-    });
+    };
+    return Perform(call, Once(work));
   });
 }

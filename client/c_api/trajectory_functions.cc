@@ -166,6 +166,7 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
                             const rr_turn_result** result) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
     const auto given = std::make_shared<GivenTurn>();
     if (absl::Status status = given->Read(*turn); !status.ok()) {
       const Reason reason = GetErrorDetail(status).value_or(ErrorDetail()).reason;
@@ -186,6 +187,7 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
 rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call, rr_trajectory** fork) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
     const bool says = call != nullptr && call->timeout_ms >= 0;
     const std::chrono::milliseconds wait = says ? std::chrono::milliseconds(call->timeout_ms) : kForkWait;
     const auto work = [shared, sample = String(sample), wait, fork](TrajectoryWriter::Place place) -> CallEnd {
@@ -200,6 +202,7 @@ rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr
 
 rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row) {
   return Guard([&]() -> CallEnd {
+    if (absl::Status status = trajectory->trajectory->CheckProcess(); !status.ok()) return status;
     TrajectoryWriter& writer = *trajectory->trajectory->writer;
     const auto ids = TokensFrom(*tokens, "tokens", writer.sample());
     if (!ids.ok()) return ids.status();
@@ -210,6 +213,7 @@ rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tok
 
 rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state) {
   return Guard([&]() -> CallEnd {
+    if (absl::Status status = trajectory->trajectory->CheckProcess(); !status.ok()) return status;
     const TrajectoryWriter::State known = trajectory->trajectory->writer->state();
     Result<rr_trajectory_state> result;
     *result = {.num_tokens = known.num_tokens,

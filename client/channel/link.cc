@@ -28,7 +28,13 @@ absl::StatusOr<ServerConnection> Link::Connect() const {
   if (!authorization.ok()) return authorization.status();
   MutexLock lock(mutex_);
   if (!channel_.ok()) return channel_.status();
+  if (*channel_ == nullptr) channel_ = MakeChannel(target_, keys_, use_http_proxy_);
   return ServerConnection{*channel_, *std::move(authorization)};
+}
+
+void Link::Rest() {
+  MutexLock lock(mutex_);
+  if (channel_.ok()) channel_ = nullptr;
 }
 
 void Link::LookAgain() {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/channel/client_security.h"
 #include "client/channel/server_choice.h"
+#include "client/fork_part.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay::client {
@@ -29,8 +30,8 @@ struct ServerConnection {
   }
 };
 
-// Thread-safe.
-class Link {
+// Thread-safe. Around a fork there is no channel; each side makes its own again.
+class Link final : private ForkPart {
  public:
   // The endpoint as ResolveEndpoint takes it, with its waiting and its errors; the settings with those of
   // ClientSecurity. Does not wait for the server.
@@ -52,6 +53,7 @@ class Link {
       : use_http_proxy_(use_http_proxy),
         security_(std::move(security)),
         choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
+  void Rest() override;
   // Makes the channel to the present server, if it is another one than before, or is to be reached otherwise.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -61,8 +63,8 @@ class Link {
   mutable Mutex mutex_;
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
-  // To target_ with keys_, or why there is none.
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // To target_ with keys_, or why there is none; null: not made yet.
+  mutable absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace routing_replay::client

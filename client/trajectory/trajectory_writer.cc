@@ -144,6 +144,7 @@ absl::Status TrajectoryWriter::Truncate(const TurnDecision& decision, int attemp
 }
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
+  if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
   const TurnDecision& decision = plan.decision;
   TurnResult result{.num_tokens = decision.num_tokens,
                     .retokenised_at = decision.retokenised_at,

@@ -1,0 +1,181 @@
+// Around fork(): gRPC, which has threads and locks of its own, is shut down for it, and both sides start it again.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <grpc/grpc.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/c_api/gate.h"
+#include "client/c_api/threads.h"
+#include "client/fork_part.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/c_api.h"
+
+// Of gRPC, in no header of its own: the last part of a shutdown may be done by a thread of its.
+void grpc_maybe_wait_for_async_shutdown();
+
+namespace routing_replay::c_api {
+
+namespace {
+
+constexpr std::chrono::seconds kLongestWait(5);
+
+// Brings all to rest, on a thread of its own: who forks does not wait for it for ever.
+class Resting {
+ public:
+  // Whether it is done by then, and nothing of gRPC is left.
+  bool Begin(Clock::Time deadline) {
+    ended_ = false;
+    try {
+      thread_ = std::thread([this] { Rest(); });
+    } catch (const std::system_error&) {
+      return false;
+    }
+    {
+      MutexLock lock(mutex_);
+      while (!ended_ && Clock::Real().Now() < deadline) changed_.WaitUntil(mutex_, deadline);
+      if (!ended_) return false;
+    }
+    thread_.join();
+    return grpc_is_initialized() == 0;
+  }
+  void Await() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Rest() {
+    const bool used = grpc_is_initialized() != 0;
+    if (used) grpc_init();  // So that the last shutdown is the one here.
+    client::ForkPart::RestAll();
+    if (used) grpc_shutdown_blocking();
+    grpc_maybe_wait_for_async_shutdown();
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+// An epoll set that gRPC keeps past its shutdown, with the descriptor that wakes it. Parent and child would share both.
+struct WakeUp {
+  int set = -1, descriptor = -1;
+  epoll_event event{};
+};
+
+bool IsOfGrpc(uint64_t address) {
+  Dl_info grpc, other;
+  return dladdr(reinterpret_cast<void*>(&grpc_init), &grpc) != 0 &&
+         dladdr(reinterpret_cast<void*>(address), &other) != 0 && grpc.dli_fbase == other.dli_fbase;
+}
+
+// What is in the epoll set, if it is gRPC's: then its data is an address in gRPC.
+std::optional<WakeUp> WakeUpOf(int set) {
+  const std::string path = absl::StrCat("/proc/self/fdinfo/", set);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
+  char line[256];
+  while (file && fgets(line, sizeof(line), file.get()) != nullptr) {
+    WakeUp found{.set = set};
+    uint64_t data = 0;
+    if (sscanf(line, "tfd: %d events: %x data: %" SCNx64, &found.descriptor, &found.event.events, &data) != 3) continue;
+    found.event.data.u64 = data;
+    if (IsOfGrpc(data)) return found;
+  }
+  return std::nullopt;
+}
+
+std::vector<WakeUp> FindWakeUps() {
+  std::vector<WakeUp> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir("/proc/self/fd"), &closedir);
+  while (const dirent* entry = open ? readdir(open.get()) : nullptr) {
+    char kind[64] = {};
+    if (readlinkat(dirfd(open.get()), entry->d_name, kind, sizeof(kind) - 1) < 0) continue;
+    if (std::strcmp(kind, "anon_inode:[eventpoll]") != 0) continue;
+    if (const auto one = WakeUpOf(std::atoi(entry->d_name))) found.push_back(*one);
+  }
+  return found;
+}
+
+// Puts others in their places, which only this process has.
+bool Replace(WakeUp& old) {
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const bool done = set >= 0 && descriptor >= 0 && dup3(set, old.set, O_CLOEXEC) >= 0 &&
+                    dup3(descriptor, old.descriptor, O_CLOEXEC) >= 0 &&
+                    epoll_ctl(old.set, EPOLL_CTL_ADD, old.descriptor, &old.event) == 0;
+  if (set >= 0) close(set);
+  if (descriptor >= 0) close(descriptor);
+  return done;
+}
+
+// Of the thread that forks, while the gate is shut.
+struct Fork {
+  Resting resting;
+  bool at_rest = false;
+  std::vector<WakeUp> wake_ups;
+};
+
+Fork& Present() {
+  static Fork* const fork = new Fork;
+  return *fork;
+}
+
+}  // namespace
+
+}  // namespace routing_replay::c_api
+
+using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
+
+void rr_fork_before() {
+  const Clock::Time deadline = Clock::Real().Now() + kLongestWait;
+  Gate& gate = Gate::Shared();
+  if (!gate.Shut()) return;
+  Threads& threads = Threads::Shared();
+  threads.Rest();
+  Fork& fork = Present();
+  fork.at_rest = gate.AwaitNobody(deadline) && threads.AwaitRest(deadline) && fork.resting.Begin(deadline);
+  if (fork.at_rest) fork.wake_ups = FindWakeUps();
+}
+
+void rr_fork_in_parent() {
+  if (!Gate::Shared().usable()) return;
+  Present().resting.Await();
+  client::ForkPart::GoOnAll();
+  Gate::Shared().Open();
+  Threads::Shared().GoOn();
+}
+
+void rr_fork_in_child() {
+  if (!Gate::Shared().usable()) return;
+  Fork& fork = Present();
+  bool usable = fork.at_rest;
+  if (usable) {
+    for (WakeUp& one : fork.wake_ups) usable = Replace(one) && usable;
+  }
+  Gate::Shared().BeginAnew(usable);
+  if (usable) {
+    client::ForkPart::BeginAnewAll();
+    Threads::Shared().BeginAnew();
+  }
+  Gate::Shared().Open();
+}
