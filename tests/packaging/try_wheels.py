@@ -3,9 +3,9 @@
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
 Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
-process that has played it; then the client's tests of forks and ends, which depend most on the interpreter. Needs a package index. --with: packages to install beside the wheels, for example grpcio
-and another major version of protobuf. --kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package
-index cannot be reached.
+process that has played it; then the client's tests of forks and ends, which depend most on the interpreter. Needs a
+package index. --with: packages to install beside the wheels, for example grpcio and another major version of protobuf.
+--kernels: the wheel must hold the CUDA kernels, too. Exit status 77: the package index cannot be reached.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 sys.exit(f"the child ended with {status}" if status else 0)
 """
 # Says nothing of what it lacks, so that an extra dependency shows.
-ALONE = "import sys, routing_replay_trainer, routing_replay; assert not {'grpc', 'google.protobuf', 'torch'} & set(sys.modules)"
+ALONE = """
+import sys, routing_replay, routing_replay_trainer
+assert not {"grpc", "google.protobuf", "torch"} & set(sys.modules)
+"""
 # The kernels are in the wheel, load where there is no driver, and say what is missing.
 KERNELS = """
 import routing_replay_trainer

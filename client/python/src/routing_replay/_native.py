@@ -749,9 +749,8 @@ def _after_fork_in_child() -> None:
     _interruptible.clear()
 
 
-if hasattr(lib, "rr_fork_before"):
-    for _name in ("rr_fork_before", "rr_fork_in_parent", "rr_fork_in_child"):
-        _declare(lib, _name, None, "")
-    os.register_at_fork(
-        before=lib.rr_fork_before, after_in_parent=lib.rr_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+for _name in ("rr_fork_before", "rr_fork_in_parent", "rr_fork_in_child"):
+    _declare(lib, _name, None, "")
+os.register_at_fork(
+    before=lib.rr_fork_before, after_in_parent=lib.rr_fork_in_parent, after_in_child=_after_fork_in_child
+)

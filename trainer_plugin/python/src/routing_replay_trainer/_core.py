@@ -195,7 +195,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def find(name: str) -> Path:
-    """A library that stands in the package routing_replay, which need not be imported, or where the environment says."""
+    """A library of the package routing_replay, which need not be imported, or where the environment says."""
     beside = Path(__file__).parents[1] / "routing_replay" / "_lib"
     directory = os.environ.get(_DIRECTORY_VARIABLE)
     for folder in [beside, *([] if directory is None else [Path(directory)])]:
