@@ -22,7 +22,7 @@ packages=(
   # Certificates and networks of tests.
   openssl iproute2
   # What RE2 is built from.
-  unicode-data
+  unicode-data python3-six
   binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
 

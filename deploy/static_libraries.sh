@@ -39,7 +39,7 @@ for source in abseil protobuf re2 highway; do
   (cd "$made" && "${apt[@]}" source --download-only "$source=$version" && dpkg-source --no-check -x ./*.dsc source)
   # Debian's sources of RE2 leave out what is generated of the package unicode-data.
   [ $source != re2 ] ||
-    make -s -C "$made/source" REBUILD_TABLES=1 re2/perl_groups.cc re2/unicode_casefold.cc re2/unicode_groups.cc
+    PATH=/usr/bin:$PATH make -s -C "$made/source" REBUILD_TABLES=1 re2/perl_groups.cc re2/unicode_casefold.cc re2/unicode_groups.cc
   # shellcheck disable=SC2086  # Several options.
   cmake -G Ninja -S "$made/source" -B "$made/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DBUILD_SHARED_LIBS=OFF \
