@@ -66,7 +66,8 @@ its rows, bit for bit.")
 rr_package(client SECTION net COMPONENTS client
            CONTROL ${PROJECT_BINARY_DIR}/debian/shlibs ${PROJECT_BINARY_DIR}/debian/triggers DESCRIPTION
 "The program rrctl, which looks into a server of routing-replay and moves runs
-in and out, and the C library of the client and of the trainer's layout and replay.")
+in and out, and the C library of the client and of the trainer's layout and
+replay.")
 rr_package(dev SECTION libdevel COMPONENTS dev
            DEPENDS "routing-replay-client (= ${release}), libabsl-dev, libhwy-dev, libisal-dev, libxxhash-dev, libzstd-dev, pkg-config"
            RECOMMENDS "cmake, libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc" DESCRIPTION

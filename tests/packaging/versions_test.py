@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release").resolve()
 VERSION = re.search(r"^project\(routing_replay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
-PROJECTS = ("client/python", "server/python", "trainer_plugin/python")
+PROJECTS = ("client/python", "server/python")
 
 
 def printed(*command):

@@ -153,22 +153,28 @@ class ClientTest(Guarded):
         with rr.Client(self.endpoint, **self.security) as client, self.assertRaises(errors.UnauthenticatedError):
             client.runs()
         for endpoint in ["10.0.0.1:7400", *["127.0.0.1:1,10.0.0.1:7400"] * 10]:
-            with rr.Client(endpoint, token_file=self.token_file) as client:
-                with self.assertRaises(errors.InvalidArgumentError) as caught:
-                    client.runs()
-                self.assertEqual(caught.exception.field, "token_file")
+            with (
+                self.assertRaises(errors.InvalidArgumentError) as caught,
+                rr.Client(endpoint, token_file=self.token_file) as client,
+            ):
+                client.runs()
+            self.assertEqual(caught.exception.field, "token_file")
         with self.assertRaises(errors.InvalidArgumentError):
             rr.Client(self.endpoint, cert=self.cert)
         empty = self.directory / "empty"
         empty.write_text("")
-        with rr.Client(self.endpoint, **{**self.security, "cacert": empty}) as client:
-            with self.assertRaises(errors.InvalidArgumentError) as caught:
-                client.runs()
-            self.assertEqual(caught.exception.field, "cacert")
-        with rr.Client("localhost:1", token_file=self.token_file, use_http_proxy=True) as client:
-            with self.assertRaises(errors.InvalidArgumentError) as caught:
-                client.runs()
-            self.assertEqual(caught.exception.field, "token_file")
+        with (
+            self.assertRaises(errors.InvalidArgumentError) as caught,
+            rr.Client(self.endpoint, **{**self.security, "cacert": empty}) as client,
+        ):
+            client.runs()
+        self.assertEqual(caught.exception.field, "cacert")
+        with (
+            self.assertRaises(errors.InvalidArgumentError) as caught,
+            rr.Client("localhost:1", token_file=self.token_file, use_http_proxy=True) as client,
+        ):
+            client.runs()
+        self.assertEqual(caught.exception.field, "token_file")
 
     def test_tokens_change_under_an_open_stream(self):
         with rr.Client(self.endpoint, **self.security) as client:

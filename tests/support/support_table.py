@@ -98,11 +98,7 @@ def peers() -> list[tuple[str, ...]]:
 
 
 def platforms() -> list[tuple[str, ...]]:
-    floors = {
-        only(r'^requires-python = ">=([0-9.]+)"$', f"{each}/python/pyproject.toml")
-        for each in ("client", "trainer_plugin")
-    }
-    (floor,) = floors
+    floor = only(r'^requires-python = ">=([0-9.]+)"$', "client/python/pyproject.toml")
     pythons = only(r"^versions='([^']+)'$", "tests/peers/wheels.sh").split()
     floor_glibc = sorted(
         each.replace("_", ".") for each in set(re.findall(r"^wheel (2_\d+) ", text("deploy/build_wheels.sh"), re.M))
