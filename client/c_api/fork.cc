@@ -34,6 +34,7 @@ namespace routing_replay::c_api {
 namespace {
 
 constexpr std::chrono::seconds kLongestWait(5);
+constexpr std::chrono::microseconds kPoll(100);
 
 // Brings all to rest, on a thread of its own: who forks does not wait for it for ever.
 class Resting {
@@ -42,7 +43,7 @@ class Resting {
   bool Begin(Clock::Time deadline) {
     ended_ = false;
     try {
-      thread_ = std::thread([this] { Rest(); });
+      thread_ = std::thread([this, deadline] { Rest(deadline); });
     } catch (const std::system_error&) {
       return false;
     }
@@ -59,12 +60,16 @@ class Resting {
   }
 
  private:
-  void Rest() {
+  void Rest(Clock::Time deadline) {
     const bool used = grpc_is_initialized() != 0;
-    if (used) grpc_init();  // So that the last shutdown is the one here.
+    if (used) grpc_init();  // So that the last shutdown is not by one of its own threads, as far as this can say it.
     client::ForkPart::RestAll();
     if (used) grpc_shutdown_blocking();
     grpc_maybe_wait_for_async_shutdown();
+    while (grpc_is_initialized() != 0 && Clock::Real().Now() < deadline) {  // By connections, which its threads close.
+      std::this_thread::sleep_for(kPoll);
+      grpc_maybe_wait_for_async_shutdown();
+    }
     MutexLock lock(mutex_);
     ended_ = true;
     changed_.NotifyAll();

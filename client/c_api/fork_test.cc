@@ -1,5 +1,6 @@
 // Forks of a process that uses the C functions, with both sides going on.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,7 @@ class Servers {
 
  private:
   [[noreturn]] static void Serve(int out) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     testing::FakeService good, slow;
     slow.OnRead([&](v1::ReadResponse&) { return !slow.Sample("go").rows.empty(); });
     slow.OnAppend([](const AppendRequest& request) {
@@ -192,12 +194,11 @@ class Child {
 TEST(ForkTest, BothSidesGoOn) {
   constexpr int kForks = 300;
   User user(servers->good());
-  std::atomic<bool> over = false;
   std::atomic<int> turns = 0;
   std::string trouble;
-  std::thread busy([&] {
+  std::jthread busy([&](const std::stop_token& over) {
     User other(servers->good());
-    while (!over && trouble.empty()) trouble = other.Turn(absl::StrCat("busy-", turns++));
+    while (!over.stop_requested() && trouble.empty()) trouble = other.Turn(absl::StrCat("busy-", turns++));
   });
   std::vector<double> rests;
   for (int i = 0; i < kForks; ++i) {
@@ -216,7 +217,7 @@ TEST(ForkTest, BothSidesGoOn) {
     ASSERT_EQ(user.Read(in_flight), "") << i;
     ASSERT_EQ(child.Wait(), "") << i;
   }
-  over = true;
+  busy.request_stop();
   busy.join();
   EXPECT_EQ(trouble, "");
   EXPECT_GT(turns, 1);
@@ -230,7 +231,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
   const Rows late("late", 7), go("go", 1);
   ASSERT_EQ(user.Put(late).message, "");
   std::string of_thread = "nothing";
-  std::thread waits([&] { of_thread = user.Read(late); });
+  std::jthread waits([&] { of_thread = user.Read(late); });
   TestQueue queue;
   const rr_sample_read sample{.sample = Text("late")};
   const rr_read read{.samples = &sample, .count = 1};
@@ -270,7 +271,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
 
 TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
   User user(servers->slow());
-  std::thread slow([&] { EXPECT_EQ(user.Put(Rows("slow", 1)).message, ""); });
+  std::jthread slow([&] { EXPECT_EQ(user.Put(Rows("slow", 1)).message, ""); });
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const Child child([&]() -> std::string {
     const Failure failure = user.Append(Rows("a", 1));
