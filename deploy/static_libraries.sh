@@ -32,7 +32,8 @@ for source in abseil protobuf re2 highway; do
   version=$(dpkg-query -W -f '${source:Version}' "${of[$source]}")
   made=$out/$source-$version
   [ ! -e "$made/made" ] || continue
-  [ -n "$updated" ] || "${apt[@]}" update
+  # Others than Debian may have no sources; what is missed then is told below.
+  [ -n "$updated" ] || "${apt[@]}" update || true
   updated=yes
   rm -rf "$made"
   mkdir -p "$made"
