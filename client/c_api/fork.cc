@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +19,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/c_api/gate.h"
 #include "client/c_api/threads.h"
 #include "client/fork_part.h"
@@ -34,7 +37,27 @@ namespace routing_replay::c_api {
 namespace {
 
 constexpr std::chrono::seconds kLongestWait(5);
+constexpr std::chrono::seconds kLongestEnd(1);  // Of a thread that has nothing to do any more.
 constexpr std::chrono::microseconds kPoll(100);
+
+// Whether threads of gRPC run or are about to. It does not join those that it ends, and a lock of Abseil that one holds
+// with its last breath would stay locked in the child. Threads of other copies of gRPC look the same: those mostly
+// sleep.
+bool ThreadsOfGrpcRun() {
+  static constexpr absl::string_view kNames[] = {"grpc_", "event_engine", "timer_manager", "default-exec",
+                                                 "resolver-exec"};
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), &closedir);
+  while (const dirent* entry = threads ? readdir(threads.get()) : nullptr) {
+    const std::string path = absl::StrCat("/proc/self/task/", entry->d_name, "/stat");
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
+    char name[32] = {}, state = 'S';  // "123 (name) S …"
+    if (!file || fscanf(file.get(), "%*d (%31[^)]) %c", name, &state) != 2 || state == 'S') continue;
+    for (const absl::string_view known : kNames) {
+      if (absl::StartsWith(name, known)) return true;
+    }
+  }
+  return false;
+}
 
 // Brings all to rest, on a thread of its own: who forks does not wait for it for ever.
 class Resting {
@@ -70,6 +93,8 @@ class Resting {
       std::this_thread::sleep_for(kPoll);
       grpc_maybe_wait_for_async_shutdown();
     }
+    const Clock::Time patience = std::min(deadline, Clock::Real().Now() + kLongestEnd);
+    while (ThreadsOfGrpcRun() && Clock::Real().Now() < patience) std::this_thread::sleep_for(kPoll);
     MutexLock lock(mutex_);
     ended_ = true;
     changed_.NotifyAll();
