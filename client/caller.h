@@ -66,7 +66,7 @@ class Caller {
     return response;
   }
 
-  // A call with bytes in and out, for "/package.Service/Method". `make_request` is asked anew for each attempt.
+  // A call with bytes in and out, for "/package.Service/Method". `make_request` is called for each attempt.
   absl::StatusOr<grpc::ByteBuffer> CallRaw(const std::string& method,
                                            const std::function<grpc::ByteBuffer()>& make_request) const;
 

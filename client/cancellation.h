@@ -25,7 +25,7 @@ class Cancellation {
   // The same for a call that is to be made again, after Renew; nothing for one that is kept (KeepCall).
   void BreakOff();
   bool broken_off() const { return broken_off_.load(); }
-  // What was broken off begins anew. No OnCancel of it may be left.
+  // What was broken off starts again. No OnCancel of it may be left.
   void Renew() { broken_off_ = false; }
   // Either of the two.
   bool over() const { return cancelled() || broken_off(); }

@@ -42,7 +42,7 @@ struct CommitOutcome {
 };
 
 // Waits for the outcomes of what was appended of the sample through `appenders`, at most so long, and looks what is
-// there. Errors: INVALID_ARGUMENT for a request that is none, CANCELLED by the call of this thread; all other trouble
+// there. Errors: INVALID_ARGUMENT for a malformed request, CANCELLED by the call of this thread; all other trouble
 // is in the outcome.
 absl::StatusOr<CommitOutcome> Commit(Run& run, absl::Span<const std::shared_ptr<Appender>> appenders,
                                      CommitRequest request, std::chrono::milliseconds timeout);

@@ -35,7 +35,7 @@ class ServerChoice {
   // A call to `target` found no server: goes on to the next, unless another call has done so already. The file of a
   // "file:PATH" is read first.
   void OnUnavailable(absl::string_view target);
-  // Reads that file again: a server that was started anew may have another port. Where nothing is in it (no server is
+  // Reads that file again: a restarted server may have another port. Where nothing is in it (no server is
   // there) or nothing new, all stays.
   void LookAgain();
 

@@ -40,7 +40,7 @@ struct ClientOptions {
   // any of which serves any sample; each client begins at one of them by chance and stays there until it is
   // UNAVAILABLE, then goes on to the next. "dns:///host:port": the same of all addresses of a name, calls going to them
   // in turn. "file:PATH": of a file that holds one of these and is read again whenever the server cannot be reached:
-  // one that was started anew may have another port. Empty: the environment's ROUTING_REPLAY_ENDPOINT.
+  // a restarted one may have another port. Empty: the environment's ROUTING_REPLAY_ENDPOINT.
   //
   // "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are spread: a
   // sample goes to the member that rendezvous hashing of its handle says (client/shard/members.h), a fork to where its
@@ -236,8 +236,8 @@ struct AppendTrouble {
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one, to the next server where
 // there are several, it asks for the committed rows and sends only what is missing. A run that is gone (dropped, or
-// lost with a server that keeps runs in memory) is not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun
-// has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
+// lost with a server that keeps runs in memory) is not made again: its appends end with NOT_FOUND (kNoRun) until
+// OpenRun has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.

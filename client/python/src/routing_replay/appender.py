@@ -210,7 +210,7 @@ class Appender(AppenderCalls):
     appender. At the end of the interpreter what is queued is waited for, but not for long: flush.
 
     Survives broken connections, and restarts of a server that keeps its runs: what is not acknowledged is asked for and
-    sent again. A run that is gone (dropped, or lost with a server that keeps runs in memory) is not made anew, as rows
+    sent again. A run that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, as rows
     that were acknowledged would be missing without a word: its appends end with NotFoundError (NO_RUN), which flush
     raises and on_outcome is told. After `Client.run` has made it again the appender goes on. Appends of one sample are
     applied in the order of the calls.

@@ -124,7 +124,7 @@ class Client(ClientCalls):
         each client begins at one of them by chance and stays there until it is unavailable, then goes on to the next.
         "dns:///host:port": the same of all addresses of a name, calls going to them in turn. "file:PATH": of a file
         that holds one of these, which is waited for within call_timeout when the client is first used, and read again
-        whenever the server cannot be reached, as one that was started anew may have another port; the environment's
+        whenever the server cannot be reached, as a restarted one may have another port; the environment's
         ROUTING_REPLAY_ENDPOINT if absent.
         "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are
         spread: see Run
