@@ -13,27 +13,44 @@ from unittest import mock
 class _Anything(types.ModuleType):
     __path__ = ()
 
+    def __init__(self, name: str, classes: bool) -> None:
+        super().__init__(name)
+        self._classes = classes
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return mock.MagicMock(name=f"{self.__name__}.{name}")
+        is_class = self._classes and name[0].isupper()
+        made = type(name, (), {}) if is_class else mock.MagicMock(name=f"{self.__name__}.{name}")
+        setattr(self, name, made)
+        return made
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, names: tuple[str, ...], classes: bool, keep: str, version: str) -> None:
+        self._names, self._classes, self._keep, self._version = names, classes, keep, version
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if any(name == one or name.startswith(f"{one}.") for one in self.names):
+        if self._keep and self._keep in name:
+            return None
+        if any(name == top or name.startswith(f"{top}.") for top in self._names):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> Any:
-        return _Anything(spec.name)
+        module = _Anything(spec.name, self._classes)
+        if self._version:
+            module.__version__ = self._version
+        return module
 
     def exec_module(self, module: Any) -> None: ...
 
 
-def install(*names: str) -> None:
-    """In the place of these modules, and of all below them; before the project is imported."""
-    sys.meta_path.insert(0, _Finder(names))
+def install(*names: str, classes: bool = False, keep: str = "", version: str = "") -> None:
+    """In the place of these modules, and of all below them; before the project is imported.
+
+    classes: a name with a capital is a class, for projects that derive from it
+    keep: modules with this in their name are left alone
+    version: what the modules say of themselves
+    """
+    sys.meta_path.insert(0, _Finder(names, classes, keep, version))

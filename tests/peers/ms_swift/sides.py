@@ -4,8 +4,6 @@ that answers with routes, and a GPTModel in the place of a checkpoint's."""
 from __future__ import annotations
 
 import dataclasses
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import types
@@ -17,35 +15,9 @@ from unittest import mock
 
 import numpy as np
 import recipes
+from common import stand_ins
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY, SAMPLES = 4, 8, 2, 640, 8
-STAND_INS = ("transformer_engine", "transformer_engine_torch")
-
-
-class Anything(types.ModuleType):
-    """A module that has whatever is asked of it: classes where the name is that of one."""
-
-    __path__ = ()
-    __version__ = "2.9.0"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = type(name, (), {}) if name[0].isupper() else mock.MagicMock(name=f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
-
-
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] in STAND_INS:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> Any:
-        return Anything(spec.name)
-
-    def exec_module(self, module: Any) -> None: ...
 
 
 import gpt  # noqa: E402  # Megatron-Core finds no Transformer Engine, and does without.
@@ -54,8 +26,8 @@ from megatron.core.extensions import transformer_engine  # noqa: E402
 for name, value in [*vars(transformer_engine).items()]:
     if name.startswith("TE") and value is None:
         setattr(transformer_engine, name, type(name, (), {}))
-sys.meta_path.insert(0, StandIns())
-sys.modules["vllm"] = None  # The folder of that name that is on the path is none of vLLM.
+stand_ins.install("transformer_engine", "transformer_engine_torch", classes=True, version="2.9.0")
+sys.modules["vllm"] = None  # The folder of that name that is on the path is not vLLM.
 import torch  # noqa: E402
 from accelerate import PartialState  # noqa: E402
 from swift.infer_engine.protocol import (  # noqa: E402

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import sys
-import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +16,7 @@ import gpt
 import megatron.core.dist_checkpointing  # noqa: F401  Before its own stand-in for nvidia_resiliency_ext is there.
 import torch
 from common import models as small
+from common import stand_ins
 from megatron.core import parallel_state as mpu
 from megatron.core import tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
@@ -30,31 +28,6 @@ CHANGED = (
     "attention and norms as beside Megatron-Core, an optimizer that is not distributed, CPU for CUDA"
 )
 STAND_INS = ("megatron.bridge", "nvidia_resiliency_ext")
-
-
-class Anything(types.ModuleType):
-    """A module that has whatever is asked of it."""
-
-    __path__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=f"{self.__name__}.{name}")
-
-
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name == "vllm":
-            raise ModuleNotFoundError(name, name=name)  # The folder of tests beside this one is none.
-        if any(f"{name}.".startswith(f"{each}.") for each in STAND_INS) and "qwen_vl" not in name:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> Any:
-        return Anything(spec.name)
-
-    def exec_module(self, module: Any) -> None: ...
 
 
 class Kept:
@@ -122,7 +95,8 @@ class Provider:
 @functools.cache
 def setup() -> None:
     """In each process, before SkyRL is imported."""
-    sys.meta_path.insert(0, StandIns())
+    stand_ins.install(*STAND_INS, keep="qwen_vl")
+    sys.modules["vllm"] = None  # The folder of that name that is on the path is not vLLM.
     import megatron.bridge
     from megatron.bridge.peft import utils
 

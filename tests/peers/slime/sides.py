@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import base64
 import importlib
-import importlib.abc
-import importlib.machinery
 import json
 import os
-import sys
 import threading
 import types
 from argparse import Namespace
@@ -17,41 +14,18 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
+from common import stand_ins
 
 own = importlib.import_module(f"{os.environ['PEER_FRAMEWORK']}_own")
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY, PROMPT = 4, 8, 2, 640, 3
 
 
-class Anything(types.ModuleType):
-    """A module that has whatever is asked of it."""
-
-    __path__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=f"{self.__name__}.{name}")
-
-
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] in own.STAND_INS or name in own.STAND_INS:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> Any:
-        return Anything(spec.name)
-
-    def exec_module(self, module: Any) -> None: ...
-
-
 def setup() -> None:
     """In each process, before the framework is imported: what it imports and does not use here."""
-    sys.meta_path.insert(0, StandIns())
+    stand_ins.install(*own.STAND_INS)
     own.setup()
 
 
