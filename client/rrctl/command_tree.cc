@@ -264,12 +264,11 @@ void CommandTree::AddPut() {
   put->add_option("--experts", options.num_experts, "make the run if it is not there, with so many experts")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));
-  put->add_option("--model-config", options.model_config,
-                  "make the run if it is not there, for the model of this config.json")
-      ->type_name("FILE")
-      ->excludes("--experts");
-  put->add_option("--moe-layers", options.moe_layers,
-                  "with --experts: the decoder layers that have experts; all layers of the file if left out")
+  put->add_option("--top-k", options.top_k, "with --experts: experts of a token; left out: the last axis of the file")
+      ->type_name("K")
+      ->check(CLI::Range(1, kMaxTopK));
+  put->add_option("--layers", options.moe_layers,
+                  "with --experts: the decoder layers that have experts; left out: 0, 1, … as the file has layers")
       ->delimiter(',')
       ->type_name("ID,…")
       ->allow_extra_args(false)

@@ -9,21 +9,12 @@
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/model_config.h"
 
 namespace routing_replay::client {
 namespace {
 
 // That the options and the file's shape tell; nothing where the run is to be there.
-absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape,
-                                                    std::istream& input) {
-  if (!options.model_config.empty()) {
-    const auto config = ReadFile(options.model_config, input);
-    if (!config.ok()) return config.status();
-    const auto model = ModelConfigFromHuggingFace({reinterpret_cast<const char*>(config->data()), config->size()});
-    if (!model.ok()) return model.status();
-    return model->geometry;
-  }
+absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape) {
   if (options.num_experts == 0) return std::nullopt;
   if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
     return absl::InvalidArgumentError(absl::StrCat("an array of ", shape[1], " layers and K ", shape[2], "; 1 to ",
@@ -39,15 +30,14 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
   auto geometry = Geometry::Create({.num_layers = std::max(layers, last + 1),
                                     .moe_layer_ids = std::move(moe_layers),
                                     .num_experts = {options.num_experts},
-                                    .top_k = {static_cast<int32_t>(shape[2])}});
+                                    .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
   if (!geometry.ok()) return geometry.status();
   return *std::move(geometry);
 }
 
 // Joins the run, or makes it. Rows that do not fit make none: its geometry is for good.
-absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows,
-                                                std::istream& input) {
-  const auto geometry = GeometryFor(options, rows.tensor.shape, input);
+absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
+  const auto geometry = GeometryFor(options, rows.tensor.shape);
   if (!geometry.ok()) return geometry.status();
   if (!*geometry) return client.JoinRun(options.run);
   const auto decoded = DecodeTensor(**geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX});
@@ -127,7 +117,7 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
     return absl::InvalidArgumentError(
         absl::StrCat("an array of ", rows->tensor.shape.size(), " axes; it must be [rows, layers, K]"));
   }
-  const auto run = OpenRunFor(client, options, *rows, input);
+  const auto run = OpenRunFor(client, options, *rows);
   if (!run.ok()) return run.status();
   return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
 }

@@ -23,7 +23,7 @@ struct PutOptions {
   // Of a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
   std::string index;
   int32_t num_experts = 0;           // To make the run where it does not exist; else 0.
-  std::string model_config;          // Likewise: a Hugging Face config.json; else empty.
+  std::optional<int32_t> top_k;      // With num_experts; absent: the file's K.
   std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
   std::optional<int64_t> row_start;  // Absent: behind the committed rows.
   std::optional<int64_t> group;

@@ -140,11 +140,10 @@ class CommandsTest(RrctlTest):
         put = self.json("put", "life", "a/0", "-", "--seal", stdin=rows_file(2, 2, 4))
         self.assertEqual((put["rows"], put["sealed"]), (5, True))
         self.drop_at_end("model")
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
-            config.write('{"model_type": "olmoe", "num_hidden_layers": 2, "num_experts": 64, "num_experts_per_tok": 4}')
-            config.flush()
-            self.json("put", "model", "s", "-", "--model-config", config.name, stdin=rows_file(2, 2, 4))
-        self.assertEqual(self.json("stat", "model")["geometry"]["num_experts"], 64)
+        geometry = ["--experts", "64", "--top-k", "4", "--layers", "1,3"]
+        self.json("put", "model", "s", "-", *geometry, stdin=rows_file(2, 2, 4))
+        geometry = self.json("stat", "model")["geometry"]
+        self.assertEqual(geometry, {"num_layers": 4, "moe_layers": [1, 3], "num_experts": 64, "top_k": 4})
         (sample,) = self.json("ls", "life")
         self.assertEqual((sample["sample"], sample["group"], sample["tokens"]), ("a/0", 7, 6))
         (stat,) = self.json("stat", "life", "a/0")
