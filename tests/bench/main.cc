@@ -130,6 +130,8 @@ int Main(int argc, char** argv) {
       "--instructions", flags.instructions,
       "The best instruction set to use of those that the CPU has, e.g. AVX2 on a CPU with AVX-512; the server, "
       "which handles bytes alone, has all");
+  app.add_option("--python", flags.options.python,
+                 "Path of an interpreter that finds both packages: `handoff` also with Python at both ends");
   app.add_option("--json", flags.json, "Also write the figures to this file");
   Benchmark benchmark;
   const auto add = [&](const std::string& name, const std::string& help, const Benchmark& b) {

@@ -20,6 +20,7 @@ struct BenchOptions {
   Tuning tuning;
   // Also everything with kUntuned, in the same rounds, beside `tuning`.
   bool beside_untuned = false;
+  std::string python;  // An interpreter: the hand-off with Python at both ends too, in the same rounds.
 
   int rounds() const { return quick ? 1 : repetitions; }
 };

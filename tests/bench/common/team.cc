@@ -1,7 +1,9 @@
 #include "tests/bench/common/team.h"
 
 #include <sys/prctl.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
@@ -43,6 +45,24 @@ absl::StatusOr<Team> Team::Start(const std::string& name, int count, const MakeR
       if (role.ok()) return AnswerCommands(**role);
       std::cerr << name << " " << i << ": " << role.status() << std::endl;
       return 1;
+    });
+    if (!child.ok()) return child.status();
+    team.pids_.push_back((*child)->pid());
+    team.children_.push_back(*std::move(child));
+  }
+  return team;
+}
+
+absl::StatusOr<Team> Team::Spawn(const std::string& name, const std::vector<std::vector<std::string>>& programs,
+                                 const std::vector<std::pair<std::string, std::string>>& variables) {
+  Team team;
+  for (size_t i = 0; i < programs.size(); ++i) {
+    std::vector<char*> argv;
+    for (const std::string& argument : programs[i]) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    auto child = ChildProcess::Fork(absl::StrCat(name, " ", i), [&] {
+      for (const auto& [variable, value] : variables) setenv(variable.c_str(), value.c_str(), 1);
+      return execv(argv[0], argv.data());
     });
     if (!child.ok()) return child.status();
     team.pids_.push_back((*child)->pid());

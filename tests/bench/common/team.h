@@ -31,6 +31,11 @@ class Team {
   // `make` is called in each child.
   static absl::StatusOr<Team> Start(const std::string& name, int count, const MakeRole& make);
 
+  // A program per child that takes commands and answers as a child of Start does: "ok ", then the answer. Each has the
+  // environment's variables and `variables`.
+  static absl::StatusOr<Team> Spawn(const std::string& name, const std::vector<std::vector<std::string>>& programs,
+                                    const std::vector<std::pair<std::string, std::string>>& variables);
+
   // Sends the command to every child and gives their answers; the first error, with the child's name.
   absl::StatusOr<std::vector<std::string>> Call(const std::string& command);
   absl::Span<const pid_t> pids() const { return pids_; }

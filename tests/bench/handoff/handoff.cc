@@ -14,6 +14,7 @@
 #include "tests/bench/common/process_usage.h"
 #include "tests/bench/common/processes.h"
 #include "tests/bench/handoff/hub.h"
+#include "tests/bench/handoff/python_ends.h"
 #include "tests/bench/handoff/rank.h"
 #include "tests/bench/handoff/rounds.h"
 #include "tests/bench/handoff/scenario.h"
@@ -28,13 +29,18 @@ constexpr int32_t kQuickSamples = 4;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-enum class Way { kTcp, kU8, kI32 };
+enum class Way { kTcp, kU8, kI32, kPythonU8, kPythonI32 };
+
+bool InPython(Way way) { return way == Way::kPythonU8 || way == Way::kPythonI32; }
 
 // All processes of the hand-off, under one setting of the allocator.
 class Handoff {
  public:
   Handoff(const BenchOptions& options, Tuning tuning)
-      : server_program_(options.server), tuning_(tuning), scenario_(options.quick ? kQuickSamples : kStandardSamples) {}
+      : server_program_(options.server),
+        python_(options.python),
+        tuning_(tuning),
+        scenario_(options.quick ? kQuickSamples : kStandardSamples) {}
 
   absl::Status Start();
   absl::StatusOr<Round> Play(Way way);
@@ -43,13 +49,17 @@ class Handoff {
   absl::Status StartProcesses();
   absl::Status Connect();
   absl::Status CheckDigests(Way way);
-  std::vector<pid_t> Pids(Way way) const;
+  std::vector<pid_t> Pids(Way way);
 
-  const std::string server_program_;
+  Team& workers(Way way) { return InPython(way) ? python_ends_->workers : *workers_; }
+  Team& ranks(Way way) { return InPython(way) ? python_ends_->ranks : *ranks_; }
+
+  const std::string server_program_, python_;
   const Tuning tuning_;
   const HandoffScenario scenario_;
   quickstart::ServerProcess server_;
   std::optional<Team> hub_, workers_, ranks_;
+  std::optional<PythonEnds> python_ends_;
   std::vector<std::string> digests_;  // Per rank, of its expected array.
   int64_t service_rounds_ = 0;
 };
@@ -75,7 +85,11 @@ absl::Status Handoff::StartProcesses() {
       "worker", kWorkers, [&](int i) { return MakeWorker(scenario_, i); }, workers_));
   status.Update(start(
       "rank", kRanks, [&](int i) { return MakeRank(scenario_, i); }, ranks_));
-  return status;
+  if (!status.ok() || python_.empty()) return status;
+  auto python_ends = StartPythonEnds(python_, scenario_, tuning_.clients);
+  if (!python_ends.ok()) return python_ends.status();
+  python_ends_ = *std::move(python_ends);
+  return absl::OkStatus();
 }
 
 absl::Status Handoff::Connect() {
@@ -84,20 +98,23 @@ absl::Status Handoff::Connect() {
   std::vector<std::string> words = absl::StrSplit(hello->front(), ' ');
   const std::string open = absl::StrCat("open ", server_.endpoint, " ", words.front());
   digests_.assign(words.begin() + 1, words.end());
-  for (Team* team : {&*workers_, &*ranks_}) {  // Workers first: they open the run.
+  std::vector<Team*> teams{&*workers_, &*ranks_};  // Workers first: they open the run.
+  if (python_ends_) teams.insert(teams.end(), {&python_ends_->workers, &python_ends_->ranks});
+  for (Team* team : teams) {
     if (const auto opened = team->Call(open); !opened.ok()) return opened.status();
   }
   return absl::OkStatus();
 }
 
-std::vector<pid_t> Handoff::Pids(Way way) const {
+std::vector<pid_t> Handoff::Pids(Way way) {
   std::vector<pid_t> pids{getpid(), way == Way::kTcp ? hub_->pids()[0] : server_.process->pid()};
-  for (const Team* team : {&*workers_, &*ranks_}) pids.insert(pids.end(), team->pids().begin(), team->pids().end());
+  for (const Team* team : {&workers(way), &ranks(way)})
+    pids.insert(pids.end(), team->pids().begin(), team->pids().end());
   return pids;
 }
 
 absl::Status Handoff::CheckDigests(Way way) {
-  const auto digests = ranks_->Call(way == Way::kTcp ? "digest hub" : "digest service");
+  const auto digests = ranks(way).Call(way == Way::kTcp ? "digest hub" : "digest service");
   if (!digests.ok()) return digests.status();
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     if ((*digests)[rank] == digests_[rank]) continue;
@@ -107,11 +124,11 @@ absl::Status Handoff::CheckDigests(Way way) {
 }
 
 absl::StatusOr<Round> Handoff::Play(Way way) {
-  if (const auto poisoned = ranks_->Call("poison"); !poisoned.ok()) return poisoned.status();
+  if (const auto poisoned = ranks(way).Call("poison"); !poisoned.ok()) return poisoned.status();
   if (way != Way::kTcp) ++service_rounds_;
-  const std::string put = way == Way::kTcp  ? "hub"
-                          : way == Way::kU8 ? absl::StrCat("u8 ", service_rounds_)
-                                            : absl::StrCat("i32 ", service_rounds_);
+  const std::string put = way == Way::kTcp                           ? "hub"
+                          : way == Way::kU8 || way == Way::kPythonU8 ? absl::StrCat("u8 ", service_rounds_)
+                                                                     : absl::StrCat("i32 ", service_rounds_);
   const std::string get = way == Way::kTcp ? "hub" : absl::StrCat("service ", service_rounds_);
   const std::vector<pid_t> pids = Pids(way);
   ResetPeakMemory(pids);
@@ -121,9 +138,9 @@ absl::StatusOr<Round> Handoff::Play(Way way) {
 
   Round round;
   const Clock::time_point start = Clock::now();
-  if (const auto in = workers_->Call(put); !in.ok()) return in.status();
+  if (const auto in = workers(way).Call(put); !in.ok()) return in.status();
   round.ingest_s = SecondsSince(start);
-  if (const auto out = ranks_->Call(get); !out.ok()) return out.status();
+  if (const auto out = ranks(way).Call(get); !out.ok()) return out.status();
   round.fetch_s = SecondsSince(start) - round.ingest_s;
 
   round.cpu_s = CpuSeconds(pids) - cpu;
@@ -137,12 +154,13 @@ absl::StatusOr<Round> Handoff::Play(Way way) {
 
 // The rounds of each way under one setting.
 struct Rounds {
-  std::vector<Round> tcp, u8, i32;
+  std::vector<Round> tcp, u8, i32, python_u8, python_i32;
 };
 
-absl::Status PlayAll(Handoff& handoff, bool counts, Rounds& rounds) {
-  const std::pair<Way, std::vector<Round>*> ways[] = {
+absl::Status PlayAll(Handoff& handoff, bool python, bool counts, Rounds& rounds) {
+  std::vector<std::pair<Way, std::vector<Round>*>> ways{
       {Way::kTcp, &rounds.tcp}, {Way::kU8, &rounds.u8}, {Way::kI32, &rounds.i32}};
+  if (python) ways.insert(ways.end(), {{Way::kPythonU8, &rounds.python_u8}, {Way::kPythonI32, &rounds.python_i32}});
   for (const auto& [way, results] : ways) {
     const absl::StatusOr<Round> round = handoff.Play(way);
     if (!round.ok()) return round.status();
@@ -166,14 +184,21 @@ absl::StatusOr<std::vector<Figure>> BenchHandoff(const BenchOptions& options) {
   }
   for (int i = -kWarmUpRounds; i < options.rounds(); ++i) {
     for (auto& [handoff, rounds] : settings) {
-      if (absl::Status status = PlayAll(*handoff, i >= 0, rounds); !status.ok()) return status;
+      if (absl::Status status = PlayAll(*handoff, !options.python.empty(), i >= 0, rounds); !status.ok()) return status;
     }
   }
   const Rounds& main = settings[0].second;
   std::vector<Figure> figures = HandoffFigures("handoff.u8", main.u8, "tcp", main.tcp);
   AddFigures(figures, HandoffFigures("handoff.i32", main.i32, "tcp", main.tcp));
+  const auto add_python = [&](const std::string& of, const Rounds& rounds) {
+    if (options.python.empty()) return;
+    AddFigures(figures, HandoffFigures(absl::StrCat("handoff.python.u8", of), rounds.python_u8, "C++", rounds.u8));
+    AddFigures(figures, HandoffFigures(absl::StrCat("handoff.python.i32", of), rounds.python_i32, "C++", rounds.i32));
+  };
+  add_python("", main);
   if (!options.beside_untuned) return figures;
   const Rounds& untuned = settings[1].second;
+  add_python(".untuned", untuned);
   AddFigures(figures, HandoffFigures("handoff.u8.untuned", untuned.u8, "tuned", main.u8));
   AddFigures(figures, HandoffFigures("handoff.i32.untuned", untuned.i32, "tuned", main.i32));
   return figures;
