@@ -76,7 +76,8 @@ class CountingSource(RowSource):
 
     def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
-        read = fetch.request().count(b"/")
+        _, sequences, _ = fetch.outcome()
+        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in sequences)
         with self._lock:  # Threads read ahead.
             self.samples += read
 
