@@ -103,15 +103,7 @@ rr_component(NAME wire
 rr_component(NAME trainer REQUIRES wire
              UNITS collective_agreement
                    collective_gather_records
-                   layout_diagnosis
-                   layout_expert_parallel
-                   layout_megatron_layers
-                   layout_padding
-                   layout_plan
-                   layout_schedule
-                   layout_sequences
-                   policy_fallback_limit
-                   policy_on_policy
+                   layout
                    replay_buffer_pool
                    replay_compare
                    replay_merge_records

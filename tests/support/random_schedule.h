@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <random>
 
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 
 namespace routing_replay::testing {
 

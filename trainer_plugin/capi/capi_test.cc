@@ -251,19 +251,6 @@ TEST_F(TrainerCapiTest, FillerIsThatOfRealign) {
   EXPECT_EQ(Take(rrt_plan_filler(plan_, 1, 0, 4, filler.data(), 12)).detail["field"], "ids");
 }
 
-TEST_F(TrainerCapiTest, ExpertLoadCountsIdsAndFiller) {
-  const uint16_t ids[] = {0, 1, 299, 2};
-  int64_t replayed[1] = {-1}, filler[1] = {-1};
-  ASSERT_EQ(rrt_plan_expert_load(plan_, 1, ids, sizeof(ids), 3, replayed, filler, 1), nullptr);
-  EXPECT_EQ(replayed[0], 4);
-  EXPECT_EQ(filler[0], 3 * kTopK);
-  const uint16_t wrong[] = {0, 300};
-  EXPECT_EQ(Take(rrt_plan_expert_load(plan_, 1, wrong, 4, 0, replayed, filler, 1)).detail["reason"], "ID_RANGE");
-  EXPECT_EQ(Take(rrt_plan_expert_load(plan_, 1, ids, 3, 0, replayed, filler, 1)).detail["field"], "ids");
-  EXPECT_EQ(Take(rrt_plan_expert_load(plan_, 2, ids, 4, 0, replayed, filler, 1)).detail["field"], "slot");
-  EXPECT_EQ(Take(rrt_plan_expert_load(plan_, 1, ids, 4, 0, replayed, filler, 2)).detail["field"], "count");
-}
-
 TEST(TrainerCapiRouterTest, ForwardAndBackwardInEveryDtype) {
   const uint8_t indices[] = {4, 1, 6}, states[] = {0};
   const double x[] = {0.5, -1, 2, 0, 1.5, -0.5, 3, -2}, g[] = {.1, .2, .3, .4, .5, .6, .7, .8};
@@ -370,8 +357,6 @@ TEST(TrainerCapiTargetsTest, KeepsIdsByKey) {
 }
 
 TEST(TrainerCapiSmallTest, SmallThings) {
-  EXPECT_EQ(rrt_abi_version(), RRT_ABI_VERSION);
-  EXPECT_STREQ(rrt_version(), ROUTING_REPLAY_VERSION);
   const uint32_t tokens[] = {1, 2, 3};
   EXPECT_EQ(rrt_token_check(rrt_token_check(0, tokens, 1), tokens + 1, 2), rrt_token_check(0, tokens, 3));
   rrt_plan_free(nullptr);

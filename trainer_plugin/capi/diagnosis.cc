@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/json/geometry_json.h"
 #include "trainer_plugin/capi/objects.h"
-#include "trainer_plugin/layout/diagnosis/route_ids.h"
 #include "trainer_plugin/layout/explain_json.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/capi/token_ids.h"
-#include "routing_replay/trainer/expert_parallel.h"
 #include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/compact_id.h"
@@ -17,13 +16,10 @@ namespace {
 
 absl::Status CheckSlot(const trainer::BufferLayout& layout, int32_t slot) {
   if (slot >= 0 && slot < layout.num_layers()) return absl::OkStatus();
-  return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is none of ", layout.num_layers(), " layers"));
+  return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is not in [0, ", layout.num_layers(), ")"));
 }
 
 }  // namespace
-
-int32_t rrt_abi_version(void) { return RRT_ABI_VERSION; }
-const char* rrt_version(void) { return ROUTING_REPLAY_VERSION; }
 
 int32_t rrt_error_code(const rrt_error* error) { return error->code(); }
 const char* rrt_error_json(const rrt_error* error) { return error->json(); }
@@ -117,23 +113,6 @@ rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, in
           static_cast<uint8_t*>(ids), layer.id_bytes(), i,
           FillerId(shape, first + i / layer.top_k, static_cast<int32_t>(i % layer.top_k), layout.ordinal(slot)));
     }
-    return absl::OkStatus();
-  });
-}
-
-rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, const void* ids, size_t ids_size,
-                                int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count) {
-  return Guard([&]() -> absl::Status {
-    const trainer::BufferLayout& layout = plan->layout;
-    if (absl::Status status = CheckSlot(layout, slot); !status.ok()) return status;
-    if (count != static_cast<size_t>(layout.ep_size())) {
-      return Invalid(Reason::kLength, "count", absl::StrCat(count, " is not ep_size = ", layout.ep_size()));
-    }
-    const auto load = trainer::LoadOfRows(layout.geometry(), layout.ordinal(slot), layout.ep_size(),
-                                          Bytes(ids, ids_size), filler_rows);
-    if (!load.ok()) return load.status();
-    std::copy(load->replayed.begin(), load->replayed.end(), replayed);
-    std::copy(load->filler.begin(), load->filler.end(), filler);
     return absl::OkStatus();
   });
 }

@@ -10,7 +10,7 @@
 #include "routing_replay/trainer/buffer_pool.h"
 #include "routing_replay/trainer/local_source.h"
 #include "routing_replay/trainer/replay_targets.h"
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 #include "tests/reference/token_layout_reference.h"
 #include "tests/support/status_matchers.h"
 

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "routing_replay/trainer/alignment.h"
 #include "routing_replay/trainer/diagnose.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -43,7 +42,7 @@ absl::StatusOr<nlohmann::ordered_json> Diagnose(const Observed& observed);
 absl::StatusOr<nlohmann::ordered_json> DiagnoseIds(const DescribedPlan& described,
                                                    const std::vector<RouteIds>& recorded, const RouteIds& seen);
 
-// Whether the record fits what the rank's routers choose by themselves (routing_replay/trainer/alignment.h):
+// Whether the record fits what the rank's routers choose by themselves (routing_replay/trainer/diagnose.h):
 //   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
 //    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
 // sequence: of the micro-batch; it and layer are null where nothing is compared. Explanations as above, and count

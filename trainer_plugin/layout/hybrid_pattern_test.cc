@@ -1,6 +1,5 @@
-#include "routing_replay/trainer/hybrid_pattern.h"
-
 #include "routing_replay/trainer/layers.h"
+
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {

@@ -10,7 +10,6 @@
 #include "absl/strings/strip.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
-#include "routing_replay/trainer/live_layers.h"
 #include "routing_replay/trainer/megatron_layers.h"
 #include "trainer_plugin/layout/layout_json.h"
 #include "trainer_plugin/layout/with_field.h"

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "routing_replay/trainer/live_layers.h"
 #include "tests/reference/layer_layout_reference.h"
 #include "tests/support/status_matchers.h"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
-#include "routing_replay/trainer/pipeline_layout.h"
+#include "routing_replay/trainer/layers.h"
 
 namespace routing_replay::trainer {
 

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/live_layers.h"
+#include "routing_replay/trainer/layers.h"
 
 #include "tests/support/status_matchers.h"
 

@@ -9,7 +9,6 @@
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/context_parallel.h"
 #include "routing_replay/trainer/padding.h"
-#include "routing_replay/trainer/sequences.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/names.h"
 #include "trainer_plugin/layout/padding/padding_json.h"

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "routing_replay/trainer/pieces.h"
 #include "routing_replay/trainer/rows.h"
 
 namespace routing_replay::trainer {

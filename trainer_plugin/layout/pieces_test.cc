@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/pieces.h"
+#include "routing_replay/trainer/rows.h"
 
 #include <random>
 

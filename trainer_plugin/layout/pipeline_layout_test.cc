@@ -1,7 +1,6 @@
-#include "routing_replay/trainer/pipeline_layout.h"
+#include "routing_replay/trainer/layers.h"
 
 #include "absl/strings/str_join.h"
-#include "routing_replay/trainer/layers.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {

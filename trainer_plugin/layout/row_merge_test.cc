@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/row_merge.h"
+#include "routing_replay/trainer/rows.h"
 
 #include "tests/reference/token_layout_reference.h"
 #include "tests/support/layout_trials.h"

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/sequences.h"
+#include "routing_replay/trainer/rows.h"
 
 #include "routing_replay/trainer/context_parallel.h"
 #include "tests/support/status_matchers.h"

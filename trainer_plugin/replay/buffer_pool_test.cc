@@ -6,7 +6,7 @@
 #include <random>
 
 #include "routing_replay/trainer/layers.h"
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 #include "tests/support/dense_prefix.h"
 #include "tests/support/layout_trials.h"
 #include "tests/support/status_matchers.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/row_merge.h"
+#include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 #include "tests/support/layout_trials.h"
 #include "tests/support/random_schedule.h"
 #include "tests/support/status_matchers.h"

@@ -1,7 +1,7 @@
 // layout_parse: the text form of layouts written out, whatever its order and counts.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "routing_replay/trainer/pipeline_layout.h"
+#include "routing_replay/trainer/layers.h"
 #include "tests/golden/kind.h"
 
 namespace routing_replay::golden {

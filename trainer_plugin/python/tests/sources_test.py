@@ -363,6 +363,7 @@ class SourcesTest(unittest.TestCase):
             ("slot", lambda: plan.expert_load(99, ids)),
             ("ids", lambda: plan.expert_load(0, ids[:, :0])),
             ("ids", lambda: plan.expert_load(0, ids.astype(np.int64))),
+            ("ids", lambda: plan.expert_load(0, np.full_like(ids, experts))),
             ("filler_rows", lambda: plan.expert_load(0, ids, filler_rows=-1)),
         ):
             with self.assertRaises(trainer.InvalidArgumentError) as caught:

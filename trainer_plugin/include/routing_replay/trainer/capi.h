@@ -1,5 +1,5 @@
 /* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it is the
- * one of routing_replay/c_api.h, whose runs a fetch reads from.
+ * one of routing_replay/c_api.h, whose runs a fetch reads from, and which says its version.
  *
  * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
  * on failure. No exception and no signal leaves a function.
@@ -30,12 +30,6 @@ typedef struct rrt_replay_targets rrt_replay_targets;
 typedef struct rrt_collective rrt_collective;
 typedef struct rrt_agreement rrt_agreement;
 typedef struct rrt_merged rrt_merged;
-
-/* The number of this interface; raised when something in it changes its meaning. */
-#define RRT_ABI_VERSION 1
-RRT_API int32_t rrt_abi_version(void);
-/* That of the release, "major.minor.patch". */
-RRT_API const char* rrt_version(void);
 
 /* Errors. The JSON: {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "…"} and, where set: reason, field, sample,
  * row, layer, missing_rows. */
@@ -157,18 +151,6 @@ RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, in
  * rrt_realign fills. */
 RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
                                    size_t ids_size);
-
-/* How many (row, slot) pairs this rank sends to each of the ep_size ranks in the plan's layer number `slot`: of the
- * rows that are replayed, whose ids [rows][top_k] are given as in an index buffer, and of filler_rows rows of filler.
- * Each of replayed and filler has room for `count` = ep_size numbers. The loads of all ranks of a group add up. */
-RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, const void* ids, size_t ids_size,
-                                        int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count);
-
-/* Of an attention mask [count][width], bytes of 0 and 1: tokens of each row, and the column of its first one (0 of a
- * row without any). `size` is count * width. INVALID_ARGUMENT for a value that is neither (FIELD), and naming the row
- * for one with padding between its tokens (SHAPE). */
-RRT_API rrt_error* rrt_mask_sequences(const uint8_t* mask, size_t size, int64_t width, int64_t* tokens,
-                                      int64_t* first_rows, size_t count);
 
 /* A fetch of a plan's slices. What is told of it; everything has a default:
  *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry":
@@ -393,16 +375,6 @@ RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* r
  *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. FAILED_PRECONDITION before the
  * last round, and where a round failed. */
 RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
-/* With which weights the rows of a step were made (routing_replay/trainer/on_policy.h):
- *   {"current": 17, "samples": [[[0, 9, 15, "label"], …], …]}
- * current: the trainer's version, absent or -1 where it knows none; samples: of each its weights, as fetches tell them.
- *   {"samples": 4, "mixed": 1, "first_mixed": 2, "oldest": 15, "lag": 2}
- * samples: those that tell versions; mixed: those of several, the first of them having the number first_mixed. What
- * nobody knows is not there. */
-RRT_API rrt_error* rrt_weights_summary(const char* json, size_t size, rrt_bytes** summary);
-/* 1 if more than the fraction `limit` of a step's samples fall back (routing_replay/trainer/fallback_limit.h), else 0.
- */
-RRT_API int32_t rrt_exceeds_fallback_limit(double limit, int64_t samples, int64_t fallen_back);
 /* Equal for equal geometries, on every machine. */
 RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
 
@@ -416,8 +388,8 @@ RRT_API int32_t rrt_merged_sequences(const rrt_merged* merged);
 /* Of one sequence the number of its rows, and its planes: per MoE layer ids [rows][K] as in an index buffer. */
 RRT_API rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64_t* rows, rrt_bytes** planes);
 
-/* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h and
- * alignment.h). The geometry of a plan, as its description has it: */
+/* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h).
+ * The geometry of a plan, as its description has it: */
 RRT_API rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json);
 /* json: the description of a plan with what was seen on its rank beside it,
  *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}

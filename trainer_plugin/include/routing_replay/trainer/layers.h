@@ -6,18 +6,69 @@
 #ifndef ROUTING_REPLAY_TRAINER_LAYERS_H_
 #define ROUTING_REPLAY_TRAINER_LAYERS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "routing_replay/trainer/hybrid_pattern.h"
-#include "routing_replay/trainer/pipeline_layout.h"
 #include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::trainer {
+
+// Pipeline layouts: every stage of the pipeline written out, as Megatron-Core's pipeline_model_parallel_layout does
+// (PipelineParallelLayerLayout).
+
+// What a stage may hold.
+inline constexpr char kStageEmbedding = 'E';
+inline constexpr char kStageDecoder = 't';
+inline constexpr char kStageMtp = 'm';
+inline constexpr char kStageLoss = 'L';
+
+// Of the text of a layout, written out: far above what a model needs, and a bound on what a repeat can ask for.
+inline constexpr size_t kMaxLayoutText = size_t{1} << 16;
+
+// Stage s = v·P + p is chunk v of pipeline rank p. One character per entry, of the four above; a stage may be empty.
+// Which orders and counts make a model is checked where a layout is used (LayerTable::Create).
+struct PipelineLayout {
+  std::vector<std::string> stages;
+  friend bool operator==(const PipelineLayout&, const PipelineLayout&) = default;
+};
+
+// From the text form (PipelineParallelLayerLayout.parse_str_to_list), such as "Et*3|(tt|)*29m|L": stages between "|";
+// x*n is n times the character x, (…)*n n times the group, which may hold "|" and no other group; commas mean nothing.
+// Groups are written out before single characters, each left to right and once. n may be 0.
+// INVALID_ARGUMENT (kField, field "split.layout") for everything else, quoting what was not understood.
+absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text);
+
+// From the list form: per stage the names embedding, decoder, mtp, loss, in any case, spaces around them ignored.
+// INVALID_ARGUMENT as above, for encoder (which Megatron names and does not support) and all other names.
+absl::StatusOr<PipelineLayout> PipelineLayoutFromNames(const std::vector<std::vector<std::string>>& stages);
+
+// Hybrid patterns: one symbol per layer of a model that mixes Mamba, attention and MoE layers, as Megatron-Core's
+// hybrid_layer_pattern (formerly hybrid_override_pattern) writes them (parse_hybrid_pattern).
+
+struct HybridPattern {
+  // The symbols between "|", one string if there is none: stage s = v·P + p is chunk v of pipeline rank p. Every symbol
+  // (M G * D + - E) is a decoder layer, and layer ids count all of them; those of E carry routes.
+  std::vector<std::string> stages;
+  std::vector<int32_t> moe_layer_ids;  // Of the symbols E, ascending.
+  std::string mtp;                     // The symbols of one MTP depth; empty without MTP.
+  int32_t mtp_depths = 0;              // How often they are there.
+
+  int32_t num_layers() const;
+  // Layers of this symbol in the decoder and in all MTP depths (Megatron's get_hybrid_layer_counts).
+  int32_t Count(char symbol) const;
+  friend bool operator==(const HybridPattern&, const HybridPattern&) = default;
+};
+
+// "M*ME|MEME/*E/*E": the decoder, and behind each "/" one MTP depth, all alike. INVALID_ARGUMENT (kField, field
+// "split.hybrid_pattern") for a symbol that is none, for "|" in a MTP depth, for depths that differ, and for "*" beside
+// "D" or "+": a model has one kind of attention.
+absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text);
 
 // Decoder layers begin, …, end - 1 (global 0-based ids, dense ones counted). May be empty.
 struct LayerRange {
@@ -121,6 +172,30 @@ absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry,
 // "native_layers") for an id that is no MoE layer of the geometry.
 absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geometry, std::vector<OwnedLayer> layers,
                                                             absl::Span<const int32_t> native_layers);
+
+// The layers of a rank as its live model names them. Every Megatron-Core layer knows its layer_number
+// (TransformerLayer.layer_number, TopKRouter.set_layer_number; global over pipeline ranks and chunks, from 1 on); what
+// the modules say is the truth that a description of the split is checked against, and what stands in where there is
+// none.
+
+// The routers of one model chunk, found by a walk over its modules, in any order.
+struct LiveChunk {
+  std::vector<int32_t> layer_numbers;      // Of layers in the decoder: global, from 1 on.
+  std::vector<int32_t> mtp_layer_numbers;  // Of layers in the MTP block: from 1 on again, never looked up.
+};
+
+// The MoE layers of a rank of these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
+// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that is there twice: both are what
+// MTP layers, or a second copy of the decoder, look like when they are taken for the decoder's.
+absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks);
+
+// The first difference between the model of pipeline rank `pp_rank` and the split, in words with both sides; nothing if
+// they agree. Routers of `native_layers` may be there or not. Chunks are compared one by one: the same layers in other
+// chunks differ. MTP layers are compared by their number alone, and may have no router (a dense MTP layer has none).
+// Errors as OwnedMoeLayers.
+absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
+                                                          int32_t pp_rank, absl::Span<const LiveChunk> chunks,
+                                                          absl::Span<const int32_t> native_layers = {});
 
 }  // namespace routing_replay::trainer
 

@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
-#include "routing_replay/trainer/pieces.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/geometry.h"

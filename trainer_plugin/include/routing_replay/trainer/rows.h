@@ -1,8 +1,8 @@
 // From what the trainer did with a micro-batch to the rows that the router of one rank sees.
 //
 // Nothing is inferred: format, padded boundaries, partition, sizes and flags are what the trainer really used. The
-// steps are those of a Megatron forward pass: padded sequences → context-parallel (CP) slice → router's row order →
-// sequence-parallel (SP) slice → samples un-flattened → padding to a target row count.
+// steps are those of a Megatron forward pass, which rows.cc takes one by one: padded sequences → context-parallel (CP)
+// slice → router's row order → sequence-parallel (SP) slice → samples un-flattened → padding to a target row count.
 #ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
 #define ROUTING_REPLAY_TRAINER_ROWS_H_
 
@@ -107,6 +107,11 @@ struct RowRun {
   int32_t sequence = 0;
   int64_t row = 0;
   RowState state = RowState::kReplayed;  // Never kPad.
+
+  // The entries [begin, end). Requires 0 <= begin <= end <= count.
+  constexpr RowRun Part(int64_t begin, int64_t end) const {
+    return {local_row + begin * stride, stride, end - begin, sequence, row + begin, state};
+  }
   friend bool operator==(const RowRun&, const RowRun&) = default;
 };
 
@@ -142,6 +147,79 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map);
 
 // Per sequence the rows that some local row replays: normal lists, `sequences` of them.
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
+
+// The sequences of a micro-batch from what trainers have at hand: masks (verl and SkyRL strip left padding by the
+// attention mask), boundaries (cu_seqlens_q of Megatron's PackedSeqParams), token counts before media are expanded (a
+// Hugging Face processor writes one placeholder per medium, or as many as the model's rows).
+
+// From an attention mask [batch][width], 1 for a token: T and, for a rectangle with padding on the left, first_row.
+// recorded_rows is T - 1. A packer that strips the padding first (SkyRL, verl) has first_row = 0 in its documents: pass
+// keep_left_padding = false. INVALID_ARGUMENT (kShape) for a size that is no multiple of width, (kField) for a value
+// that is neither 0 nor 1, and (kShape) for tokens with padding between them.
+absl::StatusOr<std::vector<SequenceShape>> SequencesFromMask(absl::Span<const uint8_t> mask, int64_t width,
+                                                             bool keep_left_padding);
+
+// From the real boundaries of documents (cu_seqlens, [B + 1]): T, and recorded_rows = T - 1.
+// INVALID_ARGUMENT (kShape) unless they start at 0 and ascend.
+absl::StatusOr<std::vector<SequenceShape>> SequencesFromCuSeqlens(absl::Span<const int64_t> cu_seqlens);
+
+// T of a sample whose `tokens` count one placeholder per medium, media_rows[i] being the rows that medium i becomes in
+// the model. Rows are numbered after expansion. INVALID_ARGUMENT (kShape) for more media than tokens, (kField) for a
+// medium without rows or a sum above kMaxStreamRows.
+absl::StatusOr<int64_t> MediaExpandedTokens(int64_t tokens, absl::Span<const int64_t> media_rows);
+
+// Sequences that are put together from parts of samples: truncated ones, continued ones, several samples in a row.
+
+// Tokens [offset, offset + tokens) of a sequence are tokens start, start + 1, … of a sample.
+struct SequencePiece {
+  std::string sample;
+  int32_t sequence = 0;  // Of the layout.
+  int64_t offset = 0;
+  int64_t tokens = 0;
+  int64_t start = 0;
+  // The first so many tokens have a route to replay: row `start` and on. One fewer than the tokens where the piece ends
+  // with its sample, whose last token was never fed to the model.
+  int64_t rows = 0;
+  bool live = false;  // Of no sample: tokens without a route are kLive.
+};
+
+// The map with pieces in the place of sequences: `sequence` counts in `pieces`, `row` is that of the sample, and tokens
+// behind the rows of their piece are unrecorded (kLive of a live piece), whatever the layout says. INVALID_ARGUMENT
+// (kField) unless the pieces of each sequence of `layout` follow each other, ascending by sequence, and cover its
+// tokens.
+absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& layout,
+                                  absl::Span<const SequencePiece> pieces);
+
+// The row map in reverse: from what the ranks recorded of a micro-batch to the rows of its sequences.
+//
+// It is made of the ranks' own row maps, so that every layout that can be replayed can be recorded. What verl does for
+// zigzag and contiguous partitions in merge_router_topk_indices (gather over TP, gather over CP, inverse map per
+// sample) is one case of it.
+
+// Rows run.row, run.row + 1, … of run.sequence are at local rows run.local_row, run.local_row + run.stride, … of record
+// `record`.
+struct RecordRun {
+  int32_t record = 0;
+  RowRun run;
+  friend bool operator==(const RecordRun&, const RecordRun&) = default;
+};
+
+struct SequenceMerge {
+  // Rows 0 … recorded_rows - 1 once each, ascending.
+  std::vector<RecordRun> runs;
+  // The same rows where local rows show them once more: on tensor ranks without sequence parallelism, which all see the
+  // whole CP slice, and in explicit lists that repeat. Ascending.
+  std::vector<RecordRun> copies;
+};
+
+// One entry per sequence. `maps` holds what BuildRowMap gives for `layout` on each rank of the model replica that
+// shares the layers, in any order; where several show a row, the first one has it in `runs`. recorded_rows of a
+// sequence says which rows are merged: T - 1 as the service keeps them, or T. `samples` names the sequences in errors,
+// or is empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if no map shows some of a
+// sequence's rows. INVALID_ARGUMENT (kField) for a map that shows a sequence or a row which the layout does not have,
+// and for `samples` of another size.
+absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
+                                                     absl::Span<const std::string> samples = {});
 
 }  // namespace routing_replay::trainer
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from routing_replay_trainer import errors
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _NAME = "librouting_replay.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
@@ -116,9 +116,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_buffer": (c_void_p, _out),
     "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
-    "rrt_plan_expert_load": (c_void_p, c_int32, *_memory, c_int64, c_void_p, c_void_p, c_size_t),
     "rrt_plan_geometry": (c_void_p, _out),
-    "rrt_mask_sequences": (*_memory, c_int64, c_void_p, c_void_p, c_size_t),
     "rrt_diagnose": (*_text, _out),
     "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
     "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
@@ -163,7 +161,6 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_agreement_words": (c_void_p, _out),
     "rrt_agreement_push": (c_void_p, *_memory),
     "rrt_agreement_decision": (c_void_p, _out),
-    "rrt_weights_summary": (*_text, _out),
     "rrt_merge_records": (_out, _out, POINTER(c_size_t), c_size_t, _out),
     "rrt_merged_sequence": (c_void_p, c_int32, POINTER(c_int64), _out),
 }
@@ -189,8 +186,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_merged_free": (None, (c_void_p,)),
     "rrt_merged_sequences": (c_int32, (c_void_p,)),
     "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
-    "rrt_exceeds_fallback_limit": (c_int32, (c_double, c_int64, c_int64)),
-    "rrt_version": (c_char_p, ()),
+    "rr_version": (c_char_p, ()),
 }
 
 
@@ -209,12 +205,13 @@ def declare(
     fallible: Mapping[str, tuple[Any, ...]],
     others: Mapping[str, tuple[Any, tuple[Any, ...]]],
     prefix: str,
-    abi_version: int,
+    abi: tuple[str, int],
 ) -> None:
     """Gives functions their types; those that can fail raise the error that they give. ImportError if the library is of
     another ABI.
 
     prefix: of its functions, which those about errors begin with
+    abi: the function that says it, and what it must say
     """
 
     def check(pointer: int | None, function: Any, arguments: Any) -> None:
@@ -227,27 +224,28 @@ def declare(
     for name, arguments in fallible.items():
         function = getattr(library, name)
         function.restype, function.argtypes, function.errcheck = c_void_p, arguments, check
+    abi_function, abi_version = abi
     own = {
-        f"{prefix}abi_version": (c_int32, ()),
+        abi_function: (c_int32, ()),
         f"{prefix}error_json": (c_char_p, (c_void_p,)),
         f"{prefix}error_free": (None, (c_void_p,)),
     }
     for name, (result, arguments) in (*others.items(), *own.items()):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    said = getattr(library, f"{prefix}abi_version")()
+    said = getattr(library, abi_function)()
     if said != abi_version:
         raise ImportError(f"{library._name} is of ABI {said}, this package needs {abi_version}")
 
 
 def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(find(_NAME)))
-    declare(library, _FALLIBLE, _OTHERS, "rrt_", _ABI_VERSION)
+    declare(library, _FALLIBLE, _OTHERS, "rrt_", ("rr_abi_version", _ABI_VERSION))
     return library
 
 
 LIBRARY = _load()
-VERSION: str = LIBRARY.rrt_version().decode()
+VERSION: str = LIBRARY.rr_version().decode()
 
 
 class Handle:

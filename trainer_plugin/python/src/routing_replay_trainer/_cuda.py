@@ -53,7 +53,7 @@ def kernels(device: int) -> ctypes.CDLL | None:
 def _load() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(_core.find(_NAME)))
-        _core.declare(loaded, _FALLIBLE, {}, "rrt_cuda_", _ABI_VERSION)
+        _core.declare(loaded, _FALLIBLE, {}, "rrt_cuda_", ("rrt_cuda_abi_version", _ABI_VERSION))
     except (ImportError, OSError) as error:
         raise errors.FailedPreconditionError(
             f"cuda.library: {error}; the kernels are built where nvcc is found",

@@ -45,7 +45,7 @@ class Explanation:
 class Alignment:
     """Whether a record fits what routers choose by themselves.
 
-    misaligned: beyond what drift of the weights is likely to do (routing_replay/trainer/alignment.h)
+    misaligned: beyond what drift of the weights is likely to do (routing_replay/trainer/diagnose.h)
     kept: share of the recorded experts that is chosen live, beyond chance: 1 for equal weights, 0 for unrelated rows
     chance: share of experts that a row has in common with the record of another
     explained_kept: `kept` under the best explanation

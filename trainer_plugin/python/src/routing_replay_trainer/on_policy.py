@@ -8,17 +8,16 @@ that a rank happens to hold: all ranks decide alike whatever the parallelism.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from routing_replay_trainer import _core, errors
-from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import invalid, plain
+from routing_replay_trainer import errors
+from routing_replay_trainer._values import INT64, integer, invalid
 from routing_replay_trainer.metrics import Counters
 
 OnPolicy = Literal["strict", "lax"]
 UNKNOWN = -1  # The version of rows whose producer did not know it.
+_VERSIONS = (UNKNOWN, INT64[1])
 
 
 class WeightSummary(NamedTuple):
@@ -42,10 +41,33 @@ def summarize(samples: Iterable[Mapping[str, Any]], current: int | None = None) 
     samples: "weights" of each as `Batch.sequences` has them
     current: the trainer's version, if it knows one
     """
-    said: dict[str, Any] = {"samples": [plain(list(one.get("weights") or ()), "weights") for one in samples]}
-    if current is not None:
-        said["current"] = current
-    return WeightSummary(**json.loads(_core.give(LIBRARY.rrt_weights_summary, *_core.text(said))))
+    told = mixed = 0
+    first_mixed = oldest = None
+    for number, sample in enumerate(samples):
+        versions = {_version(span) for span in sample.get("weights") or ()}
+        told += bool(versions)
+        if len(versions) > 1:
+            mixed += 1
+            first_mixed = number if first_mixed is None else first_mixed
+        known = [version for version, _ in versions if version != UNKNOWN]
+        oldest = min(known if oldest is None else [oldest, *known], default=None)
+    lag = None
+    if current is not None and integer(current, "current", _VERSIONS) != UNKNOWN and oldest is not None:
+        lag = int(current) - oldest
+    return WeightSummary(told, mixed, first_mixed, oldest, lag)
+
+
+def _version(span: Any) -> tuple[int, str]:
+    """Of [begin, end, version, label]."""
+    try:
+        begin, end, version, label = span
+    except (TypeError, ValueError):
+        raise invalid("weights", f"{span!r} must be [begin, end, version, label]") from None
+    if not isinstance(label, str):
+        raise invalid("weights", f"label must be a string, got {label!r}")
+    for row in (begin, end):
+        integer(row, "weights")
+    return integer(version, "weights", _VERSIONS), label
 
 
 class Contract:

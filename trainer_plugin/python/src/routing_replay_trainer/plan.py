@@ -191,19 +191,13 @@ class Plan:
         layer = self.layers[slot]
         if ids.dtype != layer.dtype or ids.ndim != 2 or ids.shape[1] != layer.top_k:
             raise invalid("ids", f"{ids.dtype} {ids.shape}, not {layer.dtype} [rows, {layer.top_k}]")
-        ids = np.ascontiguousarray(ids)
-        load = ExpertLoad(np.empty(self._ep_size, np.int64), np.empty(self._ep_size, np.int64))
-        LIBRARY.rrt_plan_expert_load(
-            self.pointer,
-            slot,
-            ids.ctypes.data,
-            ids.nbytes,
-            filler_rows,
-            load.replayed.ctypes.data,
-            load.filler.ctypes.data,
-            self._ep_size,
-        )
-        return load
+        if ids.size and int(ids.max()) >= layer.num_experts:
+            row = int((ids >= layer.num_experts).any(axis=1).argmax())
+            raise invalid("ids", f"{ids[row].tolist()} in row {row} must be below {layer.num_experts}", "ID_RANGE")
+        # Rank r of the group has the r-th block of E / ep_size experts, as in Megatron-Core.
+        block = layer.num_experts // self._ep_size
+        rows = (ids, self.filler(slot, filler_rows))
+        return ExpertLoad(*(np.bincount(one.reshape(-1) // block, minlength=self._ep_size) for one in rows))
 
     @property
     def mtp_layers(self) -> int:

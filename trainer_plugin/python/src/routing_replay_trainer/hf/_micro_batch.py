@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._micro_batch import MicroBatch, described, expected, host
 from routing_replay_trainer._values import invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
@@ -111,13 +110,14 @@ def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> _Told:
     """A rectangle, padded left or right."""
-    if mask.ndim != 2:
+    if mask.ndim != 2 or mask.shape[1] == 0:
         raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
-    real = np.ascontiguousarray(mask != 0, np.uint8)
-    counts, first = np.empty(len(mask), np.int64), np.empty(len(mask), np.int64)
-    LIBRARY.rrt_mask_sequences(
-        real.ctypes.data, real.size, mask.shape[1], counts.ctypes.data, first.ctypes.data, len(mask)
-    )
+    real = mask != 0
+    counts, first = real.sum(axis=1), real.argmax(axis=1)
+    for index, (row, count, begin) in enumerate(zip(real, counts, first, strict=True)):
+        if not row[begin : begin + count].all():
+            column = begin + int(row[begin:].argmin())
+            raise invalid(f"attention_mask[{index}]", f"has padding at column {column} between tokens", "SHAPE")
     documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
         raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/alignment.h"
+#include "routing_replay/trainer/diagnose.h"
 
 #include <algorithm>
 #include <cmath>

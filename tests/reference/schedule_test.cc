@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/schedule.h"
+#include "tests/reference/schedule.h"
 
 #include <algorithm>
 #include <random>

@@ -1,7 +1,8 @@
 // The branches of the layer rule: how many decoder layers each stage of the pipeline holds.
-#ifndef TRAINER_PLUGIN_LAYOUT_STAGE_COUNTS_H_
-#define TRAINER_PLUGIN_LAYOUT_STAGE_COUNTS_H_
+#ifndef TRAINER_PLUGIN_LAYOUT_STAGES_H_
+#define TRAINER_PLUGIN_LAYOUT_STAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -43,4 +44,4 @@ inline MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_
 
 }  // namespace routing_replay::trainer
 
-#endif  // TRAINER_PLUGIN_LAYOUT_STAGE_COUNTS_H_
+#endif  // TRAINER_PLUGIN_LAYOUT_STAGES_H_

@@ -1,6 +1,6 @@
 // The catalogue of known mistakes: what a rank's routers get if one is made.
-#ifndef TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
-#define TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
+#ifndef TRAINER_PLUGIN_LAYOUT_MISTAKES_H_
+#define TRAINER_PLUGIN_LAYOUT_MISTAKES_H_
 
 #include <cstdint>
 #include <string>
@@ -50,4 +50,4 @@ std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<Owne
 
 }  // namespace routing_replay::trainer
 
-#endif  // TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
+#endif  // TRAINER_PLUGIN_LAYOUT_MISTAKES_H_

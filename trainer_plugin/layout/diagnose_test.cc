@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_join.h"
 #include "tests/support/status_matchers.h"
-#include "trainer_plugin/layout/diagnosis/mistakes.h"
+#include "trainer_plugin/layout/mistakes.h"
 
 namespace routing_replay::trainer {
 namespace {

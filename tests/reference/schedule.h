@@ -2,8 +2,8 @@
 //
 // The rules are Megatron-Core's (megatron/core/pipeline_parallel/schedules.py). A *pass* is one micro-batch through one
 // chunk, which is one virtual stage of the rank. Everything here is pure.
-#ifndef ROUTING_REPLAY_TRAINER_SCHEDULE_H_
-#define ROUTING_REPLAY_TRAINER_SCHEDULE_H_
+#ifndef TESTS_REFERENCE_SCHEDULE_H_
+#define TESTS_REFERENCE_SCHEDULE_H_
 
 #include <cstdint>
 #include <optional>
@@ -90,4 +90,4 @@ std::vector<int64_t> PeakInFlight(absl::Span<const Pass> order, int32_t chunks);
 
 }  // namespace routing_replay::trainer
 
-#endif  // ROUTING_REPLAY_TRAINER_SCHEDULE_H_
+#endif  // TESTS_REFERENCE_SCHEDULE_H_

@@ -1,0 +1,381 @@
+#include "routing_replay/trainer/diagnose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/mistakes.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+absl::Status CheckShape(const char* field, const RouteIds& ids) {
+  if (ids.rows >= 0 && ids.layers >= 0 && ids.top_k > 0 &&
+      static_cast<int64_t>(ids.ids.size()) == ids.rows * ids.layers * ids.top_k) {
+    return absl::OkStatus();
+  }
+  return Invalid(Reason::kShape, field,
+                 absl::StrCat(ids.ids.size(), " ids are not [", ids.rows, "][", ids.layers, "][", ids.top_k, "]"));
+}
+
+absl::Status CheckRecorded(const Geometry& geometry, const RouteIds& ids, int32_t top_k) {
+  if (absl::Status status = CheckShape("recorded", ids); !status.ok()) return status;
+  if (ids.layers == geometry.num_moe_layers() && ids.top_k == top_k) return absl::OkStatus();
+  return Invalid(Reason::kShape, "recorded",
+                 absl::StrCat("[", ids.rows, "][", ids.layers, "][", ids.top_k, "] is not [rows][",
+                              geometry.num_moe_layers(), "][", top_k, "]"));
+}
+
+// Of so many local rows or layers, where the rank has others.
+absl::Status WrongCount(const char* field, int64_t given, int64_t wanted, const char* what) {
+  return Invalid(Reason::kShape, field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what));
+}
+
+// Ids of one row of one layer.
+absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t layer) {
+  return absl::MakeConstSpan(ids.ids).subspan((row * ids.layers + layer) * ids.top_k, ids.top_k);
+}
+
+absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RouteIds> recorded,
+                      const RouteIds& observed, int64_t rows, int64_t layers) {
+  if (absl::Status status = CheckShape("observed.ids", observed); !status.ok()) return status;
+  if (observed.rows != rows) return WrongCount("observed.ids", observed.rows, rows, "local rows");
+  if (observed.layers != layers) return WrongCount("observed.ids", observed.layers, layers, "MoE layers");
+  if (recorded.size() != layout.sequences.size()) {
+    return Invalid(Reason::kShape, "recorded",
+                   absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
+  }
+  for (const RouteIds& ids : recorded) {
+    absl::Status status = CheckRecorded(geometry, ids, observed.top_k);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Ways come with the right one first and simple mistakes before composed ones: of equals the first stays in front.
+void SortBestFirst(std::vector<Explanation>& explanations) {
+  std::stable_sort(explanations.begin(), explanations.end(), [](const Explanation& a, const Explanation& b) {
+    return a.matched * b.compared > b.matched * a.compared;
+  });
+}
+
+RouteIds Sorted(const RouteIds& given) {
+  RouteIds sorted = given;
+  for (size_t at = 0; at < sorted.ids.size(); at += sorted.top_k) {
+    std::sort(sorted.ids.begin() + at, sorted.ids.begin() + at + sorted.top_k);
+  }
+  return sorted;
+}
+
+std::vector<RouteIds> Sorted(absl::Span<const RouteIds> given) {
+  std::vector<RouteIds> sorted;
+  for (const RouteIds& ids : given) sorted.push_back(Sorted(ids));
+  return sorted;
+}
+
+// Compares ids that were seen with recorded ones.
+class IdMatcher {
+ public:
+  IdMatcher(const Geometry& geometry, absl::Span<const RouteIds> recorded, const RouteIds& observed)
+      : geometry_(geometry), recorded_(Sorted(recorded)), observed_(Sorted(observed)) {}
+
+  // Pairs of a local row and a layer that are the same, of all where the way replays something.
+  std::pair<int64_t, int64_t> Count(const RowWay& rows, const LayerWay& layers) const {
+    int64_t matched = 0, compared = 0;
+    for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
+      const std::optional<int32_t> ordinal = geometry_.FindOrdinal(layers.layers[slot]);
+      for (size_t i = 0; i < rows.rows.size(); ++i) {
+        if (rows.rows[i].state != RowState::kReplayed) continue;
+        ++compared;
+        matched += ordinal && Matches(rows.rows[i], *ordinal, static_cast<int64_t>(i), static_cast<int32_t>(slot));
+      }
+    }
+    return {matched, compared};
+  }
+
+ private:
+  bool Matches(const LocalRow& row, int32_t ordinal, int64_t local_row, int32_t slot) const {
+    const RouteIds& recorded = recorded_[row.sequence];
+    return row.row < recorded.rows && SlotsOf(recorded, row.row, ordinal) == SlotsOf(observed_, local_row, slot);
+  }
+
+  const Geometry& geometry_;
+  std::vector<RouteIds> recorded_;
+  RouteIds observed_;
+};
+
+constexpr double kDeviations = 4;
+
+// Experts in common, of slots compared, over pairs of a local row and a layer.
+struct Fit {
+  int64_t pairs = 0;
+  int64_t slots = 0;
+  int64_t common = 0;
+
+  void Add(const Fit& other) {
+    pairs += other.pairs;
+    slots += other.slots;
+    common += other.common;
+  }
+  double share() const { return slots == 0 ? 0 : static_cast<double>(common) / static_cast<double>(slots); }
+};
+
+int64_t CountIds(absl::Span<const int32_t> slots) {
+  return std::count_if(slots.begin(), slots.end(), [](int32_t id) { return id >= 0; });
+}
+
+int64_t CountCommon(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return std::count_if(a.begin(), a.end(),
+                       [&](int32_t id) { return id >= 0 && std::find(b.begin(), b.end(), id) != b.end(); });
+}
+
+class Comparison {
+ public:
+  explicit Comparison(const AlignmentInput& input) : input_(input) {}
+
+  // Of one local row and one slot, under a way.
+  Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
+    if (row.state != RowState::kReplayed || !ordinal) return {};
+    const RouteIds& recorded = input_.recorded[row.sequence];
+    if (row.row >= recorded.rows) return {};
+    const auto theirs = SlotsOf(recorded, row.row, *ordinal), live = SlotsOf(input_.live, local_row, slot);
+    const int64_t slots = std::min(CountIds(theirs), CountIds(live));
+    return slots == 0 ? Fit{} : Fit{.pairs = 1, .slots = slots, .common = CountCommon(theirs, live)};
+  }
+
+  // Calls of(local row, slot, fit) for every pair.
+  template <typename Of>
+  void ForEach(const RowWay& rows, const LayerWay& layers, Of of) const {
+    for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
+      const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layers.layers[slot]);
+      for (size_t i = 0; i < rows.rows.size(); ++i) {
+        const Fit fit = Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, static_cast<int32_t>(slot));
+        if (fit.pairs > 0) of(i, slot, fit);
+      }
+    }
+  }
+
+  Fit Total(const RowWay& rows, const LayerWay& layers) const {
+    Fit total;
+    ForEach(rows, layers, [&](size_t, size_t, const Fit& fit) { total.Add(fit); });
+    return total;
+  }
+
+  // Experts in common of one slot if each row had another row's record: from how often each expert is chosen, without
+  // the pairs of a row with itself. Added to `common`, in slots of `own`.
+  double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
+    const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
+    if (own.pairs < 2) return static_cast<double>(own.common);
+    std::vector<int64_t> recorded(input_.geometry.layer(*ordinal).num_experts), live(recorded.size());
+    for (size_t i = 0; i < rows.rows.size(); ++i) {
+      if (Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, slot).pairs == 0) continue;
+      CountEach(SlotsOf(input_.recorded[rows.rows[i].sequence], rows.rows[i].row, *ordinal), recorded);
+      CountEach(SlotsOf(input_.live, static_cast<int64_t>(i), slot), live);
+    }
+    double meetings = -static_cast<double>(own.common);
+    for (size_t id = 0; id < live.size(); ++id) meetings += static_cast<double>(recorded[id]) * live[id];
+    return std::max(0.0, meetings / static_cast<double>(own.pairs - 1));
+  }
+
+ private:
+  static void CountEach(absl::Span<const int32_t> ids, std::vector<int64_t>& counts) {
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < static_cast<int64_t>(counts.size())) ++counts[id];
+    }
+  }
+
+  const AlignmentInput& input_;
+};
+
+double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
+
+// Whether a part of the pairs keeps too little for drift, beyond doubt.
+bool IsLost(const Fit& fit, double chance) {
+  if (fit.pairs < kLeastPairs || chance >= 1) return false;
+  const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
+  const double deviation = std::sqrt(share * std::max(0.0, 1 - share) / pairs) / (1 - chance);
+  return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
+}
+
+// The part that fits worst, of those of which there is enough to say.
+std::optional<size_t> Worst(const std::vector<Fit>& parts) {
+  std::optional<size_t> worst;
+  for (const int64_t least : {kLeastPairs, int64_t{1}}) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].pairs >= least && (!worst || parts[i].share() < parts[*worst].share())) worst = i;
+    }
+    if (worst) break;
+  }
+  return worst;
+}
+
+// As planned: in all, by sequence and by layer.
+struct Planned {
+  Fit total;
+  std::vector<Fit> sequences, layers;
+  double chance = 0;
+
+  bool lost() const {
+    const auto is_lost = [&](const Fit& fit) { return IsLost(fit, chance); };
+    return is_lost(total) || std::any_of(sequences.begin(), sequences.end(), is_lost) ||
+           std::any_of(layers.begin(), layers.end(), is_lost);
+  }
+};
+
+Planned CountPlanned(const Comparison& comparison, const RowWay& rows, const LayerWay& layers, size_t sequences) {
+  Planned planned{.sequences = std::vector<Fit>(sequences), .layers = std::vector<Fit>(layers.layers.size())};
+  comparison.ForEach(rows, layers, [&](size_t i, size_t slot, const Fit& fit) {
+    planned.total.Add(fit);
+    planned.sequences[rows.rows[i].sequence].Add(fit);
+    planned.layers[slot].Add(fit);
+  });
+  double common = 0;
+  for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
+    common += comparison.ChanceOf(rows, layers.layers[slot], static_cast<int32_t>(slot), planned.layers[slot]);
+  }
+  if (planned.total.slots > 0) planned.chance = common / static_cast<double>(planned.total.slots);
+  return planned;
+}
+
+absl::StatusOr<std::vector<LayerWay>> LayerWaysOf(const AlignmentInput& input) {
+  if (input.split != nullptr) return LayerWays(input.geometry, *input.split, input.rank);
+  return LayerWays(input.geometry, {input.layers.begin(), input.layers.end()});
+}
+
+template <typename Way>
+Explanation InTermsOfReplay(const Way& way, const Fit& fit) {
+  return {{way.reversed.name}, way.reversed.what, fit.common, fit.slots};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const MicroBatchLayout& layout,
+                                                 absl::Span<const SequencePiece> pieces,
+                                                 absl::Span<const RouteIds> recorded) {
+  if (pieces.size() != recorded.size()) {
+    return Invalid(Reason::kShape, "recorded",
+                   absl::StrCat("of ", recorded.size(), " pieces, the micro-batch has ", pieces.size()));
+  }
+  const int32_t top_k = recorded.empty() ? 1 : recorded.front().top_k;
+  const int64_t stride = int64_t{geometry.num_moe_layers()} * top_k;
+  std::vector<RouteIds> joined;
+  for (const SequenceShape& sequence : layout.sequences) {
+    joined.push_back({sequence.tokens, geometry.num_moe_layers(), top_k, {}});
+    joined.back().ids.assign(sequence.tokens * stride, -1);
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const RouteIds& ids = recorded[i];
+    if (absl::Status status = CheckRecorded(geometry, ids, top_k); !status.ok()) return status;
+    const SequencePiece& piece = pieces[i];
+    const int64_t rows = std::max<int64_t>(0, std::min(piece.rows, ids.rows - piece.start));
+    std::copy_n(ids.ids.begin() + (rows > 0 ? piece.start * stride : 0), rows * stride,
+                joined[piece.sequence].ids.begin() + piece.offset * stride);
+  }
+  return joined;
+}
+
+absl::StatusOr<std::vector<Explanation>> ExplainRows(const MicroBatchLayout& layout, const RowRank& rank,
+                                                     absl::Span<const LocalRow> observed) {
+  const auto ways = RowWays(layout, rank);
+  if (!ways.ok()) return ways.status();
+  const auto rows = static_cast<int64_t>(ways->front().rows.size()), given = static_cast<int64_t>(observed.size());
+  if (given != rows) return WrongCount("observed.rows", given, rows, "local rows");
+  std::vector<Explanation> explanations;
+  for (const RowWay& way : *ways) {
+    Explanation explanation{way.mistakes, way.what, 0, rows};
+    for (int64_t i = 0; i < rows; ++i) explanation.matched += SameRow(way.rows[i], observed[i]);
+    explanations.push_back(std::move(explanation));
+  }
+  SortBestFirst(explanations);
+  return explanations;
+}
+
+absl::StatusOr<std::vector<Explanation>> ExplainLayers(const Geometry& geometry, const LayerSplit& split,
+                                                       const PlanRank& rank, absl::Span<const int32_t> observed) {
+  const auto ways = LayerWays(geometry, split, rank);
+  if (!ways.ok()) return ways.status();
+  const auto layers = static_cast<int64_t>(ways->front().layers.size()), given = static_cast<int64_t>(observed.size());
+  if (given != layers) return WrongCount("observed.layers", given, layers, "MoE layers");
+  std::vector<Explanation> explanations;
+  for (const LayerWay& way : *ways) {
+    Explanation explanation{way.mistakes, way.what, 0, layers};
+    for (int64_t i = 0; i < layers; ++i) explanation.matched += way.layers[i] == observed[i];
+    explanations.push_back(std::move(explanation));
+  }
+  SortBestFirst(explanations);
+  return explanations;
+}
+
+absl::StatusOr<IdExplanation> ExplainIds(const Geometry& geometry, const LayerSplit& split,
+                                         const MicroBatchLayout& layout, const PlanRank& rank,
+                                         absl::Span<const RouteIds> recorded, const RouteIds& observed) {
+  const auto row_ways = RowWays(layout, rank.rows);
+  if (!row_ways.ok()) return row_ways.status();
+  const auto layer_ways = LayerWays(geometry, split, rank);
+  if (!layer_ways.ok()) return layer_ways.status();
+  absl::Status status =
+      CheckIds(geometry, layout, recorded, observed, static_cast<int64_t>(row_ways->front().rows.size()),
+               static_cast<int64_t>(layer_ways->front().layers.size()));
+  if (!status.ok()) return status;
+  const IdMatcher matcher(geometry, recorded, observed);
+  // A way that replays little could match by chance: at least as many pairs as the right way compares count.
+  const int64_t least = matcher.Count(row_ways->front(), layer_ways->front()).second;
+  std::optional<IdExplanation> best;
+  // One mistake is likelier than two: pairs are tried in the order of the sum of their places.
+  const size_t places = row_ways->size() + layer_ways->size() - 1;
+  for (size_t sum = 0; sum < places; ++sum) {
+    for (size_t r = 0; r <= sum && r < row_ways->size(); ++r) {
+      if (sum - r >= layer_ways->size()) continue;
+      const RowWay& rows = (*row_ways)[r];
+      const LayerWay& layers = (*layer_ways)[sum - r];
+      const auto [matched, compared] = matcher.Count(rows, layers);
+      const int64_t weight = best ? std::max(least, best->rows.compared) : 1;
+      if (best && matched * weight <= best->rows.matched * std::max(least, compared)) continue;
+      best = IdExplanation{{rows.mistakes, rows.what, matched, compared},
+                           {layers.mistakes, layers.what, matched, compared}};
+      if (matched == compared && compared > 0 && compared >= least) return *best;
+    }
+  }
+  return *best;
+}
+
+absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
+  const auto row_ways = RowWays(input.layout, input.rank.rows);
+  if (!row_ways.ok()) return row_ways.status();
+  const auto layer_ways = LayerWaysOf(input);
+  if (!layer_ways.ok()) return layer_ways.status();
+  absl::Status status = CheckIds(input.geometry, input.layout, input.recorded, input.live,
+                                 static_cast<int64_t>(row_ways->front().rows.size()),
+                                 static_cast<int64_t>(layer_ways->front().layers.size()));
+  if (!status.ok()) return status;
+  const Comparison comparison(input);
+  const Planned planned =
+      CountPlanned(comparison, row_ways->front(), layer_ways->front(), input.layout.sequences.size());
+  Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};
+  alignment.explained_kept = alignment.kept;
+  alignment.rows = InTermsOfReplay(row_ways->front(), planned.total);
+  alignment.layers = InTermsOfReplay(layer_ways->front(), planned.total);
+  if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
+  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
+  // A way that fits hardly better than the plan does so by chance: it would be a wrong name for what is wrong.
+  double best = alignment.kept + kLeastKept;
+  for (const RowWay& rows : *row_ways) {
+    for (const LayerWay& layers : *layer_ways) {
+      const Fit fit = comparison.Total(rows, layers);
+      // What a way does not compare it does not explain.
+      const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
+      const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
+      if (kept <= best) continue;
+      alignment.explained_kept = best = kept;
+      alignment.rows = InTermsOfReplay(rows, fit);
+      alignment.layers = InTermsOfReplay(layers, fit);
+    }
+  }
+  const bool explained = planned.total.pairs >= kLeastPairs && alignment.explained_kept > alignment.kept;
+  alignment.misaligned = explained || planned.lost();
+  return alignment;
+}
+
+}  // namespace routing_replay::trainer
