@@ -121,10 +121,6 @@ class GeometryFacts(Structure):
     )
 
 
-class Model(Structure):
-    _fields_ = (("geometry", Geometry), ("json", Text), ("routing", Text))
-
-
 class ClientOptions(Structure):
     _fields_ = (
         ("endpoint", Text),
@@ -439,7 +435,6 @@ _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
     "rr_geometry_block_bytes": "pitp",
-    "rr_geometry_from_config": "ttp",
     "rr_client_new": "pp",
     "rr_client_open_run": "ptppoipp",
     "rr_client_runs": "ppp",

@@ -5,53 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from routing_replay import _native, _values
-
-
-@dataclass(frozen=True)
-class GroupLimit:
-    """Only experts of the `kept` best of `groups` equal groups may be chosen; a group's rank is the sum of its
-    `best_summed` best scores."""
-
-    groups: int
-    kept: int
-    best_summed: int
-
-
-@dataclass(frozen=True)
-class ModelRouting:
-    """What a model's configuration tells of its routers. None: it leaves that open.
-
-    model_type: the type that was recognised; "" where keys alone decided
-    renormalized: the weights of the chosen are divided by their sum; with softmax the same as softmax over the chosen
-    scaling_factor: of the routed part, wherever the model applies it
-    group_limit: None, too, where one that is configured has no effect
-    expert_bias: "none", or what a bias that only takes part in the choice is added to
-    shared_experts: at least so many
-    mtp_layers: declared; they are no decoder layers and no part of the geometry
-    zero_experts: router outputs without weights, the last ids of each layer; counted in the geometry's num_experts
-    hash_layers: MoE layers whose ids come from a table of token ids
-    sources: where in the configuration each fact was found
-    """
-
-    model_type: str
-    score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] | None = None
-    renormalized: bool | None = None
-    scaling_factor: float | None = None
-    group_limit: GroupLimit | None = None
-    expert_bias: Literal["none", "to_score", "to_logit"] | None = None
-    shared_experts: int | None = None
-    mtp_layers: int = 0
-    zero_experts: int = 0
-    hash_layers: tuple[int, ...] = ()
-    routers_per_layer: int = 1
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+from routing_replay._model_config import MAX_LAYERS, HuggingFace, Megatron, Reader, parse_fields, plain_fields
+from routing_replay._model_families import GroupLimit, ModelRouting
 
 
 class Geometry:
@@ -72,34 +33,24 @@ class Geometry:
         top_k: int | Sequence[int],
         moe_layers: Sequence[int] | None = None,
     ) -> None:
-        description: dict[str, Any] = {
-            "num_layers": _values.integer(num_layers, "geometry.num_layers", _values.INT32),
-            "num_experts": _one_or_many(num_experts, "geometry.num_experts"),
-            "top_k": _one_or_many(top_k, "geometry.top_k"),
-        }
-        if moe_layers is not None:
-            description["moe_layers"] = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
-        self._read(json.dumps(description), "geometry")
-
-    def _read(self, text: str, source: str) -> dict[str, Any]:
-        """Of a configuration; what it tells of the routers."""
-
-        def read(said: _native.Model) -> str:
-            self._set(said.geometry)
-            self._json = str(said.json)
-            return str(said.routing)
-
-        arguments = _native.text(text), _native.text(source)
-        routing = _native.give(_native.lib.rr_geometry_from_config, _native.Model, read, *arguments)
-        return json.loads(routing) if routing else {}
-
-    def _set(self, said: _native.Geometry) -> None:
-        values = [field[: said.count] for field in (said.moe_layers, said.num_experts, said.top_k)]
-        self._moe_layers, self._num_experts, self._top_k = map(tuple, values)
-        self.native = _native.Geometry(said.num_layers, *map(_int32s, values), said.count)
+        layers = _values.integer(num_layers, "geometry.num_layers", _values.INT32)
+        every_layer = range(layers if 0 < layers <= MAX_LAYERS else 0)
+        moe = list(every_layer) if moe_layers is None else _int32s(moe_layers, "geometry.moe_layers")
+        experts, chosen = _of_each("num_experts", num_experts, len(moe)), _of_each("top_k", top_k, len(moe))
+        self._moe_layers, self._num_experts, self._top_k = map(tuple, (moe, experts, chosen))
+        arrays = [(_native.c_int32 * len(moe))(*values) for values in (moe, experts, chosen)]
+        self.native = _native.Geometry(layers, *arrays, len(moe))
         facts = _native.lib.rr_geometry_check, _native.GeometryFacts
         self._facts: dict[str, Any] = _native.give(*facts, _facts_of, _native.byref(self.native))
+        self._json = json.dumps(self._description(), sort_keys=True, separators=(",", ":"))
         self._routing: ModelRouting | None = None
+
+    def _description(self) -> dict[str, Any]:
+        """Equal geometries have equal ones: a number that all layers share stands once."""
+        uniform = len(set(zip(self._num_experts, self._top_k, strict=True))) == 1
+        experts, top_k = (values[0] if uniform else values for values in (self._num_experts, self._top_k))
+        layers = {"num_layers": self.num_layers, "moe_layers": self._moe_layers}
+        return layers | {"num_experts": experts, "top_k": top_k}
 
     @classmethod
     def of_native(cls, said: _native.Geometry) -> Geometry:
@@ -115,10 +66,17 @@ class Geometry:
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
         """From what `to_json` gives."""
-        geometry = cls.__new__(cls)
         fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
-        geometry._read(json.dumps(fields), "geometry")
-        return geometry
+        if not isinstance(fields, Mapping):
+            raise _values.invalid("geometry", "is not an object")
+        names = ("num_layers", "num_experts", "top_k", "moe_layers")
+        for name in fields:
+            if name not in names:
+                raise _values.invalid(f"geometry.{name}", "unknown field")
+        for name in names[:3]:
+            if name not in fields:
+                raise _values.invalid(f"geometry.{name}", "is missing")
+        return cls(**fields)
 
     @classmethod
     def from_hf_config(
@@ -137,11 +95,11 @@ class Geometry:
         keys that are missing (naming those that were looked for), wrong, or contradict each other.
         """
         if isinstance(config, (str, os.PathLike)):
-            return cls._from_config(_text_of(config), "huggingface", hash_layers)
+            return cls._of_model(HuggingFace(parse_fields(_text_of(config))), hash_layers)
         if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
             raise _values.invalid("config", f"a {type(config).__name__} is no dict, no path, and has no to_dict")
         fields = config if isinstance(config, Mapping) else config.to_dict()
-        return cls._from_config(_json_of(fields), "huggingface", hash_layers)
+        return cls._of_model(HuggingFace(plain_fields(fields)), hash_layers)
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
@@ -156,22 +114,19 @@ class Geometry:
         if not isinstance(config, Mapping) and not hasattr(config, "__dict__"):
             raise _values.invalid("config", f"a {type(config).__name__} is no dict and has no fields")
         fields = config if isinstance(config, Mapping) else vars(config)
-        return cls._from_config(_json_of(dict(fields)), "megatron", hash_layers)
+        return cls._of_model(Megatron(Reader(plain_fields(fields))), hash_layers)
 
     @classmethod
-    def _from_config(cls, text: str, source: str, hash_layers: bool) -> Geometry:
-        geometry = cls.__new__(cls)
-        facts = geometry._read(text, source)
-        limit = facts.pop("group_limit")
-        facts["group_limit"] = None if limit is None else GroupLimit(**limit)
-        facts["hash_layers"] = tuple(facts["hash_layers"])
-        geometry._routing = ModelRouting(**facts)
-        if hash_layers or not facts["hash_layers"]:
+    def _of_model(cls, model: HuggingFace | Megatron, hash_layers: bool) -> Geometry:
+        layers = model.layers()
+        geometry = cls(layers.num_layers, layers.num_experts, layers.top_k, layers.moe_layers)
+        geometry._routing = routing = model.routing()
+        if hash_layers or not routing.hash_layers:
             return geometry
-        kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in facts["hash_layers"]]
+        kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in routing.hash_layers]
         values = ([value[i] for i in kept] for value in (geometry.num_experts, geometry.top_k, geometry.moe_layers))
         captured = cls(geometry.num_layers, *values)
-        captured._routing = geometry.routing
+        captured._routing = routing
         return captured
 
     @property
@@ -260,22 +215,6 @@ def _text_of(path: str | os.PathLike[str]) -> str:
         raise _values.invalid("config", f"{path!s} cannot be read: {error}") from None
 
 
-def _json_of(fields: Any) -> str:
-    try:
-        return json.dumps(fields, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _values.invalid("config", f"cannot be said in JSON: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has of a mapping, a value of numpy, a sequence, or of anything else that a configuration holds."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "tolist") and not isinstance(value, type):
-        return value.tolist()
-    return list(value) if isinstance(value, Sequence) else str(value)
-
-
 def _restore(text: str, routing: ModelRouting | None) -> Geometry:
     geometry = Geometry.from_json(text)
     geometry._routing = routing
@@ -287,11 +226,19 @@ def _facts_of(said: _native.GeometryFacts) -> dict[str, Any]:
     return facts | {"default_codec": str(said.default_codec), "text": str(said.text)}
 
 
-def _int32s(values: list[int]) -> Any:
-    return (_native.c_int32 * len(values))(*values)
+def _int32s(value: Any, field: str) -> list[int]:
+    return _values.integers(value, field, _values.INT32)
 
 
-def _one_or_many(value: Any, field: str) -> int | list[int]:
-    if isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) > 0:
-        return _values.integers(value, field, _values.INT32)
-    return _values.integer(value, field, _values.INT32)
+def _of_each(name: str, value: Any, layers: int) -> list[int]:
+    """One number for all MoE layers, or one of each."""
+    field = f"geometry.{name}"
+    if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        return [_values.integer(value, field, _values.INT32)] * layers
+    values = _int32s(value, field)
+    if len(values) not in (1, layers):
+        raise _values.invalid(field, f"has {len(values)} values, not 1 or one per MoE layer ({layers})")
+    return values * layers if len(values) == 1 else values
+
+
+__all__: Sequence[str] = ("Geometry", "GroupLimit", "ModelRouting")
