@@ -1,6 +1,7 @@
 // What engines emit, as a C program sees it.
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "routing_replay/c_api.h"
 #include "tests/support/status_matchers.h"
 
@@ -82,7 +83,7 @@ TEST(FormsTest, Base85IsDecoded) {
 TEST(FormsTest, RowsOfFilesAreFound) {
   std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 1), }";
   header.resize(117, ' ');
-  const std::string file = std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + "ab";
+  const std::string file = absl::StrCat(absl::string_view("\x93NUMPY\x01\x00\x76\x00", 10), header, "\nab");
   const rr_form* form = nullptr;
   ASSERT_EQ(Refusal(rr_open_rows_file(file.data(), file.size(), {}, &form)), "");
   EXPECT_EQ(String(form->encoding), "RAW");
@@ -141,25 +142,6 @@ TEST(FormsTest, VersionsOfOutputTokensAreWeightsOfRows) {
   EXPECT_EQ(weights->data[2].version, -1);
   rr_free(weights);
   EXPECT_THAT(Refusal(rr_output_weights(versions, 3, 4, 2, 0, &weights)), HasSubstr("FIELD weight_versions"));
-}
-
-TEST(FormsTest, GeometriesComeFromConfigurations) {
-  const rr_model* model = nullptr;
-  ASSERT_EQ(Refusal(rr_geometry_from_config(Text(R"({"num_layers": 2, "num_moe_experts": 8, "moe_router_topk": 2})"),
-                                            Text("megatron"), &model)),
-            "");
-  EXPECT_EQ(model->geometry.count, 2U);
-  EXPECT_EQ(model->geometry.num_experts[1], 8);
-  EXPECT_THAT(String(model->routing), HasSubstr("score_function"));
-  const std::string json = String(model->json);
-  rr_free(model);
-  ASSERT_EQ(Refusal(rr_geometry_from_config(Text(json), Text("geometry"), &model)), "");
-  EXPECT_EQ(model->geometry.top_k[0], 2);
-  EXPECT_EQ(String(model->json), json);
-  EXPECT_EQ(String(model->routing), "");
-  rr_free(model);
-  EXPECT_EQ(Refusal(rr_geometry_from_config(Text("{}"), Text("geometry"), &model)), "FIELD geometry.num_layers");
-  EXPECT_EQ(Refusal(rr_geometry_from_config(Text("{}"), Text("x"), &model)), "FIELD source");
 }
 
 }  // namespace

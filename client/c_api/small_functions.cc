@@ -3,55 +3,12 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/values.h"
 #include "client/log.h"
-#include "proto/json/geometry_json.h"
-#include "proto/json/json_object.h"
-#include "proto/json/model_config_json.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/model_config.h"
 #include "routing_replay/wire/sample_id.h"
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
-
-namespace {
-
-absl::StatusOr<Geometry> GeometryFromJson(absl::string_view text) {
-  const auto json = ParseJson(text, "geometry");
-  if (!json.ok()) return json.status();
-  const auto options = GeometryOptionsFromJson(*json, "geometry");
-  if (!options.ok()) return options.status();
-  return Geometry::Create(*options);
-}
-
-rr_model* NewModel(const Geometry& geometry, absl::string_view routing) {
-  Result<rr_model> model;
-  Fill(geometry, model, model->geometry);
-  model->json = model.Text(DumpJson(GeometryToJson(geometry)));
-  model->routing = model.Text(routing);
-  return model.Release();
-}
-
-}  // namespace
-
-rr_error* rr_geometry_from_config(rr_text json, rr_text source, const rr_model** model) {
-  return Guard([&]() -> CallEnd {
-    if (View(source) == "geometry") {
-      const auto geometry = GeometryFromJson(View(json));
-      if (!geometry.ok()) return geometry.status();
-      *model = NewModel(*geometry, "");
-      return {};
-    }
-    const bool megatron = View(source) == "megatron";
-    if (!megatron && View(source) != "huggingface") {
-      return Invalid("source", absl::StrCat("\"", View(source), "\" is none of huggingface, megatron, geometry"));
-    }
-    const auto config = megatron ? ModelConfigFromMegatron(View(json)) : ModelConfigFromHuggingFace(View(json));
-    if (!config.ok()) return config.status();
-    *model = NewModel(config->geometry, DumpJson(ModelRoutingToJson(config->routing)));
-    return {};
-  });
-}
 
 rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts** facts) {
   return Guard([&]() -> CallEnd {

@@ -6,9 +6,10 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/python_json.h"
 
 namespace routing_replay::golden {
 namespace {
@@ -36,6 +37,33 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
     text.append(chunk, 0, out.pos);
   }
   return text;
+}
+
+// What Python's json module writes, with its bare words NaN, Infinity and -Infinity as strings.
+std::string QuoteNonFinite(absl::string_view text) {
+  constexpr std::pair<absl::string_view, const char*> kWords[] = {
+      {"-Infinity", "\"-inf\""}, {"Infinity", "\"inf\""}, {"NaN", "\"nan\""}};
+  std::string quoted;
+  quoted.reserve(text.size());
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\') {
+      quoted += text[i++];
+    } else if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      const auto* word = std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& candidate) {
+        return absl::StartsWith(text.substr(i), candidate.first);
+      });
+      if (word != std::end(kWords)) {
+        quoted += word->second;
+        i += word->first.size() - 1;
+        continue;
+      }
+    }
+    if (i < text.size()) quoted += text[i];
+  }
+  return quoted;
 }
 
 }  // namespace

@@ -6,11 +6,10 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(),         CodecMsSwiftKind(), CodecNemoKind(),          CodecPrimeRlKind(), CodecSkyRlKind(),
-      CodecTurnsKind(),    CpSlicesKind(),     FrameworkLayersKind(),    GeometryKind(),     HybridKind(),
-      InvalidLayersKind(), LayersKind(),       LayersLayoutKind(),       LayoutParseKind(),  MoePatternKind(),
-      PaddingKind(),       R2Kind(),           RoutingEdgeIndicesKind(), RoutingKind(),      RowsKind(),
-      ScheduleKind(),
+      CodecKind(),      CodecMsSwiftKind(),       CodecNemoKind(),       CodecPrimeRlKind(), CodecSkyRlKind(),
+      CodecTurnsKind(), CpSlicesKind(),           FrameworkLayersKind(), HybridKind(),       InvalidLayersKind(),
+      LayersKind(),     LayersLayoutKind(),       LayoutParseKind(),     MoePatternKind(),   PaddingKind(),
+      R2Kind(),         RoutingEdgeIndicesKind(), RoutingKind(),         RowsKind(),         ScheduleKind(),
   };
   return kinds;
 }

@@ -37,7 +37,6 @@ Kind CodecSkyRlKind();
 Kind CodecTurnsKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
-Kind GeometryKind();
 Kind HybridKind();
 Kind InvalidLayersKind();
 Kind LayersKind();

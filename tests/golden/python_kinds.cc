@@ -11,12 +11,19 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/golden/find_file.h"
+#include "tests/golden/golden_file.h"
 
 namespace routing_replay::golden {
 namespace {
 
 constexpr int kNoSuchCommand = 127;  // Of a shell.
-constexpr char kScript[] = "trainer_plugin/python/tests/golden_megatron.py";
+constexpr char kMegatron[] = "trainer_plugin/python/tests/golden_megatron.py";
+constexpr char kModelConfigs[] = "client/python/tests/golden_model_config.py";
+
+const char* ScriptOf(const std::string& stem) {
+  if (stem.starts_with("geometry_") || stem == "moe_pattern") return kModelConfigs;
+  return stem == "replay_traces" || stem == "router_forward" || stem == "router_parts" ? kMegatron : nullptr;
+}
 
 // A word of a shell.
 std::string Quoted(absl::string_view text) {
@@ -28,16 +35,10 @@ std::optional<std::filesystem::path> FromEnvironment(const char* variable) {
   return value == nullptr ? std::nullopt : std::optional<std::filesystem::path>(value);
 }
 
-std::optional<std::filesystem::path> FindScript() {
-  const auto named = FromEnvironment("RR_GOLDEN_SCRIPT");
-  return named ? named : FindAbove(ProgramFolder(), kScript);
-}
-
-std::string Command(const std::filesystem::path& script, const std::filesystem::path& file) {
-  const auto python = FromEnvironment("RR_GOLDEN_PYTHON").value_or("python3");
+std::string Command(const std::string& python, const std::filesystem::path& script, const std::filesystem::path& file) {
   const auto library = FromEnvironment("ROUTING_REPLAY_LIBRARY_DIR").value_or(ProgramFolder().parent_path() / "lib");
   return absl::StrCat("ROUTING_REPLAY_LIBRARY_DIR=", Quoted(library.string()), " PYTHONDONTWRITEBYTECODE=1 ",
-                      Quoted(python.string()), " ", Quoted(script.string()), " ", Quoted(file.string()));
+                      Quoted(python), " ", Quoted(script.string()), " ", Quoted(file.string()));
 }
 
 // What a command writes to its standard output.
@@ -75,20 +76,27 @@ PythonAnswer Parse(const std::string& text) {
 
 }  // namespace
 
-bool IsPythonKind(const std::string& stem) {
-  return stem == "replay_traces" || stem == "router_forward" || stem == "router_parts";
-}
+bool IsPythonKind(const std::string& stem) { return ScriptOf(stem) != nullptr; }
 
 absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file) {
-  const auto script = FindScript();
-  if (!script) return PythonAnswer{.needs = absl::StrCat(kScript, " above the runner"), .outcomes = {}};
-  const auto text = Output(Command(*script, file));
-  if (!text.ok()) return text.status();
-  try {
-    return Parse(*text);
-  } catch (const Json::exception& error) {
-    return absl::InternalError(error.what());
+  const char* name = ScriptOf(Stem(file));
+  const auto script = FindAbove(ProgramFolder(), name);
+  if (!script) return PythonAnswer{.needs = absl::StrCat(name, " above the runner"), .outcomes = {}};
+  const auto named = FromEnvironment("RR_GOLDEN_PYTHON");
+  const std::vector<std::string> pythons =
+      named ? std::vector<std::string>{named->string()} : std::vector<std::string>{"python3", "/usr/bin/python3"};
+  PythonAnswer answer;
+  for (const std::string& python : pythons) {
+    const auto text = Output(Command(python, *script, file));
+    if (!text.ok()) return text.status();
+    try {
+      answer = Parse(*text);
+    } catch (const Json::exception& error) {
+      return absl::InternalError(error.what());
+    }
+    if (answer.needs.empty()) break;
   }
+  return answer;
 }
 
 }  // namespace routing_replay::golden

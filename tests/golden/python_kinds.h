@@ -1,5 +1,5 @@
-// Kinds of files that describe Megatron's own objects: a script of the trainer's Python face answers them, in an
-// environment that has megatron-core.
+// Kinds of files that scripts answer: those of Megatron's own objects one of the trainer's Python face, in an
+// environment that has megatron-core; those of model configurations, which Python reads, one of the Python client.
 #ifndef TESTS_GOLDEN_PYTHON_KINDS_H_
 #define TESTS_GOLDEN_PYTHON_KINDS_H_
 
@@ -24,10 +24,10 @@ struct PythonAnswer {
   std::vector<NamedOutcome> outcomes;
 };
 
-// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3; the script what
-// RR_GOLDEN_SCRIPT names, or that of the source tree around this program; the plugin's library is in
+// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3, or, where that lacks what the
+// script needs, /usr/bin/python3; the script is that of the source tree around this program; the library is in
 // ROUTING_REPLAY_LIBRARY_DIR, or in ../lib from this program. INTERNAL if the script ends with an error or says
-// anything else than golden_megatron.py describes.
+// anything else than the scripts describe.
 absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file);
 
 }  // namespace routing_replay::golden

@@ -138,16 +138,6 @@ RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometr
 /* Bytes of `rows` rows of all layers, encoded: codec "RAW" or "PACKED". */
 RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_text codec, int64_t* bytes);
 
-typedef struct rr_model { /* A result. */
-  rr_geometry geometry;
-  rr_text json;    /* The geometry as {"num_layers", "moe_layers", "num_experts", "top_k"}; … */
-  rr_text routing; /* … what is told of the routers: the JSON of ModelRouting; "" of a geometry alone. */
-} rr_model;
-
-/* From a model's configuration as JSON. source: "huggingface", "megatron", or "geometry" for rr_model.json: there
- * moe_layers absent are all layers, and num_experts and top_k one number, or one per MoE layer. */
-RR_API rr_error* rr_geometry_from_config(rr_text json, rr_text source, const rr_model** model);
-
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
 /* As ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls 0: as the environment says. */

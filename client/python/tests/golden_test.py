@@ -6,8 +6,6 @@ ROUTING_REPLAY_GOLDEN names another folder of such files; each must have at leas
 from __future__ import annotations
 
 import base64
-import ctypes
-import ctypes.util
 import dataclasses
 import json
 import os
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from golden_model_config import ZSTD, read
 from support import ServerTest
 
 import routing_replay as rr
@@ -24,7 +23,6 @@ from routing_replay import http
 from routing_replay.engines import envelope, sglang, vllm
 
 DATA = Path(os.environ.get("ROUTING_REPLAY_GOLDEN") or Path(__file__).resolve().parents[3] / "tests/golden/data")
-ZSTD = ctypes.util.find_library("zstd")
 
 # The files' names of refusals. For a source that marks no rows, -1 is just a negative id.
 REASONS = {
@@ -40,24 +38,6 @@ REASONS = {
 
 Case = dict[str, Any]
 Adapter = Callable[[Case, rr.Geometry], list[Callable[[], rr.RecordedRows]]]
-
-
-def read(path: Path) -> bytes:
-    """What is in a file, perhaps compressed, by the library that the server is built with."""
-    data = path.read_bytes()
-    if path.suffix != ".zst":
-        return data
-    library = ctypes.CDLL(ZSTD)
-    library.ZSTD_getFrameContentSize.restype = ctypes.c_uint64
-    library.ZSTD_decompress.restype = ctypes.c_size_t
-    size = library.ZSTD_getFrameContentSize(data, ctypes.c_size_t(len(data)))
-    if size >= 1 << 32:
-        raise ValueError(f"{path} does not say its size")
-    out = ctypes.create_string_buffer(size)
-    found = library.ZSTD_decompress(out, ctypes.c_size_t(size), data, ctypes.c_size_t(len(data)))
-    if found != size:
-        raise ValueError(f"{path} is damaged")
-    return out.raw
 
 
 def cases(kind: str) -> Iterator[Case]:

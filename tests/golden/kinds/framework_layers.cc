@@ -1,7 +1,6 @@
 // layers_*: the decoder layers and the payload columns of one pipeline rank. Asked against Megatron's own placement and
 // the right columns, whatever the framework did.
 #include "absl/strings/str_cat.h"
-#include "routing_replay/wire/model_config.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"
 
@@ -19,15 +18,15 @@ Outcome Run(const Json& golden_case) {
   const Json& expect = golden_case.at("expect");
   const auto table = FrameworkTable(input);
   if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
-  const auto model = ModelOf(input.at("num_layers"), input.at("moe_layer_freq"));
-  if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
+  const auto geometry = GeometryOf(input.at("num_layers").get<int32_t>(), input.at("moe_layer_freq"));
+  if (!geometry.ok()) return Failed(absl::StrCat("rejected: ", geometry.status().message()));
   const Json& megatron = expect.at("megatron");
   const Json& columns = expect.value("known_wrong", false) ? expect.at("correct") : expect.at("columns");
   const size_t chunks = table->virtual_stages();
   if (megatron.size() != chunks || columns.size() != chunks) return Failed("the case has another number of chunks");
   const int32_t rank = input.at("pipeline_rank").get<int32_t>();
   for (int32_t v = 0; v < table->virtual_stages(); ++v) {
-    const auto owned = trainer::OwnedMoeLayers(model->geometry, *table, rank, v);
+    const auto owned = trainer::OwnedMoeLayers(*geometry, *table, rank, v);
     if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
     const trainer::LayerRange range = table->range(rank, v);
     const Json chunk = {{"offset", range.begin}, {"count", range.size()}};

@@ -1,19 +1,11 @@
-// moe_pattern: which layers Megatron's moe_layer_freq makes MoE layers, and which of them each chunk builds.
-#include "absl/strings/match.h"
+// moe_pattern: which MoE layers each chunk builds. Which layers Megatron's moe_layer_freq makes MoE layers Python is
+// asked (python_kinds.h).
 #include "absl/strings/str_cat.h"
-#include "routing_replay/wire/model_config.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"
 
 namespace routing_replay::golden {
 namespace {
-
-Outcome ComparePattern(const Geometry& geometry, const Json& expected) {
-  Json pattern = Json::array();
-  for (int32_t i = 0; i < geometry.num_layers(); ++i) pattern.push_back(geometry.FindOrdinal(i).has_value() ? 1 : 0);
-  if (pattern == expected) return Passed();
-  return Failed(absl::StrCat("the pattern is ", pattern.dump(), ", expected ", expected.dump()));
-}
 
 // Without a geometry the model has no MoE layers.
 Json MoeIdsOf(const Geometry* geometry, const trainer::LayerTable& table, int32_t p, int32_t v) {
@@ -44,22 +36,13 @@ Outcome CompareStages(const Geometry* geometry, const Json& input, const Json& e
 Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
-  const Json& frequency = input.at("moe_layer_freq");
-  const auto model = ModelOf(input.at("num_layers"), frequency);
-  if (!expect.at("raises").is_null()) return model.ok() ? Failed("accepted, expected a refusal") : Passed();
-  if (expect.at("pattern") == Json(std::vector<int>(input.at("num_layers"), 0))) {
-    const bool said = !model.ok() && absl::StrContains(model.status().message(), "no routed experts");
-    return said ? CompareStages(nullptr, input, expect.at("stages")) : Failed("no MoE layers, and that is not said");
-  }
-  if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
-  if (Outcome outcome = ComparePattern(model->geometry, expect.at("pattern"));
-      outcome.verdict != Outcome::Verdict::kPassed) {
-    return outcome;
-  }
-  // The command line's text says the same.
-  const auto from_text = ModelOf(input.at("num_layers"), frequency.dump());
-  if (!from_text.ok() || !(from_text->geometry == model->geometry)) return Failed("as text it is read otherwise");
-  return CompareStages(&model->geometry, input, expect.at("stages"));
+  if (!expect.at("raises").is_null()) return Passed();
+  const Json& pattern = expect.at("pattern");
+  if (pattern == Json(std::vector<int>(input.at("num_layers"), 0)))
+    return CompareStages(nullptr, input, expect.at("stages"));
+  const auto geometry = GeometryOf(pattern.size(), pattern);
+  if (!geometry.ok()) return Failed(absl::StrCat("rejected: ", geometry.status().message()));
+  return CompareStages(&*geometry, input, expect.at("stages"));
 }
 
 }  // namespace

@@ -180,9 +180,9 @@ Outcome RunPipeline(const Json& golden_case) {
   const Json& expect = golden_case.at("expect");
   const auto table = FrameworkTable(input);
   if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
-  const auto model = ModelOf(input.at("num_layers"), input.at("moe_layer_freq"));
-  if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
-  const Json local = LocalLayers(model->geometry, *table);
+  const auto model = GeometryOf(input.at("num_layers").get<int32_t>(), input.at("moe_layer_freq"));
+  if (!model.ok()) return Failed(absl::StrCat("rejected: ", model.status().message()));
+  const Json local = LocalLayers(*model, *table);
   if (local != input.at("local_moe_layers")) return Failed(absl::StrCat("local MoE layers are ", local.dump()));
   const auto schedule = trainer::ScheduleTable(input.at("micro_batches").get<int32_t>(), table->virtual_stages(),
                                                input.at("group_size").get<int32_t>());
@@ -191,7 +191,7 @@ Outcome RunPipeline(const Json& golden_case) {
   for (const trainer::MicroBatchChunk& pass : *schedule) order.push_back({pass.micro_batch, pass.chunk});
   if (order != input.at("schedule")) return Failed(absl::StrCat("records are made in the order ", order.dump()));
   for (int32_t micro_batch = 0; micro_batch < input["micro_batches"].get<int32_t>(); ++micro_batch) {
-    auto geometry = OneExpertPerLayer(model->geometry);
+    auto geometry = OneExpertPerLayer(*model);
     if (!geometry.ok()) return Failed(absl::StrCat("refused: ", geometry.status().message()));
     PipelineOfOneToken pipeline(*std::move(geometry), *table);
     if (auto s = pipeline.Record(*schedule, micro_batch); !s.ok())

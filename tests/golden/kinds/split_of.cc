@@ -53,10 +53,13 @@ absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input) {
   return TableOf(split, input.at("layout"));
 }
 
-absl::StatusOr<ModelConfig> ModelOf(const Json& layers, const Json& frequency) {
-  const Json config = {
-      {"num_layers", layers}, {"moe_layer_freq", frequency}, {"num_moe_experts", 8}, {"moe_router_topk", 2}};
-  return ModelConfigFromMegatron(config.dump());
+absl::StatusOr<Geometry> GeometryOf(int32_t layers, const Json& step_or_flags) {
+  Geometry::Options options{.num_layers = layers, .moe_layer_ids = {}, .num_experts = {8}, .top_k = {2}};
+  for (int32_t i = 0; i < layers; ++i) {
+    const bool moe = step_or_flags.is_array() ? step_or_flags.at(i) == 1 : i % step_or_flags.get<int32_t>() == 0;
+    if (moe) options.moe_layer_ids.push_back(i);
+  }
+  return Geometry::Create(options);
 }
 
 std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_count) {

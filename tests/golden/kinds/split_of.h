@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
-#include "routing_replay/wire/model_config.h"
+#include "routing_replay/wire/geometry.h"
 #include "tests/golden/kind.h"
 
 namespace routing_replay::golden {
@@ -24,8 +24,8 @@ absl::StatusOr<trainer::PipelineLayout> LayoutOf(const Json& json);
 absl::StatusOr<trainer::LayerTable> MegatronTable(const Json& input);
 absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input);
 
-// A model of `layers` layers with this moe_layer_freq.
-absl::StatusOr<ModelConfig> ModelOf(const Json& layers, const Json& frequency);
+// A model of `layers` layers: every N-th a MoE layer, or those whose flag is 1.
+absl::StatusOr<Geometry> GeometryOf(int32_t layers, const Json& step_or_flags);
 
 // The first difference between a table and [offset, count] of every chunk, "" if there is none.
 std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_count);
