@@ -95,7 +95,6 @@ rr_component(NAME wire
                    wire_allocator
                    wire_append_message
                    wire_merge
-                   wire_model_config
                    wire_plane
                    wire_read_message
                    wire_sync

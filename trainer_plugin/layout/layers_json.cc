@@ -5,12 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
-#include "routing_replay/trainer/megatron_layers.h"
 #include "trainer_plugin/layout/layout_json.h"
 #include "trainer_plugin/layout/with_field.h"
 
@@ -22,32 +19,12 @@ using Json = nlohmann::json;
 struct Source {
   Geometry geometry;
   std::optional<LayerSplit> split;
-  std::vector<int32_t> hash_layers;
 };
 
-// The fields of a split under the names of the configuration that it came from.
-std::string MegatronName(const std::string& field) {
-  const std::pair<const char*, const char*> names[] = {
-      {"split.pipeline_size", "pipeline_model_parallel_size"},
-      {"split.virtual_stages", "virtual_pipeline_model_parallel_size"},
-      {"split.first_stage_layers", "num_layers_in_first_pipeline_stage"},
-      {"split.last_stage_layers", "num_layers_in_last_pipeline_stage"},
-      {"split.layout", "pipeline_model_parallel_layout"},
-      {"split.hybrid_pattern", "hybrid_layer_pattern"},
-  };
-  for (const auto& [ours, theirs] : names) {
-    if (field == ours) return theirs;
-  }
-  return std::string(absl::StripPrefix(field, "split."));
-}
-
 // The units behind name the fields of their own structures; this is where the description has them.
-absl::Status InNamesOf(const LayerFields& fields, const absl::Status& status) {
+absl::Status InNamesOfDescription(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
-  const std::string field = detail ? detail->field : "";
-  if (!absl::StartsWith(field, "split.")) return status;
-  if (fields.megatron != nullptr) return WithField(status, absl::StrCat("megatron.", MegatronName(field)));
-  return field == "split.num_layers" ? WithField(status, "geometry.num_layers") : status;
+  return detail && detail->field == "split.num_layers" ? WithField(status, "geometry.num_layers") : status;
 }
 
 absl::Status ReadStages(JsonObject& object, LayerSplit& split) {
@@ -82,28 +59,16 @@ absl::StatusOr<LayerSplit> SplitFromJson(const Json& json, int32_t num_layers) {
   return split;
 }
 
-absl::StatusOr<Source> SourceFromMegatron(const LayerFields& fields) {
-  if (fields.split != nullptr) return Invalid("megatron", "says the split: leave it out");
-  auto layers = LayersFromMegatron(DumpJson(*fields.megatron));
-  if (!layers.ok()) {
-    const auto detail = GetErrorDetail(layers.status());
-    return WithField(layers.status(), absl::StrCat("megatron.", detail ? detail->field : ""));
-  }
-  return Source{std::move(layers->model.geometry), std::move(layers->split),
-                std::move(layers->model.routing.hash_layers)};
-}
-
-absl::StatusOr<Geometry> GeometryFromJson(const Json& json) {
-  const auto options = GeometryOptionsFromJson(json, "geometry");
+absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view path) {
+  const auto options = GeometryOptionsFromJson(json, path);
   if (!options.ok()) return options.status();
   return Geometry::Create(*options);
 }
 
 absl::StatusOr<Source> SourceOf(const LayerFields& fields) {
-  if (fields.megatron != nullptr) return SourceFromMegatron(fields);
-  auto geometry = GeometryFromJson(*fields.geometry);
+  auto geometry = GeometryFromJson(*fields.geometry, "geometry");
   if (!geometry.ok()) return geometry.status();
-  Source source{*std::move(geometry)};
+  Source source{*std::move(geometry), std::nullopt};
   if (fields.split == nullptr) return source;
   auto split = SplitFromJson(*fields.split, source.geometry.num_layers());
   if (!split.ok()) return split.status();
@@ -183,23 +148,20 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
 }
 
 // Engines that capture no hash layers record runs without them, in which the others have other places.
-absl::Status PlaceInRun(Geometry run, const Source& source, const std::vector<int32_t>& native_layers,
-                        DescribedLayers& described) {
-  std::set<int32_t> may_lack(source.hash_layers.begin(), source.hash_layers.end());
-  may_lack.insert(native_layers.begin(), native_layers.end());
+absl::Status PlaceInRun(Geometry run, const Source& source, std::set<int32_t> may_lack, DescribedLayers& described) {
   const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
   std::vector<LayerRouting> both;
   for (const LayerRouting& layer : source.geometry.layers()) {
     if (run.FindOrdinal(layer.layer_id) || may_lack.count(layer.layer_id) == 0) both.push_back(layer);
   }
   if (both != own || run.num_layers() != source.geometry.num_layers()) {
-    return Invalid(Reason::kGeometryMismatch, "geometry",
-                   absl::StrCat(run.DebugString(), " is not that of megatron, ", source.geometry.DebugString()));
+    return Invalid(Reason::kGeometryMismatch, "run_geometry",
+                   absl::StrCat(run.DebugString(), " is not that of the model, ", source.geometry.DebugString()));
   }
   for (OwnedLayer& layer : described.layers) {
     const auto ordinal = run.FindOrdinal(layer.layer_id);
     if (!ordinal) {
-      return Invalid(Reason::kGeometryMismatch, "geometry",
+      return Invalid(Reason::kGeometryMismatch, "run_geometry",
                      absl::StrCat("the model's router of layer ", layer.layer_id,
                                   " chooses by scores, and the run has no routes of that layer"));
     }
@@ -213,7 +175,7 @@ absl::Status PlaceInRun(Geometry run, const Source& source, const std::vector<in
 
 absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const PlanRank& rank) {
   const auto source = SourceOf(fields);
-  if (!source.ok()) return InNamesOf(fields, source.status());
+  if (!source.ok()) return InNamesOfDescription(source.status());
   std::optional<std::vector<LiveChunk>> chunks;
   if (fields.model != nullptr) {
     auto read = ChunksFromJson(*fields.model);
@@ -222,14 +184,16 @@ absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& field
   }
   auto described = chunks && !source->split ? LayersOfModel(source->geometry, rank, *chunks)
                                             : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr);
-  if (!described.ok()) return InNamesOf(fields, described.status());
+  if (!described.ok()) return InNamesOfDescription(described.status());
   auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
   if (!layers.ok()) return layers.status();
   described->layers = *std::move(layers);
-  if (fields.megatron == nullptr || fields.geometry == nullptr) return described;
-  auto run = GeometryFromJson(*fields.geometry);
+  if (fields.run_geometry == nullptr) return described;
+  auto run = GeometryFromJson(*fields.run_geometry, "run_geometry");
   if (!run.ok()) return run.status();
-  absl::Status placed = PlaceInRun(*std::move(run), *source, rank.native_layers, *described);
+  std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
+  may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
+  absl::Status placed = PlaceInRun(*std::move(run), *source, std::move(may_lack), *described);
   if (!placed.ok()) return placed;
   return described;
 }

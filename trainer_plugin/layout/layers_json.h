@@ -1,5 +1,5 @@
-// The part of a plan's description that says which layers a rank replays: geometry and split, or a Megatron-Core
-// configuration, what the rank's live model says, and what is left native. rrt_plan_new in
+// The part of a plan's description that says which layers a rank replays: geometry and split, what the rank's
+// live model says, which layers the run lacks, and what is left native. rrt_plan_new in
 // routing_replay/trainer/capi.h says what the fields hold.
 #ifndef TRAINER_PLUGIN_LAYOUT_LAYERS_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_LAYERS_JSON_H_
@@ -17,10 +17,11 @@
 namespace routing_replay::trainer {
 
 // Fields of the description; null where they are absent.
-struct LayerFields {  // With `megatron`, `geometry` is that of the run: it may lack hash and native layers.
-  const nlohmann::json* geometry = nullptr;
+struct LayerFields {
+  const nlohmann::json* geometry = nullptr;  // Of the model.
   const nlohmann::json* split = nullptr;
-  const nlohmann::json* megatron = nullptr;
+  const nlohmann::json* run_geometry = nullptr;  // Where the run's lacks hash layers or native ones.
+  std::vector<int32_t> hash_layers;
   const nlohmann::json* model = nullptr;  // Of its "rank".
 };
 

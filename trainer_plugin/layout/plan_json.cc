@@ -53,11 +53,12 @@ absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   JsonObject object(*json, "");
   LayerFields fields;
   PlanRank plan_rank;
-  fields.megatron = object.FindValue("megatron");
-  fields.geometry = object.FindValue("geometry");
+  object.Require("geometry");
+  fields.geometry = object.Find("geometry");
+  fields.run_geometry = object.FindValue("run_geometry");
+  object.Read("hash_layers", fields.hash_layers);
   fields.split = object.FindValue("split");
   object.Read("native_layers", plan_rank.native_layers);
-  if (fields.megatron == nullptr) object.Require("geometry");
   object.Require("micro_batch");
   const Json* micro_batch = object.Find("micro_batch");
   const Json* rank = object.FindValue("rank");

@@ -207,36 +207,6 @@ TEST(PlanFromJson, HybridPattern) {
               ::testing::StartsWith("split.hybrid_pattern: "));
 }
 
-TEST(PlanFromJson, MegatronConfiguration) {
-  Json description = WithLayout();
-  const Json with_split = PlanOf(description);
-  description.erase("geometry");
-  description.erase("split");
-  description["megatron"] = {{"num_layers", 27},
-                             {"num_moe_experts", 64},
-                             {"moe_router_topk", 6},
-                             {"moe_layer_freq", "[0]+[1]*26"},
-                             {"pipeline_model_parallel_size", 2},
-                             {"pipeline_model_parallel_layout", "Et*9|t*9|t*5|t*4mL"},
-                             {"mtp_num_layers", 1},
-                             {"hidden_size", 2048}};
-  EXPECT_EQ(PlanOf(description), with_split);
-  const auto refused = [&](const std::string& field, const std::string& key, const Json& value) {
-    Json other = description;
-    other["megatron"][key] = value;
-    const auto plan = PlanFromJson(other.dump());
-    EXPECT_EQ(GetErrorDetail(plan.status()).value_or(ErrorDetail{}).field, field) << plan.status();
-  };
-  refused("megatron.pipeline_model_parallel_layout", "pipeline_model_parallel_layout", "Ett|tL");
-  refused("megatron.pipeline_model_parallel_layout", "pipeline_model_parallel_layout", 3);
-  refused("megatron.virtual_pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", 4);
-  refused("megatron.moe_router_topk", "moe_router_topk", nullptr);
-  refused("megatron.num_layers", "num_layers", "27");
-  refused("megatron.pipeline_model_parallel_size", "pipeline_model_parallel_size", 0);
-  description["split"] = {{"pipeline_size", 2}};
-  EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "megatron");
-}
-
 TEST(PlanFromJson, NativeLayers) {
   Json description = WithLayout();
   description["native_layers"] = {1, 2, 3};
@@ -249,16 +219,13 @@ TEST(PlanFromJson, NativeLayers) {
 }
 
 TEST(PlanFromJson, ARunWithoutHashLayers) {
-  Json description = {{"megatron",
-                       {{"num_layers", 6},
-                        {"num_moe_experts", 64},
-                        {"moe_router_topk", 4},
-                        {"moe_n_hash_layers", 2},
-                        {"pipeline_model_parallel_size", 2}}},
+  Json description = {{"geometry", {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}}},
+                      {"split", {{"pipeline_size", 2}}},
+                      {"hash_layers", {0, 1}},
                       {"micro_batch", WithLayout()["micro_batch"]},
                       {"native_layers", {0, 1}}};
   EXPECT_EQ(PlanOf(description)["layers"][0], (Json{{"layer", 2}, {"ordinal", 2}, {"chunk", 0}}));
-  description["geometry"] = {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}};
+  description["run_geometry"] = {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}};
   EXPECT_EQ(PlanOf(description)["layers"], (Json{{{"layer", 2}, {"ordinal", 0}, {"chunk", 0}}}));
   // On a rank whose model has none of them.
   description.erase("native_layers");
@@ -266,10 +233,10 @@ TEST(PlanFromJson, ARunWithoutHashLayers) {
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(3, 4, 5));
   EXPECT_EQ(PlanOf(description)["layers"][0]["ordinal"], 1);
   const auto refused = [&](Json geometry, int pp) {
-    description["geometry"] = std::move(geometry);
+    description["run_geometry"] = std::move(geometry);
     description["rank"] = {{"pp", pp}};
     const absl::Status status = PlanFromJson(description.dump()).status();
-    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "geometry") << status;
+    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "run_geometry") << status;
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).reason, Reason::kGeometryMismatch) << status;
   };
   refused({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 0);

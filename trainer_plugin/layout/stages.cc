@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "proto/wire/model_config/moe_layers.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
@@ -139,13 +138,21 @@ constexpr const char* kPattern = "split.hybrid_pattern";
 
 absl::Status InvalidPattern(absl::string_view what) { return Invalid(kPattern, what); }
 
-// Which layers carry routes, of the decoder or of one MTP depth.
+// Which layers carry routes, of the decoder or of one MTP depth: those of symbol E.
 absl::StatusOr<std::vector<bool>> CheckSymbols(absl::string_view symbols) {
   const bool latent = absl::StrContains(symbols, 'D') || absl::StrContains(symbols, '+');
   if (absl::StrContains(symbols, '*') && latent) {
     return InvalidPattern("has \"*\" beside \"D\" or \"+\": a model has one kind of attention");
   }
-  return HybridMoeFlags(symbols, kPattern);
+  std::vector<bool> flags;
+  for (const char symbol : symbols) {
+    if (symbol == '|') continue;
+    if (!absl::StrContains("EMGD*+-", symbol)) {
+      return InvalidPattern(absl::StrCat("a symbol must be one of E M G D * + -, got '", std::string(1, symbol), "'"));
+    }
+    flags.push_back(symbol == 'E');
+  }
+  return flags;
 }
 
 absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& pattern) {

@@ -64,10 +64,8 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *     null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
  *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
  *   or hybrid_pattern, "M*ME|MEME", whose symbols E must be the MoE layers of the geometry.
- * megatron: instead of split, and of geometry, Megatron-Core's TransformerConfig as far as it says them: num_layers,
- *   num_moe_experts, moe_router_topk, moe_layer_freq, pipeline_model_parallel_size, pipeline_model_parallel_layout
- *   and others (routing_replay/trainer/megatron_layers.h); further keys are not looked at. With a geometry beside it,
- *   the run's, which may lack hash layers (moe_n_hash_layers) and native ones, as engines do that capture none of them.
+ * run_geometry: that of the run, where it lacks hash_layers, [], or native_layers, as with engines that capture none of
+ *   these.
  * native_layers: [], MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers).
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay._model_config import Megatron, Reader
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
@@ -85,8 +86,9 @@ class Plan:
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; {"pipeline_size": 16,
         "layout": "Et*3|(tt|)*29m|L", "mtp_num_layers": 1}; {"pipeline_size": 2, "hybrid_pattern": "M*ME|MEME"}; one
         stage if absent
-    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split. A geometry
-        beside it is that of the run, which may lack hash layers and native_layers
+    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split: num_layers,
+        num_moe_experts, moe_router_topk, moe_layer_freq, pipeline_model_parallel_size and _layout, hybrid_layer_pattern
+        and others. A geometry beside it is that of the run, which may lack hash layers and native_layers
     native_layers: MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers)
     ep_size: size of the expert-parallel group, which filler is spread over
 
@@ -101,7 +103,7 @@ class Plan:
         *,
         rank: Mapping[str, Any] | None = None,
         split: Mapping[str, Any] | None = None,
-        megatron: Mapping[str, Any] | None = None,
+        megatron: Mapping[str, Any] | MegatronLayers | None = None,
         native_layers: Sequence[int] | None = None,
         ep_size: int = 1,
     ) -> None:
@@ -265,10 +267,70 @@ class Plans:
         return plan
 
 
-def description_of(geometry: Any, micro_batch: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+class MegatronLayers(NamedTuple):
+    """A model's routing and the split of its layers, from the fields of a TransformerConfig."""
+
+    geometry: dict[str, Any]
+    split: dict[str, Any]
+    hash_layers: list[int]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> MegatronLayers:
+        """What of the configuration says the layers; other fields are not looked at, None is absent."""
+        reader = Reader(plain(config, "megatron"), "megatron")
+        model = Megatron(reader)
+        geometry = model.layers()._asdict()
+        return cls(geometry, _split_of(reader), list(model.routing().hash_layers))
+
+
+_LAYOUT = "pipeline_model_parallel_layout"
+_VIRTUAL = "virtual_pipeline_model_parallel_size"
+# Fields of a split, and under which names Megatron-Core has them: of its configuration and of its arguments.
+_SIZES = {
+    "pipeline_size": ("pipeline_model_parallel_size",),
+    "virtual_stages": (_VIRTUAL, "num_virtual_stages_per_pipeline_rank"),
+    "first_stage_layers": ("num_layers_in_first_pipeline_stage", "decoder_first_pipeline_num_layers"),
+    "last_stage_layers": ("num_layers_in_last_pipeline_stage", "decoder_last_pipeline_num_layers"),
+    "mtp_num_layers": ("mtp_num_layers",),
+}
+_FLAGS = {
+    "account_for_embedding": "account_for_embedding_in_pipeline_split",
+    "account_for_loss": "account_for_loss_in_pipeline_split",
+}
+_HYBRID = ("hybrid_layer_pattern", "hybrid_override_pattern")
+
+
+def _split_of(reader: Reader) -> dict[str, Any]:
+    split: dict[str, Any] = {field: reader.integer(field, *keys) for field, keys in _SIZES.items()}
+    split |= {field: reader.flag(field, key) for field, key in _FLAGS.items()}
+    split |= {"layout": reader.find("layout", _LAYOUT), "hybrid_pattern": reader.text("hybrid_pattern", *_HYBRID)}
+    per_stage = "num_layers_per_virtual_pipeline_stage"
+    if split["virtual_stages"] is None and split["layout"] is None and reader.has(per_stage):
+        # Megatron divides by it only after other arguments have been looked at.
+        raise reader.error(per_stage, f"leaves the number of virtual stages open: give {_VIRTUAL}")
+    return {field: value for field, value in split.items() if value is not None}
+
+
+def description_of(
+    geometry: Any,
+    micro_batch: Mapping[str, Any],
+    *,
+    split: Mapping[str, Any] | None = None,
+    megatron: Mapping[str, Any] | MegatronLayers | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
     """Of a plan, as the core takes it; fields that are None are left out."""
+    said = {"micro_batch": micro_batch, "split": split} | fields
     description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
-    for field, value in ({"micro_batch": micro_batch} | fields).items():
+    if megatron is not None:
+        if split is not None:
+            raise invalid("megatron", "says the split: leave it out")
+        layers = megatron if isinstance(megatron, MegatronLayers) else MegatronLayers.of(megatron)
+        if geometry is not None:
+            description["run_geometry"] = description["geometry"]
+        description["geometry"] = layers.geometry
+        said |= {"split": layers.split, "hash_layers": layers.hash_layers}
+    for field, value in said.items():
         if value is not None:
             description[field] = plain(value, field)
     return description

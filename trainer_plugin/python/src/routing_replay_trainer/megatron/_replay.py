@@ -30,7 +30,7 @@ from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.on_policy import Contract, OnPolicy
-from routing_replay_trainer.plan import Plan, Plans
+from routing_replay_trainer.plan import MegatronLayers, Plan, Plans
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
@@ -189,7 +189,7 @@ class Replay(Attached):
                 }
             )
         self._model, self._native_layers = model, native
-        self._config_json = _modules.config_json(self._config, _modules.unwrap(chunks[0]))
+        self._layers = MegatronLayers.of(_modules.config_json(self._config, _modules.unwrap(chunks[0])))
         if native or getattr(self._config, "moe_n_hash_layers", None):  # A run may be without them.
             self._run_geometry = None if self._steps is None else self._steps.geometry
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
@@ -365,7 +365,7 @@ class Replay(Attached):
     def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "micro_batch": micro_batch,
-            "megatron": self._config_json,
+            "megatron": self._layers,
             "geometry": self._run_geometry,
             "rank": self._ranks | {"chunk": chunk, "model": self._model},
             "native_layers": self._native_layers or None,
