@@ -1,37 +1,282 @@
 #include "client/rrctl/application.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
+#include <limits>
+#include <sstream>
 
-#include "client/rrctl/arguments.h"
-#include "client/rrctl/completion.h"
-#include "client/rrctl/interrupt.h"
-#include "client/rrctl/server_names.h"
-#include "client/rrctl/usage.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "client/rrctl/diff.h"
+#include "client/rrctl/doctor.h"
+#include "client/rrctl/inspect.h"
+#include "client/rrctl/report.h"
+#include "client/rrctl/rows.h"
+#include "client/rrctl/token.h"
+#include "client/rrctl/transfer.h"
+#include "proto/json/status_json.h"
+#include "proto/wire/nearest.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  export ROUTING_REPLAY_ENDPOINT=localhost:7400
+  rrctl status                                version, memory and counters of the server
+  rrctl doctor                                can this machine use the server, and if not, why?
+  rrctl ls                                    all runs
+  rrctl ls grpo-42                            the samples of a run
+  rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
+  rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
+  rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
+  rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
+  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
+  rrctl import /checkpoints/grpo-42           back into a server
+  rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
+  rrctl report grpo-42 -o report.html         charts of its routes, in one file
+  rrctl verify grpo-42                        every row, every checksum; of an export: ./DIR
+  rrctl plan --explain < micro_batch.json     which rank has which rows and layers; needs no server
+
+Answers go to standard output: tables on a terminal, otherwise JSON with exact numbers.
+Failures go to standard error, with code, reason and fields.
+
+Exit codes:)";
+
+constexpr char kCommandFooter[] =
+    "\n--endpoint, --timeout, -w and the flags of TLS and tokens are for every command: see rrctl --help.";
+
+constexpr ExitMeaning kMeanings[] = {
+    {kExitOk, "done"},
+    {kExitFailed,
+     "the server rejected the call, something does not exist or is damaged, or the output could not be written; diff: "
+     "there are differences, and nothing else; doctor: a check failed, and nothing else"},
+    {kExitUsage, "the command line, the address, or a file of TLS or tokens is wrong; no server was asked"},
+    {kExitUnreachable, "no server answers within --timeout, or it is shutting down; with several servers, any of them"},
+    {kExitUndecided, "diff and doctor have no answer, for a reason that ends other commands with 1"},
+};
+
+std::string Footer() {
+  std::string text = kFooter;
+  for (const ExitMeaning& exit : kMeanings) absl::StrAppendFormat(&text, "\n  %-4d %s", exit.code, exit.meaning);
+  return text;
+}
+
+// A list of commands has their first lines; the rest is in their own help.
+class Formatter final : public CLI::Formatter {
+ public:
+  Formatter() { column_width(30); }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    const std::string whole = sub->get_description();
+    std::ostringstream line;
+    CLI::detail::format_help(line, sub->get_display_name(true), whole.substr(0, whole.find('\n')), column_width_);
+    return line.str();
+  }
+};
+
+// What is part of the command line, under the names of ClientOptions or of flags. No server names these fields.
+bool IsOfTheCommandLine(absl::string_view field) {
+  constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
+  return absl::StartsWith(field, "--") ||
+         std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
+}
+
+// Whether standard output is a pipe that nobody reads any more, as of `rrctl get … | head`.
+bool ReaderIsGone() {
+  pollfd end{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
+}
+
+// Ends the process as SIGPIPE does, also where whoever started it ignores that signal.
+[[noreturn]] void EndByBrokenPipe() {
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_UNBLOCK, &broken_pipe, nullptr);
+  raise(SIGPIPE);
+  _exit(128 + SIGPIPE);
+}
 
 void Complain(const absl::Status& status, ExitCode code) {
   std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << HintFor(status, code) << "\n";
 }
 
-// The help of a command that there is not.
+// `rrctl nosuch --help`
 bool NamesNoCommand(const CLI::App& app) {
   const std::vector<std::string> unknown = app.remaining();
   return app.get_subcommands().empty() &&
          std::any_of(unknown.begin(), unknown.end(), [](const std::string& word) { return word[0] != '-'; });
 }
 
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+// Of the command and of the program, whose flags may stand behind every command.
+std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* owner : {&command, &app}) {
+    for (const CLI::Option* option : owner->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+std::string WhatIsWrong(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const auto flag = std::find_if(unknown.begin(), unknown.end(),
+                                 [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
+  if (flag != unknown.end() && *flag == "--json") return "there is no flag '--json'; -w json is for every command";
+  if (flag != unknown.end()) return ThereIsNo("flag", flag->substr(0, flag->find('=')), FlagsOf(app, command));
+  if (&command == &app && !unknown.empty()) return ThereIsNo("command", unknown.front(), CommandsOf(app));
+  if (&command == &app && error.get_name() == "RequiredError") return "no command is given";
+  if (!unknown.empty()) return absl::StrCat("'", unknown.front(), "' is one argument too many");
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(error.what()), {{"\n", " "}});
+}
+
 }  // namespace
 
-Application::Application() : app_("Look into a routing-replay server.", "rrctl"), tree_(app_, settings_, command_) {}
+absl::Span<const ExitMeaning> ExitMeanings() { return kMeanings; }
+
+ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed) {
+  const std::optional<ErrorDetail> detail = GetErrorDetail(status);
+  if (absl::IsInvalidArgument(status) && detail && IsOfTheCommandLine(detail->field)) return kExitUsage;
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitUnreachable;
+    default:
+      return failed;
+  }
+}
+
+std::string FailureText(const absl::Status& status) {
+  const nlohmann::json json = StatusToJson(status);
+  std::string text = json["code_name"];
+  std::string fields;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "code" || key == "code_name" || key == "message") continue;
+    if (key == "reason") {
+      absl::StrAppend(&text, " (", value.get<std::string>(), ")");
+    } else {
+      absl::StrAppend(&fields, fields.empty() ? "" : " ", key, "=",
+                      value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  absl::StrAppend(&text, ": ", absl::string_view(status.message()));
+  if (!fields.empty()) absl::StrAppend(&text, " [", fields, "]");
+  return Printable(text);
+}
+
+std::string HintFor(const absl::Status& status, ExitCode code) {
+  if (code == kExitUnreachable) return "; `rrctl doctor` says why and what to do";
+  if (absl::IsUnauthenticated(status)) return "; --token-file names a file with the token to show";
+  return "";
+}
+
+Session::Session(ClientOptions options, Format format)
+    : options_(std::move(options)), output_(std::cout, format, Style::For(STDOUT_FILENO)) {}
+
+absl::Status Session::Show(const absl::StatusOr<Document>& answer, Layout layout) {
+  if (!answer.ok()) return answer.status();
+  output_.Print(*answer, layout);
+  return output_.Flush();
+}
+
+absl::Status Session::Ask(const Question& question, Layout layout) {
+  const auto client = Connect();
+  return client.ok() ? Show(question(**client), layout) : client.status();
+}
+
+Application::Application()
+    : app_("Look into a routing-replay server.", "rrctl"),
+      format_(IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson) {
+  AddProgramFlags();
+  AddSecurityFlags();
+  AddStatus(*this);
+  AddDoctor(*this);
+  AddListAndStat(*this);
+  AddGet(*this);
+  AddPut(*this);
+  AddDiff(*this);
+  AddReport(*this);
+  AddTransfers(*this);
+  AddRemove(*this);
+  AddToken(*this);
+}
+
+void Application::AddProgramFlags() {
+  app_.set_version_flag("--version", ROUTING_REPLAY_VERSION, "print the version and exit");
+  app_.set_help_flag("-h,--help", "print this help and exit");
+  app_.formatter(std::make_shared<Formatter>());
+  app_.require_subcommand(1);
+  app_.fallthrough();
+  app_.footer(Footer());
+  app_.add_option("--endpoint", options_.endpoint,
+                  "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
+                  "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")
+      ->envname("ROUTING_REPLAY_ENDPOINT")
+      ->type_name("ADDRESS");
+  app_.add_option("--timeout", timeout_s_, "longest wait for an answer")
+      ->envname("ROUTING_REPLAY_TIMEOUT")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 3600));
+  app_.add_option_function<std::string>(
+          "-w,--write-out",
+          [this](const std::string& name) { format_ = name == "table" ? Format::kTable : Format::kJson; },
+          "without it: table on a terminal, otherwise json")
+      ->envname("ROUTING_REPLAY_WRITE_OUT")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
+}
+
+void Application::AddSecurityFlags() {
+  SecuritySettings& security = options_.security;
+  const auto add = [this](const char* name, std::string& value, const char* variable, const char* help) {
+    return app_.add_option(name, value, help)->envname(variable);
+  };
+  app_.add_flag("--tls", security.tls, "encrypt, and trust the system's authorities; --cacert and --cert encrypt, too")
+      ->envname("ROUTING_REPLAY_TLS");
+  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT", "who signs servers' certificates, PEM")->type_name("FILE");
+  add("--cert", security.cert, "ROUTING_REPLAY_CERT", "the client's own certificate, PEM")->type_name("FILE");
+  add("--key", security.key, "ROUTING_REPLAY_KEY", "its key, PEM")->type_name("FILE");
+  add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME",
+      "the name in the server's certificate, where it is not that of the address")
+      ->type_name("NAME");
+  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "its first line is the token to show")
+      ->type_name("FILE");
+}
+
+CLI::App* Application::Add(const std::string& name, const std::string& help, Command command) {
+  CLI::App* sub = app_.add_subcommand(name, help);
+  sub->footer(kCommandFooter);
+  sub->callback([this, command = std::move(command)] { command_ = command; });
+  return sub;
+}
 
 ExitCode Application::Main(std::vector<std::string> words) {
-  words = JoinWatchInterval(std::move(words));
-  if (!words.empty() && words[0] == kCompleteCommand) return Complete({words.begin() + 1, words.end()});
   try {
     std::reverse(words.begin(), words.end());  // As CLI11 takes them.
     app_.parse(std::move(words));
@@ -43,18 +288,54 @@ ExitCode Application::Main(std::vector<std::string> words) {
     Complain(UsageError(app_, error), kExitUsage);
     return kExitUsage;
   }
-  Session session(settings_);
+  options_.call_timeout = std::chrono::seconds(timeout_s_);
+  Session session(options_, format_);
   const absl::Status status = command_(session);
   if (!status.ok()) {
-    if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
+    if (!session.output().taken() && ReaderIsGone()) EndByBrokenPipe();
     Complain(status, session.CodeFor(status));
   }
   return session.CodeFor(status);
 }
 
-ExitCode Application::Complete(std::vector<std::string> words) const {
-  std::cout << CompletionLines(routing_replay::client::Complete(app_, words, ServerNames));
-  return kExitOk;
+absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const std::string wrong = WhatIsWrong(app, *command, error);
+  // A flag of the program stands in no command's help.
+  const bool program = command == &app || app.get_option_no_throw(wrong.substr(0, wrong.find(':'))) != nullptr;
+  const std::string help = absl::StrCat(app.get_name(), program ? "" : " " + command->get_name(), " --help");
+  return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));
+}
+
+void AddRun(CLI::App* command, std::string& run) { command->add_option("RUN", run, "name of the run")->required(); }
+
+void AddProducer(CLI::App* command, Producer& producer) {
+  command->add_flag_callback(
+      "--trainer", [&producer] { producer = Producer::kTrainer; },
+      "rows that the trainer recorded (R2), not those of the rollout engine (R3)");
+}
+
+void AddGroups(CLI::App* command, Groups& groups) {
+  command
+      ->add_option_function<std::string>(
+          "--group,--groups",
+          [&groups](const std::string& text) { groups = OrUsageError(ParseGroups(text), "--groups"); },
+          "only samples of this group, or of these: 3:17 is group 3 to group 16")
+      ->type_name("N|BEGIN:END");
+}
+
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  int64_t begin = 0, end = 0;
+  bool good = absl::SimpleAtoi(ends[0], &begin) && begin < std::numeric_limits<int64_t>::max();
+  if (ends.size() == 2) {
+    good = good && absl::SimpleAtoi(ends[1], &end) && begin < end;
+  } else {
+    end = good ? begin + 1 : 0;
+  }
+  if (!good) return absl::InvalidArgumentError(absl::StrCat("must be a group or BEGIN:END, got '", text, "'"));
+  return std::pair(begin, end);
 }
 
 }  // namespace routing_replay::client

@@ -1,35 +1,129 @@
-// rrctl as a whole: from the words of a command line to an exit code.
+// rrctl as a whole: the flags that every command has, the commands, and how the process ends.
+//
+// A file of this folder adds its own commands (AddDiff in diff.h, for example), and so does the trainer's folder with
+// `plan` and `diagnose`: trainer_plugin/rrctl/main.cc makes the program. A command gets a Session to ask a server with
+// and to answer on.
 #ifndef CLIENT_RRCTL_APPLICATION_H_
 #define CLIENT_RRCTL_APPLICATION_H_
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "client/rrctl/command_tree.h"
-#include "client/rrctl/failure.h"
-#include "client/rrctl/settings.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/rrctl/output.h"
+#include "routing_replay/client.h"
 
 namespace routing_replay::client {
 
-// Uses the process's standard streams and signals, so there is one per process, and one call of Main.
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitFailed = 1,
+  kExitUsage = 2,
+  kExitUnreachable = 3,
+  kExitUndecided = 4,
+};
+
+// What they mean, as `rrctl --help` and the table of client/rrctl/README.md have it.
+struct ExitMeaning {
+  ExitCode code;
+  const char* meaning;
+};
+absl::Span<const ExitMeaning> ExitMeanings();
+
+// `failed`: for what has no code of its own. A command for which kExitFailed is an answer gives kExitUndecided.
+ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
+
+// One line without its end: code, reason, message and what else the error's detail has.
+//   "NOT_FOUND (NO_SAMPLE): run a has no sample b [sample=b]"
+std::string FailureText(const absl::Status& status);
+
+// What to do next about a failure that ends with `code`, as the end of its line; empty where the text says it itself.
+std::string HintFor(const absl::Status& status, ExitCode code);
+
+// What one command works with.
+class Session {
+ public:
+  using Question = std::function<absl::StatusOr<Document>(Client&)>;
+
+  Session(ClientOptions options, Format format);
+
+  const ClientOptions& options() const { return options_; }
+  absl::StatusOr<std::unique_ptr<Client>> Connect() const { return Client::Connect(options_); }
+  Output& output() { return output_; }
+
+  // Prints the answer, or gives back its error.
+  absl::Status Show(const absl::StatusOr<Document>& answer, Layout layout = Layout::kRecords);
+  // Asks the server, and prints what it says.
+  absl::Status Ask(const Question& question, Layout layout = Layout::kRecords);
+
+  // For a command that answers yes or no with its exit code: a failure must not look like a no.
+  void ExitCodeIsTheAnswer() { failed_ = kExitUndecided; }
+  void AnswerNo() { verdict_ = kExitFailed; }
+  ExitCode CodeFor(const absl::Status& status) const { return status.ok() ? verdict_ : ExitCodeFor(status, failed_); }
+
+ private:
+  const ClientOptions options_;
+  Output output_;
+  ExitCode verdict_ = kExitOk;     // Of a command that said all it had to say on standard output.
+  ExitCode failed_ = kExitFailed;  // Of one that failed.
+};
+
+// Uses the process's standard streams, so there is one per process, and one call of Main.
 class Application {
  public:
+  using Command = std::function<absl::Status(Session&)>;
+
+  // With the commands of this folder.
   Application();
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;
+
+  // The first line of `help` stands in the list of commands. The command's options are added to what comes back, and
+  // what they fill must live as long as `command`.
+  CLI::App* Add(const std::string& name, const std::string& help, Command command);
 
   // `words` are those behind the program's name.
   ExitCode Main(std::vector<std::string> words);
 
  private:
-  ExitCode Complete(std::vector<std::string> words) const;
+  void AddProgramFlags();
+  void AddSecurityFlags();
 
   CLI::App app_;
-  Settings settings_;
-  Command command_;
-  CommandTree tree_;
+  ClientOptions options_;
+  int timeout_s_ = 10;
+  Format format_;
+  Command command_;  // That was named.
 };
+
+// INVALID_ARGUMENT in one line: which word is wrong, those of the same kind that are nearest to it, and which --help
+// lists them all. `error` is what app.parse() threw.
+absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
+
+// The value, or what is wrong with the option's word as CLI11 reports it.
+template <typename T>
+T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
+  if (!value.ok()) throw CLI::ValidationError(option, std::string(value.status().message()));
+  return *value;
+}
+
+// Options that several commands have.
+void AddRun(CLI::App* command, std::string& run);
+// --trainer
+void AddProducer(CLI::App* command, Producer& producer);
+// --group, --groups
+using Groups = std::optional<std::pair<int64_t, int64_t>>;
+void AddGroups(CLI::App* command, Groups& groups);
+// "7" is group 7, "3:17" groups 3 to 16. INVALID_ARGUMENT for anything else.
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text);
 
 }  // namespace routing_replay::client
 

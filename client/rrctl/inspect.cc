@@ -1,11 +1,13 @@
 #include "client/rrctl/inspect.h"
 
-#include <limits>
+#include <unistd.h>
 
-#include "absl/strings/numbers.h"
+#include <iostream>
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "client/channel/endpoint.h"
 #include "client/shard/fan_out.h"
 #include "client/shard/members.h"
 #include "proto/json/geometry_json.h"
@@ -86,8 +88,7 @@ Document Describe(const RunSummary& run) {
           {"stored_bytes", run.stored_bytes}};
 }
 
-}  // namespace
-
+// An object, counters in it.
 absl::StatusOr<Document> DescribeServer(Client& client) {
   const auto info = client.GetServerInfo();
   if (!info.ok()) return info.status();
@@ -97,6 +98,7 @@ absl::StatusOr<Document> DescribeServer(Client& client) {
   return server;
 }
 
+// An array: a server of a "shard:…" endpoint each, also those that cannot be reached.
 absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
   const auto members = ShardMembers::Parse(options.endpoint);
   if (!members.ok()) return members.status();
@@ -118,6 +120,7 @@ absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
   return Document(rows);
 }
 
+// UNAVAILABLE naming those of DescribeMembers' answer that cannot be reached.
 absl::Status ReachabilityOf(const Document& members) {
   std::vector<std::string> away;
   for (const Document& member : members) {
@@ -128,6 +131,16 @@ absl::Status ReachabilityOf(const Document& members) {
       absl::StrCat(away.size(), " of ", members.size(), " servers cannot be reached: ", absl::StrJoin(away, ", ")));
 }
 
+absl::Status ShowStatus(Session& session) {
+  ClientOptions options = session.options();
+  auto endpoint = EndpointOrEnvironment(options.endpoint);
+  if (!endpoint.ok() || !ShardMembers::IsShardEndpoint(*endpoint)) return session.Ask(DescribeServer);
+  options.endpoint = *std::move(endpoint);
+  const auto members = DescribeMembers(options);
+  const absl::Status shown = session.Show(members, Layout::kColumns);
+  return shown.ok() ? ReachabilityOf(*members) : shown;
+}
+
 absl::StatusOr<Document> ListRuns(Client& client) {
   const auto runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
@@ -135,6 +148,65 @@ absl::StatusOr<Document> ListRuns(Client& client) {
   for (const RunSummary& run : *runs) rows.push_back(Describe(run));
   return rows;
 }
+
+absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  const auto samples = (*joined)->List({}, producer);
+  if (!samples.ok()) return samples.status();
+  Document rows = Document::array();
+  for (const SampleState& sample : *samples) rows.push_back(Describe(sample));
+  return rows;
+}
+
+struct RemoveOptions {
+  std::string run;
+  std::vector<std::string> samples;  // None: the whole run.
+  bool all = false;
+  bool dry_run = false;
+  bool yes = false;
+};
+
+// Releases the samples, or drops the run: what that freed.
+absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
+  const auto joined = client.JoinRun(options.run);
+  if (!joined.ok()) return joined.status();
+  const auto outcome = options.all ? (*joined)->Drop() : (*joined)->Release(options.samples);
+  if (!outcome.ok()) return outcome.status();
+  return Document{{"run", options.run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
+}
+
+// What Remove would remove, of both producers; nothing changes.
+absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& options) {
+  const auto joined = client.JoinRun(options.run);
+  if (!joined.ok()) return joined.status();
+  Document all = {{"run", options.run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
+  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
+    const auto states = options.all ? (*joined)->List({}, producer) : (*joined)->StatMany(options.samples, producer);
+    if (!states.ok()) return states.status();
+    for (const SampleState& state : *states) {
+      all["samples"] = all["samples"].get<int64_t>() + 1;
+      all["stored_bytes"] = all["stored_bytes"].get<int64_t>() + state.stored_bytes;
+    }
+  }
+  return all;
+}
+
+// On a terminal a run is dropped after a yes alone. ABORTED for another answer.
+absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& options) {
+  const bool asks = options.all && !options.yes && IsTerminal(STDIN_FILENO);
+  if (options.dry_run || asks) {
+    auto removal = DescribeRemoval(client, options);
+    if (options.dry_run || !removal.ok()) return removal;
+    std::cerr << "drop run " << options.run << " with " << (*removal)["samples"] << " samples? [y/N] ";
+    std::string answer;
+    std::getline(std::cin, answer);
+    if (answer != "y" && answer != "yes") return absl::AbortedError("nothing was removed");
+  }
+  return Remove(client, options);
+}
+
+}  // namespace
 
 absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
   const auto runs = client.ListRuns();
@@ -158,16 +230,6 @@ absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
                    {.reason = Reason::kNoRun, .field = "run"});
 }
 
-absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer) {
-  const auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
-  const auto samples = (*joined)->List({}, producer);
-  if (!samples.ok()) return samples.status();
-  Document rows = Document::array();
-  for (const SampleState& sample : *samples) rows.push_back(Describe(sample));
-  return rows;
-}
-
 absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples, Producer producer) {
   const auto joined = client.JoinRun(run);
@@ -181,41 +243,56 @@ absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
   return rows;
 }
 
-absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) {
-  const std::vector<absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  int64_t begin = 0, end = 0;
-  bool good = absl::SimpleAtoi(ends[0], &begin) && begin < std::numeric_limits<int64_t>::max();
-  if (ends.size() == 2) {
-    good = good && absl::SimpleAtoi(ends[1], &end) && begin < end;
-  } else {
-    end = good ? begin + 1 : 0;
-  }
-  if (!good) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither a group nor BEGIN:END"));
-  return std::pair(begin, end);
+void AddStatus(Application& application) {
+  application.Add("status", "the server: version, store, memory and counters; of several servers one line each",
+                  ShowStatus);
 }
 
-absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples) {
-  const auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
-  const auto outcome = samples.empty() ? (*joined)->Drop() : (*joined)->Release(samples);
-  if (!outcome.ok()) return outcome.status();
-  return Document{{"run", run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
+void AddListAndStat(Application& application) {
+  struct Options {
+    std::string run;
+    std::vector<std::string> samples;
+    Producer producer = Producer::kRollout;
+  };
+  const auto listed = std::make_shared<Options>();
+  CLI::App* ls = application.Add("ls", "all runs, or the samples of a run", [listed](Session& session) {
+    return session.Ask(
+        [&](Client& client) {
+          return listed->run.empty() ? ListRuns(client) : ListSamples(client, listed->run, listed->producer);
+        },
+        Layout::kColumns);
+  });
+  ls->add_option("RUN", listed->run, "name of the run; without it, the runs are listed");
+  AddProducer(ls, listed->producer);
+
+  const auto asked = std::make_shared<Options>();
+  CLI::App* stat = application.Add("stat", "everything known of a run, or of samples", [asked](Session& session) {
+    return session.Ask([&](Client& client) {
+      return asked->samples.empty() ? DescribeRun(client, asked->run)
+                                    : DescribeSamples(client, asked->run, asked->samples, asked->producer);
+    });
+  });
+  AddRun(stat, asked->run);
+  stat->add_option("SAMPLE", asked->samples, "names of samples; without any, the run is described");
+  AddProducer(stat, asked->producer);
 }
 
-absl::StatusOr<Document> DescribeRemoval(Client& client, const std::string& run,
-                                         const std::vector<std::string>& samples) {
-  const auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
-  Document all = {{"run", run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
-  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-    const auto states = samples.empty() ? (*joined)->List({}, producer) : (*joined)->StatMany(samples, producer);
-    if (!states.ok()) return states.status();
-    for (const SampleState& state : *states) {
-      all["samples"] = all["samples"].get<int64_t>() + 1;
-      all["stored_bytes"] = all["stored_bytes"].get<int64_t>() + state.stored_bytes;
-    }
-  }
-  return all;
+void AddRemove(Application& application) {
+  const auto options = std::make_shared<RemoveOptions>();
+  CLI::App* rm = application.Add("rm",
+                                 "release samples, or drop a whole run with --all\n"
+                                 "Samples that do not exist are no error: the answer says how many were removed.",
+                                 [options](Session& session) {
+                                   return session.Ask([&](Client& client) { return AskAndRemove(client, *options); });
+                                 });
+  AddRun(rm, options->run);
+  rm->add_option("SAMPLE", options->samples, "names of samples");
+  rm->add_flag("--all", options->all, "drop the run with all its samples");
+  rm->add_flag("--dry-run", options->dry_run, "remove nothing, and say what would be removed");
+  rm->add_flag("--yes", options->yes, "do not ask before a run is dropped");
+  rm->parse_complete_callback([options] {
+    if (options->samples.empty() != options->all) throw CLI::ValidationError("rm", "name samples, or give --all");
+  });
 }
 
 }  // namespace routing_replay::client

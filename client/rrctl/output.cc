@@ -1,33 +1,213 @@
 #include "client/rrctl/output.h"
 
-#include <sstream>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay::client {
+namespace {
+
+// The bytes of the UTF-8 character that `text` begins with, 0 if it is none. `text` is not empty.
+size_t CharacterBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t bytes = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
+  if (byte(0) > 0xF4 || bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
+  return overlong ? 0 : bytes;
+}
+
+// C0, DEL, and C1 (U+0080 … U+009F), which some terminals obey too.
+bool IsControl(absl::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  return absl::ascii_iscntrl(first) || (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
+}
+
+// Columns that UTF-8 text takes, one per code point.
+size_t DisplayWidth(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+bool IsBytes(absl::string_view key) { return absl::EndsWith(key, "_bytes") || absl::EndsWith(key, "_bytes_total"); }
+
+std::string Padded(std::string text, size_t width) {
+  const size_t taken = DisplayWidth(text);
+  text.append(std::max(width, taken) - taken, ' ');
+  return text;
+}
+
+// The key as a table shows it.
+std::string Title(absl::string_view key) {
+  if (!absl::ConsumeSuffix(&key, "_bytes")) absl::ConsumeSuffix(&key, "_ms");
+  return Printable(key);
+}
+
+// A record's objects become lines of their own, which have no value.
+struct Line {
+  std::string key;
+  const Document* value = nullptr;
+  int depth = 0;
+};
+
+void Flatten(const Document& object, int depth, std::vector<Line>& lines) {
+  for (const auto& [key, value] : object.items()) {
+    lines.push_back({key, value.is_object() ? nullptr : &value, depth});
+    if (value.is_object()) Flatten(value, depth + 1, lines);
+  }
+}
+
+// A line per key. Objects inside follow as lines of their own, below their key.
+void PrintRecord(const Document& object, std::ostream& out, const Style& style) {
+  std::vector<Line> lines;
+  Flatten(object, 0, lines);
+  std::map<int, size_t> widths;  // Of keys that have a value, by depth.
+  for (const Line& line : lines) {
+    if (line.value == nullptr) continue;
+    size_t& width = widths[line.depth];
+    width = std::max(width, DisplayWidth(Title(line.key)));
+  }
+  for (const Line& line : lines) {
+    const size_t width = line.value == nullptr ? 0 : widths[line.depth];
+    out << std::string(2 * line.depth, ' ') << style.Heading(Padded(Title(line.key), width));
+    if (line.value != nullptr) out << "  " << Cell(line.key, *line.value);
+    out << "\n";
+  }
+}
+
+// A value inside another.
+std::string InnerCell(absl::string_view key, const Document& value) {
+  if (value.is_array() && value.size() == 2) return absl::StrCat(Cell(key, value[0]), ":", Cell(key, value[1]));
+  return Cell(key, value);
+}
+
+}  // namespace
+
+bool IsTerminal(int file_descriptor) { return isatty(file_descriptor) == 1; }
+
+Style Style::For(int file_descriptor) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool wanted = no_colour == nullptr || no_colour[0] == '\0';
+  return Style(wanted && term != nullptr && absl::string_view(term) != "dumb" && IsTerminal(file_descriptor));
+}
+
+std::string Style::Wrap(absl::string_view begin, absl::string_view text) const {
+  return colour_ ? absl::StrCat(begin, text, "\033[0m") : std::string(text);
+}
+
+std::string Printable(absl::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const absl::string_view character = text.substr(0, std::max<size_t>(bytes, 1));
+    if (bytes > 0 && !IsControl(character)) {
+      absl::StrAppend(&out, character);
+    } else {
+      for (const char c : character) absl::StrAppendFormat(&out, "\\x%02X", static_cast<unsigned char>(c));
+    }
+    text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+std::string Cell(absl::string_view key, const Document& value) {
+  if (value.is_null()) return "-";
+  if (value.is_string()) return Printable(value.get_ref<const std::string&>());
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_number_integer() && IsBytes(key)) return HumanBytes(value.get<int64_t>());
+  if (value.is_number_integer() && absl::EndsWith(key, "_ms")) {
+    return HumanDuration(std::chrono::milliseconds(value.get<int64_t>()));
+  }
+  if (value.is_array()) {
+    std::string text;
+    for (const Document& element : value) absl::StrAppend(&text, text.empty() ? "" : ", ", InnerCell(key, element));
+    return text.empty() ? "-" : text;
+  }
+  if (value.is_object()) {
+    std::string text;
+    for (const auto& [name, element] : value.items()) {
+      if (element.is_string() && element.get_ref<const std::string&>().empty()) continue;
+      absl::StrAppend(&text, text.empty() ? "" : " ", Title(name), " ", InnerCell(name, element));
+    }
+    return text;
+  }
+  if (value.is_number_float()) return HumanNumber(value.get<double>());
+  return value.dump();
+}
+
+void TableWriter::Add(const Document& rows) {
+  if (rows.empty()) return;
+  const bool first = keys_.empty();
+  std::vector<std::string> titles;
+  if (first) {
+    for (const auto& [key, value] : rows[0].items()) {
+      keys_.push_back(key);
+      titles.push_back(Title(key));
+      widths_.push_back(DisplayWidth(titles.back()));
+    }
+  }
+  std::vector<std::vector<std::string>> lines;
+  for (const Document& row : rows) {
+    std::vector<std::string>& cells = lines.emplace_back();
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      cells.push_back(row.contains(keys_[i]) ? Cell(keys_[i], row[keys_[i]]) : "");
+      widths_[i] = std::max(widths_[i], DisplayWidth(cells.back()));
+    }
+  }
+  if (first) WriteLine(titles, /*heading=*/true);
+  for (const auto& cells : lines) WriteLine(cells, /*heading=*/false);
+}
+
+void TableWriter::WriteLine(const std::vector<std::string>& cells, bool heading) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    line += i + 1 < cells.size() ? Padded(cells[i], widths_[i] + 2) : cells[i];
+  }
+  out_ << (heading ? style_.Heading(line) : line) << "\n";
+}
 
 std::string ToJsonLine(const Document& document) {
   return document.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Document::error_handler_t::replace);
 }
 
-std::string ToText(const Document& document, Layout layout, const Style& style,
-                   const std::map<std::string, std::string>& notes) {
-  std::ostringstream out;
-  if (layout == Layout::kColumns) {
-    TableWriter(out, style).Add(document);
+void Output::Print(const Document& document, Layout layout) {
+  if (format_ == Format::kJson) {
+    out_ << ToJsonLine(document) << "\n";
+  } else if (layout == Layout::kColumns) {
+    TableWriter(out_, style_).Add(document);
   } else if (document.is_array()) {
-    bool first = true;
-    for (const Document& object : document) {
-      if (!first) out << "\n";
-      first = false;
-      PrintRecord(object, out, style, notes);
+    for (size_t i = 0; i < document.size(); ++i) {
+      if (i > 0) out_ << "\n";
+      PrintRecord(document[i], out_, style_);
     }
   } else {
-    PrintRecord(document, out, style, notes);
+    PrintRecord(document, out_, style_);
   }
-  return out.str();
 }
 
-void Output::Print(const Document& document, Layout layout) {
-  out_ << (format_ == Format::kJson ? ToJsonLine(document) + "\n" : ToText(document, layout, style_));
+void Output::PrintWithTable(const Document& document, const std::string& key, bool counted) {
+  if (format_ == Format::kJson) return Print(document, Layout::kRecords);
+  Document summary = document;
+  if (counted) {
+    summary[key] = document[key].size();
+  } else {
+    summary.erase(key);
+  }
+  Print(summary, Layout::kRecords);
+  if (!document[key].empty()) out_ << "\n";
+  Print(document[key], Layout::kColumns);
 }
 
 absl::Status Output::Flush() {
@@ -50,6 +230,18 @@ absl::Status Output::Stream::Add(const Document& rows) {
 absl::Status Output::Stream::End() {
   if (output_.format_ == Format::kJson) output_.out_ << (empty_ ? "[]\n" : "\n]\n");
   return output_.Flush();
+}
+
+ProgressLine::ProgressLine() : terminal_(IsTerminal(STDERR_FILENO)) {}
+
+void ProgressLine::Show(const Progress& progress) {
+  Draw(absl::StrCat(progress.done, " of ", progress.total, " ", progress.unit, ", ", HumanBytes(progress.bytes)));
+}
+
+void ProgressLine::Draw(const std::string& text) {
+  if (!terminal_ || text == shown_) return;
+  std::cerr << "\r\033[K" << text << std::flush;
+  shown_ = text;
 }
 
 }  // namespace routing_replay::client

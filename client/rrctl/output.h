@@ -1,16 +1,24 @@
 // Where the answers of commands go: tables for people, JSON for programs.
+//
+// A command's answer is a JSON document with exact numbers. In a table, a key ending in "_bytes" or "_ms" says its
+// unit: the value is shown as "1.2 MiB" or "3.2 s", the key without the unit. Null is "-". Nested values are flattened
+// into their cell, a range [3, 17] as "3:17" and without empty texts.
 #ifndef CLIENT_RRCTL_OUTPUT_H_
 #define CLIENT_RRCTL_OUTPUT_H_
 
-#include <map>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "client/rrctl/table.h"
-#include "client/rrctl/terminal.h"
+#include "absl/strings/string_view.h"
 
 namespace routing_replay::client {
+
+using Document = nlohmann::ordered_json;
 
 enum class Format { kTable, kJson };
 
@@ -20,12 +28,49 @@ enum class Layout {
   kRecords,  // An object, or an array of them, a line per key.
 };
 
-// JSON on one line. Never fails: bytes that are no UTF-8 are replaced.
+bool IsTerminal(int file_descriptor);
+
+// `text` with every control character shown as "\xNN": what comes from a server must not control the terminal.
+// Newlines too.
+std::string Printable(absl::string_view text);
+
+// Emphasis as ANSI sequences, or as nothing. Bytes that control a terminal must not be in the text.
+class Style {
+ public:
+  explicit Style(bool colour) : colour_(colour) {}
+  // Colours only on a terminal, not where TERM is "dumb" or NO_COLOR is set to anything (no-color.org).
+  static Style For(int file_descriptor);
+
+  std::string Heading(absl::string_view text) const { return Wrap("\033[1m", text); }
+  std::string Error(absl::string_view text) const { return Wrap("\033[1;31m", text); }
+
+ private:
+  std::string Wrap(absl::string_view begin, absl::string_view text) const;
+  bool colour_;
+};
+
+// A value as in a table.
+std::string Cell(absl::string_view key, const Document& value);
+
+// JSON on one line. Never fails: bytes that are not UTF-8 are replaced.
 std::string ToJsonLine(const Document& document);
 
-// The document as text for people, lines ended.
-std::string ToText(const Document& document, Layout layout, const Style& style,
-                   const std::map<std::string, std::string>& notes = {});
+// One line per row below a line of keys, in columns. Rows may come in portions: columns never get narrower, and are
+// those of the first row; a row without a key has an empty cell there.
+class TableWriter {
+ public:
+  TableWriter(std::ostream& out, Style style) : out_(out), style_(style) {}
+  // `rows` is an array of objects.
+  void Add(const Document& rows);
+
+ private:
+  void WriteLine(const std::vector<std::string>& cells, bool heading);
+
+  std::ostream& out_;
+  const Style style_;
+  std::vector<std::string> keys_;
+  std::vector<size_t> widths_;
+};
 
 // Not thread-safe.
 class Output {
@@ -36,6 +81,9 @@ class Output {
   const Style& style() const { return style_; }
 
   void Print(const Document& document, Layout layout);
+  // For people a record and below it its array `key` as columns; the record has the array's size in its place if
+  // `counted`. For programs the whole document.
+  void PrintWithTable(const Document& document, const std::string& key, bool counted);
   // One array that comes in portions, of which only one is held: a line per element.
   class Stream;
   // Text as it is.
@@ -63,6 +111,31 @@ class Output::Stream {
   Output& output_;
   TableWriter table_;
   bool empty_ = true;
+};
+
+// How far a long command is.
+struct Progress {
+  int64_t done = 0;  // Units, of …
+  int64_t total = 0;
+  int64_t bytes = 0;  // That moved so far.
+  const char* unit = "samples";
+};
+// Called on the command's thread.
+using ShowProgress = std::function<void(const Progress&)>;
+
+// "12 of 64 samples, 3.1 MiB" on standard error if that is a terminal, drawn over, and gone at the end. Not
+// thread-safe.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine() { Draw(""); }
+  void Show(const Progress& progress);
+
+ private:
+  void Draw(const std::string& text);
+
+  const bool terminal_;
+  std::string shown_;
 };
 
 }  // namespace routing_replay::client

@@ -33,7 +33,7 @@ absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, 
   if (record.revision == revision) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kAborted,
-      absl::StrCat(sample, ": revision ", record.revision, " began while revision ", revision, " was read"),
+      absl::StrCat(sample, ": revision ", record.revision, " started while revision ", revision, " was read"),
       {.reason = Reason::kOldRevision, .sample = sample, .revision = record.revision});
 }
 
@@ -71,6 +71,14 @@ absl::Status ReadPortions(Run& run, const PortionRead& read,
     if (absl::Status status = take(portion, *rows); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
+                                      std::chrono::milliseconds timeout) {
+  const auto state = run.Stat(sample, producer);
+  if (!state.ok()) return state.status();
+  const RowRange all{0, state->committed_rows};
+  return ReadPortion(run, {.state = *state, .layers = LayersOf(run.geometry()), .rows = all, .timeout = timeout}, all);
 }
 
 }  // namespace routing_replay::client

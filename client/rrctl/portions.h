@@ -13,7 +13,7 @@
 
 namespace routing_replay::client {
 
-// What is read of one sample. It is of one life: ABORTED (kOldRevision) if a revision other than `state`'s is met.
+// What is read of one sample, all of one revision: ABORTED (kOldRevision) if another one than `state`'s is met.
 struct PortionRead {
   SampleState state;
   std::vector<int32_t> layers;                                   // As LayersOf gives them.
@@ -21,7 +21,7 @@ struct PortionRead {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
 };
 
-// What is asked in the order of a read, without doubles; or every MoE layer.
+// `asked` in the order of a read, each once; without any, every MoE layer.
 std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> asked = {});
 
 // Rows of a portion: some MB decoded.
@@ -34,6 +34,10 @@ absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRan
 // Reads all portions in order and gives each to `take`, whose first error ends it.
 absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
+
+// All committed rows and all MoE layers of a sample, in memory. Errors as of ReadPortion, and of Run::Stat.
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
+                                      std::chrono::milliseconds timeout);
 
 }  // namespace routing_replay::client
 

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <memory>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
@@ -32,7 +34,7 @@ constexpr size_t kTokenBytes = 32;
 
 absl::StatusOr<std::string> RandomToken() {
   unsigned char bytes[kTokenBytes];
-  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return absl::InternalError("no random numbers are to be had");
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return absl::InternalError("the system gives no random numbers");
   return absl::StrCat("rr_", absl::WebSafeBase64Escape({reinterpret_cast<const char*>(bytes), sizeof(bytes)}));
 }
 
@@ -164,13 +166,43 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   return made;
 }
 
-std::string HintFor(const TokenOptions& options) {
+std::string PrefixHint(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty() || !absl::ascii_isalnum(static_cast<unsigned char>(prefix.back()))) continue;
     return absl::StrCat("--run ", prefix, " covers every run whose name begins so, ", prefix, "2 and ", prefix,
                         "-other too; with a separator at its end (", prefix, "-) it covers those behind it alone");
   }
   return "";
+}
+
+void AddToken(Application& application) {
+  const auto options = std::make_shared<TokenOptions>();
+  CLI::App* token = application.Add("token",
+                                    "make a token, and its entry for the server's --token-file\n"
+                                    "The server keeps the hash alone: give the token to its user, and keep no copy.",
+                                    [options](Session& session) {
+                                      const auto made = MakeToken(*options);
+                                      const std::string hint = made.ok() ? PrefixHint(*options) : "";
+                                      if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
+                                      return session.Show(made);
+                                    });
+  token->add_option("NAME", options->name, "whose it is, for people")->required();
+  token->add_option("--run", options->run_prefixes, "runs whose names begin so; \"\" is every run")
+      ->required()
+      ->type_name("PREFIX");
+  token->add_option("--scope", options->scopes, "put, read or admin; may be given several times")
+      ->required()
+      ->type_name("SCOPE")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
+  token->add_option("--max-runs", options->max_runs, "the most runs with its prefixes; it makes no more")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  token->add_option("--expires", options->expires, "the day it ends (2027-01-31, UTC), or the time")->type_name("DATE");
+  token->add_option("--append", options->append, "add the entry to the server's token file, by replacing it as a whole")
+      ->type_name("FILE");
+  token->add_option("--out", options->file, "write the token to this new file, for its owner alone to read")
+      ->type_name("FILE");
 }
 
 }  // namespace routing_replay::client

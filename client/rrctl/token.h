@@ -1,4 +1,4 @@
-// A new token, and what the server is to know of it.
+// The command that makes a token, and its entry for the server's token file.
 #ifndef CLIENT_RRCTL_TOKEN_H_
 #define CLIENT_RRCTL_TOKEN_H_
 
@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/rrctl/table.h"
+#include "client/rrctl/application.h"
 
 namespace routing_replay::client {
+
+void AddToken(Application& application);
 
 struct TokenOptions {
   std::string name;
@@ -27,8 +29,8 @@ struct TokenOptions {
 // were.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
-// Of prefixes that do not end with a separator: which further runs they cover, for people; "" where all of them do.
-std::string HintFor(const TokenOptions& options);
+// For people: which further runs a prefix covers that does not end with a separator; "" where all of them do.
+std::string PrefixHint(const TokenOptions& options);
 
 }  // namespace routing_replay::client
 

@@ -166,8 +166,8 @@ TEST(TokenTest, NothingIsGivenTwice) {
 }
 
 TEST(TokenTest, APrefixWithoutASeparatorIsPointedOut) {
-  EXPECT_EQ(HintFor({.run_prefixes = {"", "grpo-", "team/a/", "x."}}), "");
-  const std::string hint = HintFor({.run_prefixes = {"a-", "grpo"}});
+  EXPECT_EQ(PrefixHint({.run_prefixes = {"", "grpo-", "team/a/", "x."}}), "");
+  const std::string hint = PrefixHint({.run_prefixes = {"a-", "grpo"}});
   EXPECT_NE(hint.find("--run grpo covers"), std::string::npos);
   EXPECT_NE(hint.find("grpo2"), std::string::npos);
 }

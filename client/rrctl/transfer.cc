@@ -1,5 +1,7 @@
 #include "client/rrctl/transfer.h"
 
+#include <memory>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/checkpoint.h"
@@ -32,6 +34,27 @@ Document Describe(const VerifyOutcome& outcome, const char* key, const std::stri
                   {"rows", outcome.rows},
                   {"read_bytes", outcome.bytes},
                   {"damaged", std::move(damaged)}};
+}
+
+// "/x", "./x", "../x", "." and "..": on the command line a directory, where a run could be meant.
+bool IsDirectoryName(absl::string_view name) {
+  return name == "." || name == ".." || absl::StartsWith(name, "/") || absl::StartsWith(name, "./") ||
+         absl::StartsWith(name, "../");
+}
+
+using Transfer = absl::StatusOr<Document> (*)(Client&, const TransferOptions&, const ShowProgress&);
+
+// Shows how far it is meanwhile.
+absl::StatusOr<Document> RunTransfer(Session& session, const TransferOptions& options, Transfer transfer) {
+  const auto client = session.Connect();
+  if (!client.ok()) return client.status();
+  ProgressLine line;
+  return transfer(**client, options, [&](const Progress& progress) { line.Show(progress); });
+}
+
+absl::StatusOr<Document> VerifyHere(const TransferOptions& options) {
+  ProgressLine line;
+  return VerifyDirectory(options, [&](const Progress& progress) { line.Show(progress); });
 }
 
 }  // namespace
@@ -85,11 +108,6 @@ absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const S
   return Describe(*outcome, "directory", options.directory);
 }
 
-bool IsDirectoryName(absl::string_view name) {
-  return name == "." || name == ".." || absl::StartsWith(name, "/") || absl::StartsWith(name, "./") ||
-         absl::StartsWith(name, "../");
-}
-
 absl::Status DamageOf(const Document& verified) {
   const Document& damaged = verified["damaged"];
   if (damaged.empty()) return absl::OkStatus();
@@ -100,6 +118,55 @@ absl::Status DamageOf(const Document& verified) {
                    absl::StrCat(damaged.size(), " of ", verified["samples"].get<int64_t>(), " samples ",
                                 damaged.size() == 1 ? "is" : "are", " damaged"),
                    detail);
+}
+
+void AddTransfers(Application& application) {
+  const auto out = std::make_shared<TransferOptions>();
+  CLI::App* exported =
+      application.Add("export",
+                      "write a run's sealed samples to a directory, those that are not there yet\n"
+                      "The directory is an exported run, which a trainer can also replay from. An interrupted "
+                      "one continues when it is called again.",
+                      [out](Session& session) { return session.Show(RunTransfer(session, *out, ExportToDirectory)); });
+  AddRun(exported, out->run);
+  exported->add_option("DIR", out->directory, "the directory, which is made if it does not exist")->required();
+  AddGroups(exported, out->groups);
+  exported->add_flag("--drop-missing", out->drop_missing,
+                     "drop from the directory what the run no longer has of these groups");
+  exported->add_flag("--checkpoint", out->checkpoint,
+                     "give back what the run keeps until a checkpoint holds it: this is one");
+  AddProducer(exported, out->producer);
+
+  const auto in = std::make_shared<TransferOptions>();
+  CLI::App* imported =
+      application.Add("import",
+                      "append the samples of a directory to a run, those that are not there yet\n"
+                      "An interrupted one continues when it is called again.",
+                      [in](Session& session) { return session.Show(RunTransfer(session, *in, ImportFromDirectory)); });
+  imported->add_option("DIR", in->directory, "an exported run")->required();
+  imported->add_option("RUN", in->run,
+                       "name of the run, which is made if it does not exist; without it: as it was exported");
+  AddGroups(imported, in->groups);
+
+  const auto read = std::make_shared<TransferOptions>();
+  CLI::App* verify = application.Add(
+      "verify",
+      "read every row of a run, or of an exported run, and compare every checksum\n"
+      "For a directory, which is written /DIR, ./DIR or ../DIR, no server is asked.",
+      [read](Session& session) {
+        const auto verified = read->directory.empty() ? RunTransfer(session, *read, Verify) : VerifyHere(*read);
+        if (!verified.ok()) return verified.status();
+        session.output().PrintWithTable(*verified, "damaged", /*counted=*/true);
+        const absl::Status taken = session.output().Flush();
+        return taken.ok() ? DamageOf(*verified) : taken;
+      });
+  verify
+      ->add_option_function<std::string>(
+          "RUN", [read](const std::string& name) { (IsDirectoryName(name) ? read->directory : read->run) = name; },
+          "name of the run, or an exported run: /DIR, ./DIR or ../DIR")
+      ->required();
+  AddGroups(verify, read->groups);
+  AddProducer(verify, read->producer);
 }
 
 }  // namespace routing_replay::client

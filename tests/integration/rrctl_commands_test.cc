@@ -1,12 +1,10 @@
 // The commands of rrctl that need a server, without the process around them: portions of a read, and groups.
 #include <filesystem>
 #include <random>
-#include <thread>
 
-#include "client/rrctl/bench/bench.h"
-#include "client/rrctl/compare/diff.h"
-#include "client/rrctl/get.h"
+#include "client/rrctl/diff.h"
 #include "client/rrctl/inspect.h"
+#include "client/rrctl/rows.h"
 #include "client/rrctl/transfer.h"
 #include "tests/integration/fixture.h"
 
@@ -43,22 +41,6 @@ class RrctlCommandsTest : public ServerTest {
     });
     if (!status.ok()) return status;
     return all;
-  }
-
-  absl::StatusOr<Document> Bench(const BenchOptions& options, int64_t interrupt_after = -1) {
-    int64_t waits = 0;
-    return RunBench(*client_, options,
-                    {.interrupted =
-                         [&](std::chrono::milliseconds) {
-                           std::this_thread::yield();
-                           return interrupt_after >= 0 && ++waits > interrupt_after;
-                         },
-                     .progress = [](const Progress&) {}});
-  }
-
-  void ExpectNoRuns() {
-    ASSERT_OK_AND_ASSIGN(const auto runs, client_->ListRuns());
-    EXPECT_TRUE(runs.empty());
   }
 
   int portions_ = 0;
@@ -108,7 +90,7 @@ TEST_F(RrctlCommandsTest, GetSaysWhyItCannot) {
   EXPECT_EQ(GetAll({.run = "r", .sample = "s", .layers = {7}}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(RrctlCommandsTest, GetNoticesANewLifeOfTheSample) {
+TEST_F(RrctlCommandsTest, GetNoticesANewRevisionOfTheSample) {
   const Geometry geometry = Geometry::Uniform(64, 128, 64);
   const RunHandle run = OpenRun("r", geometry);
   const RandomRoutes routes = MakeRandomRoutes(geometry, 100, 1);
@@ -201,13 +183,13 @@ class RrctlDiffTest : public RrctlCommandsTest {
 };
 
 TEST_F(RrctlDiffTest, EqualSamplesOfTwoRunsAreEqual) {
-  const RunHandle one = OpenRun("team:one", geometry_);
+  const RunHandle one = OpenRun("one", geometry_);
   const RunHandle two = OpenRun("two", geometry_);
   ASSERT_OK(PutRows(*one, routes_, {0, 40}, {.sample = "s:1/0", .seal = true}));
   ASSERT_OK(PutRows(*two, routes_, {0, 40}, {.sample = "s"}));
-  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "team:one:s:1/0", .b = "two:s"}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "one:s:1/0", .b = "two:s"}));
   EXPECT_EQ(diff["equal"], true);
-  EXPECT_EQ(diff["a"]["run"], "team:one");
+  EXPECT_EQ(diff["a"]["run"], "one");
   EXPECT_EQ(diff["a"]["sample"], "s:1/0");
   EXPECT_EQ(diff["a"]["tokens"], 41);
   EXPECT_EQ(diff["compared_rows"], 40);
@@ -275,47 +257,9 @@ TEST_F(RrctlDiffTest, SaysWhatIsNotThereOrCannotBeCompared) {
               ::testing::HasSubstr("sample x from the rollout engine (R3)"));
   EXPECT_THAT(DiffOf({.a = "x:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   EXPECT_EQ(DiffOf({.a = "a", .b = "r:a"}).status().code(), absl::StatusCode::kInvalidArgument);
-  const RunHandle shorter = OpenRun("r:a", geometry_);
-  ASSERT_OK(PutRows(*run, routes_, {0, 4}, {.sample = "a:b"}));
-  ASSERT_OK(PutRows(*shorter, routes_, {0, 4}, {.sample = "b"}));
-  EXPECT_THAT(DiffOf({.a = "r:a:b", .b = "r:a"}).status().message(), ::testing::HasSubstr("--run"));
   const Geometry wide = Geometry::Uniform(3, 65, 4);
   ASSERT_OK(PutRows(*OpenRun("wide", wide), MakeRandomRoutes(wide, 40, 1), {0, 40}, {.sample = "a"}));
   EXPECT_THAT(DiffOf({.a = "wide:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-}
-
-TEST_F(RrctlCommandsTest, BenchMeasuresAndLeavesNothing) {
-  ASSERT_OK_AND_ASSIGN(const Document result,
-                       Bench({.samples = 5, .tokens = 300, .workers = 2, .rounds = 2, .layers = 3, .experts = 300}));
-  std::vector<std::string> names;
-  for (const Document& figure : result["figures"]) {
-    names.push_back(figure["name"]);
-    EXPECT_GT(figure["min"], 0) << names.back();
-    EXPECT_LE(figure["min"], figure["median"]) << names.back();
-    EXPECT_LE(figure["median"], figure["max"]) << names.back();
-    EXPECT_TRUE(figure["floor"].is_null() && figure["ratio"].is_null()) << names.back();
-  }
-  EXPECT_THAT(names,
-              ::testing::ElementsAre("append_throughput", "append_rows", "append_latency", "append_latency_p90",
-                                     "append_latency_p99", "append_latency_p999", "read_throughput", "read_rows",
-                                     "read_latency", "read_latency_p90", "read_latency_p99", "read_latency_p999"));
-  EXPECT_EQ(result["load"]["rounds"], 2);
-  ExpectNoRuns();
-}
-
-TEST_F(RrctlCommandsTest, BenchStopsWhenInterruptedAndInTime) {
-  EXPECT_EQ(Bench({.samples = 100000, .tokens = 20, .layers = 1}, 3).status().code(), absl::StatusCode::kCancelled);
-  ExpectNoRuns();
-  EXPECT_EQ(Bench({.samples = 100, .tokens = 20, .max_time = std::chrono::seconds(0), .layers = 1}).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-  ExpectNoRuns();
-}
-
-TEST_F(RrctlCommandsTest, BenchRefusesWhatIsTooBig) {
-  EXPECT_EQ(Bench({.samples = 1000000}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Bench({.samples = 1, .tokens = kMaxRows}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Bench({.experts = 4}).status().code(), absl::StatusCode::kInvalidArgument);
-  ExpectNoRuns();
 }
 
 }  // namespace

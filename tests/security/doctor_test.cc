@@ -1,5 +1,5 @@
 // rrctl doctor against a server with TLS and tokens: what is wrong is named, and what to do.
-#include "client/rrctl/doctor/doctor.h"
+#include "client/rrctl/doctor.h"
 
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ class DoctorTest : public ::testing::Test {
   // The finding of each check.
   static std::map<std::string, Finding> ExamineWith(ClientOptions client, DoctorOptions options = {}) {
     client.call_timeout = std::chrono::seconds(20);
-    const auto findings = Examine(client, options, [](const char*) { return std::string(); });
+    const auto findings = Examine(client, options);
     EXPECT_OK(findings);
     std::map<std::string, Finding> by_check;
     for (const Finding& finding : *findings) by_check[finding.check] = finding;
@@ -39,7 +39,6 @@ TEST_F(DoctorTest, AllIsWell) {
   // The certificate of the test is one for an hour.
   EXPECT_EQ(found.at("tls").verdict, Verdict::kWarn);
   EXPECT_EQ(found.at("access").verdict, Verdict::kOk);
-  EXPECT_EQ(found.at("bandwidth").verdict, Verdict::kOk) << found.at("bandwidth").what;
 }
 
 TEST_F(DoctorTest, AnotherAuthority) {
@@ -64,21 +63,11 @@ TEST_F(DoctorTest, AnUnknownToken) {
   EXPECT_FALSE(found.contains("version"));
 }
 
-TEST_F(DoctorTest, ATokenForSomeRuns) {
-  const ClientFiles files(authority_, "team");
-  const auto elsewhere = ExamineWith(files);
-  EXPECT_EQ(elsewhere.at("bandwidth").verdict, Verdict::kWarn);
-  EXPECT_THAT(elsewhere.at("bandwidth").fix, HasSubstr("--scratch-run"));
-  const auto here = ExamineWith(files, {.scratch = "grpo-42"});
-  EXPECT_EQ(here.at("bandwidth").verdict, Verdict::kOk) << here.at("bandwidth").what;
-}
-
 TEST_F(DoctorTest, ATokenWithSomeScopes) {
-  const auto found = ExamineWith(ClientFiles(authority_, "writer"), {.scratch = "grpo-42"});
+  const auto found = ExamineWith(ClientFiles(authority_, "writer"), {.run = "grpo-42"});
   EXPECT_EQ(found.at("access").facts["put"], true);
   EXPECT_EQ(found.at("access").facts["read"], false);
   EXPECT_EQ(found.at("access").facts["admin"], false);
-  EXPECT_EQ(found.at("bandwidth").verdict, Verdict::kSkip);
   const ClientFiles all(authority_, "all");
   const auto client = Client::Connect(all.Options(server_.endpoint()));
   ASSERT_OK(client);
@@ -96,7 +85,7 @@ TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
   const auto examine = [&] {
     ClientOptions client = files.Options(server.endpoint());
     client.call_timeout = std::chrono::seconds(20);
-    return Examine(client, {.transfer = false}, [](const char*) { return std::string(); });
+    return Examine(client);
   };
   ASSERT_OK_AND_ASSIGN(const auto without, examine());
   EXPECT_EQ(without.back().check, "tls");

@@ -1,0 +1,128 @@
+#include "client/rrctl/application.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::client {
+namespace {
+
+class UsageTest : public ::testing::Test {
+ protected:
+  UsageTest() {
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.add_option("--endpoint", text_);
+    app_.add_option("--timeout", number_)->check(CLI::Range(1, 3600));
+    CLI::App* stat = app_.add_subcommand("stat");
+    stat->add_option("RUN", text_)->required();
+    stat->add_flag("--trainer", flag_);
+    app_.add_subcommand("status");
+    app_.add_subcommand("rm")->callback([] { throw CLI::ValidationError("rm", "name samples,\nor give --all"); });
+  }
+
+  std::string Said(std::vector<std::string> words) {
+    std::reverse(words.begin(), words.end());
+    try {
+      app_.parse(std::move(words));
+    } catch (const CLI::ParseError& error) {
+      const absl::Status status = UsageError(app_, error);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      return std::string(status.message());
+    }
+    return "nothing";
+  }
+
+  CLI::App app_{"test", "test"};
+  std::string text_;
+  bool flag_ = false;
+  int number_ = 0;
+};
+
+TEST_F(UsageTest, TheWrongWordIsNamedWithTheNearestRightOnes) {
+  EXPECT_EQ(Said({"stats", "r"}), "there is no command 'stats'; did you mean stat or status? (see test --help)");
+  EXPECT_EQ(Said({"--endpoint", "a:1", "nosuch"}), "there is no command 'nosuch' (see test --help)");
+  EXPECT_EQ(Said({"stat", "r", "--trainr"}),
+            "there is no flag '--trainr'; did you mean --trainer? (see test stat --help)");
+  EXPECT_EQ(Said({"stat", "--endpoit=a:1"}),
+            "there is no flag '--endpoit'; did you mean --endpoint? (see test stat --help)");
+  EXPECT_EQ(Said({"--nothing", "stat", "r"}), "there is no flag '--nothing' (see test stat --help)");
+}
+
+TEST_F(UsageTest, TheHelpThatIsNamedHasTheFlag) {
+  const std::string range = Said({"status", "--timeout", "0"});
+  EXPECT_EQ(range.substr(range.find(" (")), " (see test --help)") << range;
+  EXPECT_EQ(Said({"stat", "r", "--json"}),
+            "there is no flag '--json'; -w json is for every command (see test stat --help)");
+}
+
+TEST_F(UsageTest, WhatIsMissingOrTooMuchIsNamed) {
+  EXPECT_EQ(Said({}), "no command is given (see test --help)");
+  EXPECT_EQ(Said({"stat"}), "RUN is required (see test stat --help)");
+  EXPECT_EQ(Said({"stat", "r", "s"}), "'s' is one argument too many (see test stat --help)");
+  EXPECT_EQ(Said({"rm"}), "rm: name samples, or give --all (see test rm --help)");
+}
+
+TEST(FailureTest, TextHasCodeReasonMessageAndFields) {
+  EXPECT_EQ(FailureText(absl::UnavailableError("no\nserver")), "UNAVAILABLE: no\\x0Aserver");
+  EXPECT_EQ(FailureText(MakeError(absl::StatusCode::kInvalidArgument, "payload: row 12: id 128",
+                                  {.reason = Reason::kIdRange, .field = "payload", .row = 12, .layer = 3})),
+            "INVALID_ARGUMENT (ID_RANGE): payload: row 12: id 128 [field=payload layer=3 row=12]");
+}
+
+TEST(FailureTest, ExitCodes) {
+  EXPECT_EQ(ExitCodeFor(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCodeFor(absl::NotFoundError("")), 1);
+  EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("")), 1);
+  EXPECT_EQ(ExitCodeFor(MakeError(absl::StatusCode::kInvalidArgument, "no port", {.field = "endpoint"})), 2);
+  for (const char* setting : {"cacert", "cert", "key", "token_file", "--run"}) {
+    EXPECT_EQ(ExitCodeFor(Invalid(setting, "cannot read x")), 2) << setting;
+  }
+  EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 3);
+  EXPECT_EQ(ExitCodeFor(absl::DeadlineExceededError("")), 3);
+  EXPECT_EQ(ExitCodeFor(absl::NotFoundError(""), kExitUndecided), 4);
+  EXPECT_EQ(ExitCodeFor(absl::UnavailableError(""), kExitUndecided), 3);
+  EXPECT_EQ(ExitCodeFor(absl::OkStatus(), kExitUndecided), 0);
+}
+
+TEST(FailureTest, WhereNoServerAnswersDoctorIsNamed) {
+  const absl::Status away = absl::UnavailableError("Socket closed");
+  EXPECT_EQ(HintFor(away, ExitCodeFor(away)), "; `rrctl doctor` says why and what to do");
+  const absl::Status nobody = absl::UnauthenticatedError("authorization: none");
+  EXPECT_EQ(HintFor(nobody, ExitCodeFor(nobody)), "; --token-file names a file with the token to show");
+  EXPECT_EQ(HintFor(absl::NotFoundError(""), kExitFailed), "");
+}
+
+// The rows of the table that begins with "| exit code", without the marks of code.
+std::vector<std::string> ReadmeTable() {
+  std::ifstream file("client/rrctl/README.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::vector<std::string> rows;
+  bool inside = false;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    inside = absl::StartsWith(line, "| exit code") || (inside && absl::StartsWith(line, "|"));
+    if (inside) rows.push_back(absl::StrReplaceAll(line, {{"`", ""}}));
+  }
+  return rows;
+}
+
+TEST(FailureTest, TheReadmeHasTheExitCodes) {
+  std::vector<std::string> expected = {"| exit code | means |", "|---|---|"};
+  for (const ExitMeaning& exit : ExitMeanings()) {
+    expected.push_back(absl::StrCat("| ", static_cast<int>(exit.code), " | ", exit.meaning, " |"));
+  }
+  EXPECT_EQ(ReadmeTable(), expected);
+}
+
+}  // namespace
+}  // namespace routing_replay::client

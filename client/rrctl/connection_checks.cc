@@ -1,0 +1,411 @@
+#include "client/rrctl/connection_checks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/human.h"
+#include "proto/wire/openssl_free.h"
+
+namespace routing_replay::client {
+namespace {
+
+absl::StatusOr<std::vector<SocketAddress>> UnixAddress(const std::string& path) {
+  SocketAddress address{.size = sizeof(sockaddr_un), .text = absl::StrCat("unix:", path)};
+  auto* socket = reinterpret_cast<sockaddr_un*>(&address.bytes);
+  if (path.size() >= sizeof(socket->sun_path)) return absl::InvalidArgumentError("the path of the socket is too long");
+  socket->sun_family = AF_UNIX;
+  std::memcpy(socket->sun_path, path.data(), path.size());
+  return std::vector<SocketAddress>{std::move(address)};
+}
+
+std::string Text(const addrinfo& info, const std::string& port) {
+  char host[NI_MAXHOST] = "?";
+  getnameinfo(info.ai_addr, info.ai_addrlen, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return info.ai_family == AF_INET6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::Status Failure(int error, const std::string& address) {
+  const std::string message = absl::StrCat(address, ": ", std::strerror(error));
+  return error == ETIMEDOUT ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
+}
+
+void SetTimeout(int descriptor, std::chrono::milliseconds timeout) {
+  const timeval time{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
+  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
+  setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
+}
+
+// Every address of the server, as the system's resolver gives them. NOT_FOUND with its reason; INVALID_ARGUMENT for a
+// path that is too long. Takes as long as the resolver does.
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) {
+  if (!server.unix_path.empty()) return UnixAddress(server.unix_path);
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(server.host.c_str(), server.port.c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::NotFoundError(error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error));
+  }
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.bytes, info->ai_addr, info->ai_addrlen);
+    address.size = info->ai_addrlen;
+    address.text = Text(*info, server.port);
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+// What came of a handshake. Whatever the server shows is told even if it is not trusted.
+struct TlsProbe {
+  std::string version;    // "TLSv1.3"
+  std::string subject;    // Of the server's certificate, …
+  std::string names;      // … its alternative names, "DNS:a, IP Address:127.0.0.1",
+  std::string issuer;     // and who signed it.
+  std::string not_after;  // RFC 3339.
+  int64_t seconds_left = 0;
+  bool http2 = false;    // The server agreed to speak HTTP/2.
+  std::string distrust;  // Why the certificate is not accepted; empty: it is.
+  std::string ended;     // How the server ended the connection behind the handshake; empty: it did not.
+};
+
+using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
+using Connection = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
+using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
+using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
+
+// While one is there, writing to a connection that is closed is an error and no signal.
+class WithoutBrokenPipe {
+ public:
+  WithoutBrokenPipe() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~WithoutBrokenPipe() {
+    const timespec now{};
+    while (sigtimedwait(&signal_, nullptr, &now) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutBrokenPipe(const WithoutBrokenPipe&) = delete;
+  WithoutBrokenPipe& operator=(const WithoutBrokenPipe&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+};
+
+constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+
+Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+
+// The oldest reason in OpenSSL's queue, which is emptied.
+std::string Reason(const char* otherwise) {
+  const unsigned long error = ERR_get_error();
+  ERR_clear_error();
+  const char* reason = error == 0 ? nullptr : ERR_reason_error_string(error);
+  return reason == nullptr ? otherwise : reason;
+}
+
+absl::Status AddAuthorities(SSL_CTX* context, const std::string& pem) {
+  if (pem.empty()) {
+    SSL_CTX_set_default_verify_paths(context);
+    return absl::OkStatus();
+  }
+  const Bio reader = Reader(pem);
+  int added = 0;
+  while (const Certificate authority{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+    added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
+  }
+  ERR_clear_error();
+  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: holds no certificate in PEM");
+}
+
+absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
+  if (identity.certificate.empty()) return absl::OkStatus();
+  const Bio certificates = Reader(identity.certificate);
+  const Certificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
+  if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("holds no certificate in PEM")));
+  }
+  while (X509* signer = PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr)) {
+    SSL_CTX_add_extra_chain_cert(context, signer);  // Takes it.
+  }
+  ERR_clear_error();
+  const Key key(PEM_read_bio_PrivateKey(Reader(identity.key).get(), nullptr, nullptr, nullptr));
+  if (key == nullptr || SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("key: ", Reason("holds no key in PEM")));
+  }
+  return absl::OkStatus();
+}
+
+void ExpectName(SSL* connection, const std::string& name) {
+  in6_addr any;
+  const bool address = inet_pton(AF_INET, name.c_str(), &any) == 1 || inet_pton(AF_INET6, name.c_str(), &any) == 1;
+  if (address) {
+    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection), name.c_str());
+  } else {
+    SSL_set1_host(connection, name.c_str());
+    SSL_set_tlsext_host_name(connection, name.c_str());
+  }
+}
+
+std::string NameText(const X509_NAME* name) {
+  const Bio out(BIO_new(BIO_s_mem()));
+  X509_NAME_print_ex(out.get(), name, 0, XN_FLAG_RFC2253);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return std::string(text, size);
+}
+
+std::string AlternativeNames(const X509* certificate) {
+  const int at = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1);
+  if (at < 0) return "";
+  const Bio out(BIO_new(BIO_s_mem()));
+  X509V3_EXT_print(out.get(), X509_get_ext(certificate, at), 0, 0);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return std::string(text, size);
+}
+
+void Describe(SSL* connection, TlsProbe& probe) {
+  const Certificate shown(SSL_get1_peer_certificate(connection));
+  if (shown == nullptr) return;
+  probe.subject = NameText(X509_get_subject_name(shown.get()));
+  probe.names = AlternativeNames(shown.get());
+  probe.issuer = NameText(X509_get_issuer_name(shown.get()));
+  std::tm end{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(shown.get()), &end) == 1) {
+    const auto time = std::chrono::system_clock::from_time_t(timegm(&end));
+    probe.not_after = Timestamp(time);
+    probe.seconds_left =
+        std::chrono::duration_cast<std::chrono::seconds>(time - std::chrono::system_clock::now()).count();
+  }
+  const long verified = SSL_get_verify_result(connection);
+  if (verified != X509_V_OK) probe.distrust = X509_verify_cert_error_string(verified);
+  const unsigned char* protocol = nullptr;
+  unsigned int size = 0;
+  SSL_get0_alpn_selected(connection, &protocol, &size);
+  probe.http2 = std::string(reinterpret_cast<const char*>(protocol), size) == "h2";
+}
+
+// UNAVAILABLE: what answers speaks no TLS, or ends the handshake. A server that wants another certificate of the
+// client, or one at all, may say so in the handshake or end the connection behind it. INVALID_ARGUMENT: authorities,
+// certificate or key are no PEM.
+absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& identity) {
+  const WithoutBrokenPipe guard;
+  ERR_clear_error();
+  const Context context(SSL_CTX_new(TLS_client_method()));
+  if (absl::Status status = AddAuthorities(context.get(), identity.authorities); !status.ok()) return status;
+  if (absl::Status status = AddIdentity(context.get(), identity); !status.ok()) return status;
+  SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
+  // The handshake goes on whatever it thinks of the certificate, so that there is something to tell.
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+  const Connection connection(SSL_new(context.get()));
+  if (!identity.name.empty()) ExpectName(connection.get(), identity.name);
+  SSL_set_fd(connection.get(), socket.descriptor());
+  if (SSL_connect(connection.get()) != 1)
+    return absl::UnavailableError(Reason("no answer, or the connection was closed"));
+  TlsProbe probe{.version = SSL_get_version(connection.get())};
+  Describe(connection.get(), probe);
+  // With TLS 1.3 a server that does not take the client's certificate says so only now, where others send their
+  // settings.
+  char byte;
+  if (const int read = SSL_read(connection.get(), &byte, 1); read <= 0) {
+    const bool closed = SSL_get_error(connection.get(), read) == SSL_ERROR_ZERO_RETURN;
+    probe.ended = Reason(closed ? "closed" : "");
+  }
+  SSL_shutdown(connection.get());
+  return probe;
+}
+
+// Whether what listens there answers TLS at all.
+bool SpeaksTls(const Socket& socket) {
+  const WithoutBrokenPipe guard;
+  ERR_clear_error();
+  const Context context(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+  SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
+  const Connection connection(SSL_new(context.get()));
+  SSL_set_fd(connection.get(), socket.descriptor());
+  const bool spoken = SSL_connect(connection.get()) == 1;
+  ERR_clear_error();
+  return spoken;
+}
+
+constexpr int64_t kSoon = int64_t{7} * 24 * 3600;  // Seconds.
+
+Finding Failed(const ServerAddress& server, const char* check, std::string what, std::string fix) {
+  return {.server = server.endpoint,
+          .check = check,
+          .verdict = Verdict::kFail,
+          .what = std::move(what),
+          .fix = std::move(fix)};
+}
+
+Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout) {
+  Finding finding{.server = server.endpoint, .check = "tls"};
+  const auto socket = ConnectTo(address, timeout);
+  if (socket.ok() && SpeaksTls(*socket)) {
+    return Failed(server, "tls", "the server speaks TLS, this client plaintext",
+                  "give the certificate of its authority: --cacert FILE (ROUTING_REPLAY_CACERT)");
+  }
+  finding.what = "plaintext, on both sides";
+  if (!server.unix_path.empty()) finding.what = "plaintext, over a socket of this machine";
+  return finding;
+}
+
+std::string FixOfDistrust(const TlsProbe& probe, const TlsIdentity& identity) {
+  if (probe.seconds_left <= 0)
+    return "the operator must renew the server's certificate (it is read again without a restart)";
+  if (probe.distrust.find("mismatch") != std::string::npos) {
+    return absl::StrCat("use a name that the certificate has, or --server-name with one of them; it is for ",
+                        probe.names);
+  }
+  return identity.authorities.empty() ? "give the certificate of the authority that signed it: --cacert FILE"
+                                      : absl::StrCat("--cacert must hold the authority ", probe.issuer);
+}
+
+std::string FixOfRejection(const TlsIdentity& identity) {
+  return identity.certificate.empty() ? "the server asks for a certificate of its clients: --cert and --key"
+                                      : "the server rejects this client's certificate: ask its operator for one "
+                                        "of an authority that it trusts";
+}
+
+Finding Judge(const ServerAddress& server, const TlsProbe& probe, const TlsIdentity& identity) {
+  Finding finding{.server = server.endpoint,
+                  .check = "tls",
+                  .facts = {{"version", probe.version},
+                            {"subject", probe.subject},
+                            {"names", probe.names},
+                            {"issuer", probe.issuer},
+                            {"not_after", probe.not_after},
+                            {"seconds_left", probe.seconds_left},
+                            {"http2", probe.http2}}};
+  finding.what = absl::StrCat(probe.version, ", certificate for ", probe.names.empty() ? probe.subject : probe.names,
+                              " until ", probe.not_after);
+  if (!probe.distrust.empty()) {
+    finding.verdict = Verdict::kFail;
+    finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
+    finding.fix = FixOfDistrust(probe, identity);
+  } else if (!probe.ended.empty()) {
+    finding.verdict = Verdict::kFail;
+    finding.what = absl::StrCat("the server closed the connection after the handshake: ", probe.ended);
+    finding.fix = FixOfRejection(identity);
+  } else if (!probe.http2) {
+    finding.verdict = Verdict::kFail;
+    finding.what = "TLS without HTTP/2: another service listens there, or a proxy is in between";
+    finding.fix = "check the port, and that a proxy in between passes HTTP/2 (ALPN h2)";
+  } else if (probe.seconds_left < kSoon) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "the operator must renew the server's certificate (it is read again without a restart)";
+  }
+  return finding;
+}
+
+}  // namespace
+
+absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout) {
+  Socket socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.descriptor() < 0) return Failure(errno, address.text);
+  if (connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.bytes), address.size) != 0) {
+    if (errno != EINPROGRESS) return Failure(errno, address.text);
+    pollfd writable{.fd = socket.descriptor(), .events = POLLOUT, .revents = 0};
+    if (poll(&writable, 1, static_cast<int>(timeout.count())) != 1) return Failure(ETIMEDOUT, address.text);
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return Failure(error, address.text);
+  }
+  fcntl(socket.descriptor(), F_SETFL, fcntl(socket.descriptor(), F_GETFL) & ~O_NONBLOCK);
+  SetTimeout(socket.descriptor(), timeout);
+  return socket;
+}
+
+Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses) {
+  const auto found = Resolve(server);
+  if (!found.ok()) {
+    return Failed(server, "name", absl::StrCat(server.host, " has no address: ", found.status().message()),
+                  "correct the name, or look into /etc/resolv.conf and the cluster's DNS from this machine");
+  }
+  addresses = *found;
+  std::vector<std::string> texts;
+  for (const SocketAddress& address : addresses) texts.push_back(address.text);
+  return {
+      .server = server.endpoint, .check = "name", .what = absl::StrJoin(texts, ", "), .facts = {{"addresses", texts}}};
+}
+
+Finding CheckConnect(const ServerAddress& server, const std::vector<SocketAddress>& addresses,
+                     std::chrono::milliseconds timeout, std::vector<SocketAddress>& reached) {
+  std::vector<std::string> failures, connected;
+  bool silent = false;
+  for (const SocketAddress& address : addresses) {
+    const Clock::Time begin = Clock::Real().Now();
+    const auto socket = ConnectTo(address, timeout);
+    const double ms = std::chrono::duration<double, std::milli>(Clock::Real().Now() - begin).count();
+    if (socket.ok()) {
+      reached.push_back(address);
+      connected.push_back(absl::StrFormat("%s in %.2f ms", address.text, ms));
+    } else {
+      silent |= absl::IsDeadlineExceeded(socket.status());
+      failures.push_back(std::string(socket.status().message()));
+    }
+  }
+  const std::string fix =
+      silent ? "a firewall or NetworkPolicy drops the packets, or the address is another machine's: open the port"
+             : "start the server there, or correct the port; without --listen a server listens on loopback only";
+  if (reached.empty())
+    return Failed(server, "connect", absl::StrCat("no connection: ", absl::StrJoin(failures, "; ")), fix);
+  Finding finding{.server = server.endpoint,
+                  .check = "connect",
+                  .what = absl::StrJoin(connected, ", "),
+                  .facts = {{"connected", connected}, {"failed", failures}}};
+  if (!failures.empty()) {
+    finding.verdict = Verdict::kWarn;
+    finding.what = absl::StrCat(finding.what, "; no connection to ", absl::StrJoin(failures, "; "));
+    finding.fix = fix;
+  }
+  return finding;
+}
+
+Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
+                 const std::optional<TlsIdentity>& identity) {
+  if (!identity || !server.unix_path.empty()) return CheckPlaintext(server, address, timeout);
+  const auto socket = ConnectTo(address, timeout);
+  if (!socket.ok()) return Failed(server, "tls", std::string(socket.status().message()), "see the check before");
+  TlsIdentity named = *identity;
+  if (named.name.empty()) named.name = server.host;
+  const auto probe = ProbeTls(*socket, named);
+  if (probe.ok()) return Judge(server, *probe, named);
+  if (absl::IsInvalidArgument(probe.status())) {
+    return Failed(server, "tls", std::string(probe.status().message()), "give a PEM file");
+  }
+  const bool client = probe.status().message().find("certificate") != absl::string_view::npos;
+  return Failed(server, "tls", absl::StrCat("no TLS: ", probe.status().message()),
+                client ? FixOfRejection(named)
+                       : "the server speaks plaintext there, or another service listens: check the port, or remove the "
+                         "TLS flags");
+}
+
+}  // namespace routing_replay::client

@@ -1,0 +1,261 @@
+#include "client/rrctl/diff.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/rrctl/portions.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+
+namespace routing_replay::client {
+namespace {
+
+absl::Span<const uint16_t> ChoiceAt(const DecodedRows& rows, int32_t ordinal, int64_t slot, int32_t top_k) {
+  return absl::MakeConstSpan(rows.layers[ordinal]).subspan(slot * top_k, top_k);
+}
+
+// Walks the rows of a record with their slots.
+class Cursor {
+ public:
+  explicit Cursor(absl::Span<const RowRange> ranges) : ranges_(ranges), row_(ranges.empty() ? 0 : ranges[0].begin) {}
+  bool done() const { return at_ == ranges_.size(); }
+  int64_t row() const { return row_; }
+  int64_t slot() const { return slot_; }
+  void Next() {
+    ++slot_;
+    if (++row_ < ranges_[at_].end) return;
+    if (++at_ < ranges_.size()) row_ = ranges_[at_].begin;
+  }
+
+ private:
+  const absl::Span<const RowRange> ranges_;
+  size_t at_ = 0;
+  int64_t row_;
+  int64_t slot_ = 0;
+};
+
+// A run and a sample of it.
+using SampleName = std::pair<std::string, std::string>;
+
+absl::StatusOr<SampleName> ParseName(const DiffOptions& options, const std::string& name) {
+  const size_t colon = name.find(':');
+  if (options.run.empty() && colon == name.npos) {
+    return Invalid("--run", absl::StrCat("must be RUN:SAMPLE, or give --run, got \"", name, "\""));
+  }
+  SampleName parsed =
+      options.run.empty() ? SampleName(name.substr(0, colon), name.substr(colon + 1)) : SampleName(options.run, name);
+  for (const std::string& id : {parsed.first, parsed.second}) {
+    if (absl::Status status = CheckId(id, "--run"); !status.ok()) return status;
+  }
+  return parsed;
+}
+
+absl::Status CheckNames(const DiffOptions& options) {
+  const auto a = ParseName(options, options.a);
+  return a.ok() && !options.b.empty() ? ParseName(options, options.b).status() : a.status();
+}
+
+struct Side {
+  std::shared_ptr<Run> run;
+  SampleState state;
+};
+
+absl::StatusOr<Side> Find(Client& client, const SampleName& name, Producer producer) {
+  const auto& [run, sample] = name;
+  auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  auto state = (*joined)->Stat(sample, producer);
+  if (absl::IsNotFound(state.status())) {
+    const bool trainer = producer == Producer::kTrainer;
+    return MakeError(absl::StatusCode::kNotFound,
+                     absl::StrCat("run ", run, " has no rows of sample ", sample,
+                                  trainer ? " that the trainer recorded (R2)" : " from the rollout engine (R3)"),
+                     {.reason = Reason::kNoSample, .field = "producer", .sample = sample});
+  }
+  if (!state.ok()) return state.status();
+  return Side{*std::move(joined), *std::move(state)};
+}
+
+Document Describe(const Side& side) {
+  Document object = {{"run", side.run->name()},
+                     {"sample", side.state.sample},
+                     {"producer", ProducerName(side.state.producer)},
+                     {"rows", side.state.committed_rows},
+                     {"recorded_rows", side.state.committed_rows - TotalRows(side.state.unrecorded)},
+                     {"tokens", nullptr},
+                     {"engine", side.state.engine}};
+  if (side.state.num_tokens) object["tokens"] = *side.state.num_tokens;
+  return object;
+}
+
+Document SameTokens(const SampleState& a, const SampleState& b) {
+  if (!a.token_check || !b.token_check || a.token_check->rows != b.token_check->rows) return nullptr;
+  return a.token_check->crc32c == b.token_check->crc32c;
+}
+
+Document DescribeLayer(const LayerDifferences& layer) {
+  return {{"choices", layer.choices},
+          {"order_only", layer.order},
+          {"other_experts", layer.set},
+          {"no_common_expert", layer.disjoint},
+          {"replaced_ids", layer.replaced_ids}};
+}
+
+Document DescribeFirst(const Geometry& geometry, const DifferingChoice& first) {
+  return {{"row", first.row},
+          {"layer", geometry.layer(first.ordinal).layer_id},
+          {"what", first.same_set ? "order" : "experts"},
+          {"a", first.a},
+          {"b", first.b}};
+}
+
+Document Summarize(const Side& a, const Side& b, const RouteComparison& compared) {
+  const Geometry& geometry = a.run->geometry();
+  LayerDifferences all;
+  Document layers = Document::array();
+  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
+    const LayerDifferences& layer = compared.layers()[ordinal];
+    all.order += layer.order;
+    all.set += layer.set;
+    all.disjoint += layer.disjoint;
+    if (layer.differing() == 0) continue;
+    Document row = {{"layer", geometry.layer(ordinal).layer_id}};
+    row.update(DescribeLayer(layer));
+    layers.push_back(std::move(row));
+  }
+  const bool equal = layers.empty() && compared.only_a() == 0 && compared.only_b() == 0 &&
+                     a.state.committed_rows == b.state.committed_rows;
+  return {{"equal", equal},
+          {"a", Describe(a)},
+          {"b", Describe(b)},
+          {"same_tokens", SameTokens(a.state, b.state)},
+          {"compared_rows", compared.rows()},
+          {"rows_only_in_a", compared.only_a()},
+          {"rows_only_in_b", compared.only_b()},
+          {"differing_rows", compared.differing_rows()},
+          {"differing_layers", layers.size()},
+          {"order_only", all.order},
+          {"other_experts", all.set},
+          {"no_common_expert", all.disjoint},
+          {"first", compared.first() ? DescribeFirst(geometry, *compared.first()) : Document()},
+          {"layers", std::move(layers)}};
+}
+
+// The rows of one portion that the side has.
+absl::StatusOr<SampleRows> RowsOf(const Side& side, const DiffOptions& options, RowRange portion) {
+  const RowRange there = Intersect(portion, {0, side.state.committed_rows});
+  if (!there.empty()) {
+    return ReadPortion(
+        *side.run, {.state = side.state, .layers = LayersOf(side.run->geometry()), .timeout = options.timeout}, there);
+  }
+  return SampleRows{.layers = std::vector<std::vector<uint16_t>>(side.run->geometry().num_moe_layers())};
+}
+
+}  // namespace
+
+RouteComparison::RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {
+  for (const LayerRouting& layer : geometry.layers()) sets_.emplace_back(layer.num_experts);
+}
+
+void RouteComparison::Add(const DecodedRows& a, const DecodedRows& b) {
+  Cursor in_a(a.rows), in_b(b.rows);
+  while (!in_a.done() || !in_b.done()) {
+    if (in_b.done() || (!in_a.done() && in_a.row() < in_b.row())) {
+      ++only_a_;
+      in_a.Next();
+    } else if (in_a.done() || in_b.row() < in_a.row()) {
+      ++only_b_;
+      in_b.Next();
+    } else {
+      ++rows_;
+      differing_rows_ += CompareRow(in_a.row(), a, in_a.slot(), b, in_b.slot());
+      in_a.Next();
+      in_b.Next();
+    }
+  }
+}
+
+bool RouteComparison::CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b,
+                                 int64_t slot_b) {
+  bool differs = false;
+  for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) {
+    const int32_t top_k = geometry_.layer(ordinal).top_k;
+    const auto ids_a = ChoiceAt(a, ordinal, slot_a, top_k);
+    const auto ids_b = ChoiceAt(b, ordinal, slot_b, top_k);
+    LayerDifferences& layer = layers_[ordinal];
+    ++layer.choices;
+    if (std::equal(ids_a.begin(), ids_a.end(), ids_b.begin())) continue;
+    differs = true;
+    const int32_t shared = sets_[ordinal].Shared(ids_a, ids_b);
+    const bool same_set = shared == top_k;
+    ++(same_set ? layer.order : layer.set);
+    layer.disjoint += shared == 0;
+    layer.replaced_ids += top_k - shared;
+    if (first_) continue;
+    first_ = {row, ordinal, same_set, {ids_a.begin(), ids_a.end()}, {ids_b.begin(), ids_b.end()}};
+  }
+  return differs;
+}
+
+absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress) {
+  const bool producers = options.b.empty();
+  const auto name_a = ParseName(options, options.a);
+  if (!name_a.ok()) return name_a.status();
+  const auto name_b = producers ? name_a : ParseName(options, options.b);
+  if (!name_b.ok()) return name_b.status();
+  const auto a = Find(client, *name_a, producers ? Producer::kRollout : options.producer);
+  if (!a.ok()) return a.status();
+  const auto b = Find(client, *name_b, producers ? Producer::kTrainer : options.producer);
+  if (!b.ok()) return b.status();
+  const Geometry& geometry = a->run->geometry();
+  if (!(geometry == b->run->geometry())) {
+    return Invalid("geometry", absl::StrCat("run ", a->run->name(), " has ", geometry.DebugString(), ", run ",
+                                            b->run->name(), " ", b->run->geometry().DebugString()));
+  }
+  RouteComparison compared(geometry);
+  const RowRange all{0, std::max(a->state.committed_rows, b->state.committed_rows)};
+  for (const RowRange portion : SplitAtWindows(all, PortionRows(geometry))) {
+    const auto rows_a = RowsOf(*a, options, portion);
+    if (!rows_a.ok()) return rows_a.status();
+    const auto rows_b = RowsOf(*b, options, portion);
+    if (!rows_b.ok()) return rows_b.status();
+    compared.Add({rows_a->rows, rows_a->layers}, {rows_b->rows, rows_b->layers});
+    progress(
+        {.done = portion.end, .total = all.end, .bytes = 2 * portion.end * geometry.raw_row_bytes(), .unit = "rows"});
+  }
+  return Summarize(*a, *b, compared);
+}
+
+void AddDiff(Application& application) {
+  const auto options = std::make_shared<DiffOptions>();
+  CLI::App* diff = application.Add(
+      "diff",
+      "compare the experts of two samples, or of one sample's two producers\n"
+      "Names the first row and layer that differ, and counts rows and layers; the same experts in another order are "
+      "counted apart. Exit code 1 where they differ.",
+      [options](Session& session) {
+        session.ExitCodeIsTheAnswer();
+        if (absl::Status status = CheckNames(*options); !status.ok()) return status;
+        const auto client = session.Connect();
+        if (!client.ok()) return client.status();
+        absl::StatusOr<Document> found;
+        {
+          ProgressLine line;
+          found = Diff(**client, *options, [&](const Progress& progress) { line.Show(progress); });
+        }
+        if (!found.ok()) return found.status();
+        session.output().PrintWithTable(*found, "layers", /*counted=*/false);
+        if (!(*found)["equal"].get<bool>()) session.AnswerNo();
+        return session.output().Flush();
+      });
+  diff->add_option("A", options->a, "RUN:SAMPLE, or SAMPLE with --run")->required();
+  diff->add_option(
+      "B", options->b,
+      "the same; without it: what the trainer recorded of A (R2) against what the rollout engine did (R3)");
+  diff->add_option("--run", options->run, "the run of both, for example where its name has a colon")->type_name("RUN");
+  AddProducer(diff, options->producer);
+}
+
+}  // namespace routing_replay::client

@@ -1,0 +1,117 @@
+// What differs between two records of the same rows, and the command that says so. A *choice* is what one row chose in
+// one layer: K expert ids.
+#ifndef CLIENT_RRCTL_DIFF_H_
+#define CLIENT_RRCTL_DIFF_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/rrctl/application.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay::client {
+
+void AddDiff(Application& application);
+
+// Sets of experts, compared over and over. Not thread-safe.
+class ExpertSet {
+ public:
+  // For ids below `num_experts`.
+  explicit ExpertSet(int32_t num_experts) : times_(num_experts) {}
+
+  // How many ids `a` and `b` share; one that stands twice in both counts twice.
+  int32_t Shared(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b) {
+    for (const uint16_t id : a) ++times_[id];
+    int32_t shared = 0;
+    for (const uint16_t id : b) {
+      if (times_[id] == 0) continue;
+      --times_[id];
+      ++shared;
+    }
+    for (const uint16_t id : a) times_[id] = 0;
+    return shared;
+  }
+
+ private:
+  std::vector<int32_t> times_;  // All 0 between calls.
+};
+
+// Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. What it points to outlives it.
+struct DecodedRows {
+  absl::Span<const RowRange> rows;  // Normal list.
+  absl::Span<const std::vector<uint16_t>> layers;
+};
+
+struct LayerDifferences {
+  int64_t choices = 0;       // Compared, of which …
+  int64_t order = 0;         // … the same experts in another order,
+  int64_t set = 0;           // … other experts,
+  int64_t disjoint = 0;      // … among those: not one expert in common.
+  int64_t replaced_ids = 0;  // Ids of the first record that the second does not have.
+  int64_t differing() const { return order + set; }
+};
+
+struct DifferingChoice {
+  int64_t row = 0;
+  int32_t ordinal = 0;
+  bool same_set = false;  // Another order alone.
+  std::vector<uint16_t> a, b;
+};
+
+// Not thread-safe. Memory does not grow with the rows.
+class RouteComparison {
+ public:
+  // `geometry` outlives it.
+  explicit RouteComparison(const Geometry& geometry);
+
+  // Compares the rows that both have; the portions of a sample come in ascending order.
+  void Add(const DecodedRows& a, const DecodedRows& b);
+
+  int64_t rows() const { return rows_; }                      // Compared.
+  int64_t differing_rows() const { return differing_rows_; }  // In any layer.
+  int64_t only_a() const { return only_a_; }                  // Rows that the other has not.
+  int64_t only_b() const { return only_b_; }
+  absl::Span<const LayerDifferences> layers() const { return layers_; }
+  // The first by row, then by layer.
+  const std::optional<DifferingChoice>& first() const { return first_; }
+
+ private:
+  // True if they differ.
+  bool CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b, int64_t slot_b);
+
+  const Geometry& geometry_;
+  std::vector<ExpertSet> sets_;
+  std::vector<LayerDifferences> layers_;
+  std::optional<DifferingChoice> first_;
+  int64_t rows_ = 0, differing_rows_ = 0, only_a_ = 0, only_b_ = 0;
+};
+
+struct DiffOptions {
+  std::string run;  // Of both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
+  std::string a;
+  std::string b;  // Empty: what the trainer recorded of A (R2), against what the rollout engine did (R3).
+  Producer producer = Producer::kRollout;                        // Of both, where B is given.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
+};
+
+// An object:
+//   "equal"; "a", "b": {"run", "sample", "producer", "rows", "recorded_rows", "tokens", "engine"}
+//   "same_tokens": whether the token checks of both agree, null where they do not say
+//   "compared_rows", "rows_only_in_a", "rows_only_in_b", "differing_rows", "differing_layers"
+//   "order_only", "other_experts", "no_common_expert": choices (a row in a layer), the last among the second
+//   "first": {"row", "layer", "what", "a", "b"}, null where nothing differs
+//   "layers": [{"layer", "choices", "order_only", "other_experts", "no_common_expert", "replaced_ids"}], those that
+//   differ.
+// INVALID_ARGUMENT (field --run) where A or B cannot be read as a sample of a run, before the server is asked;
+// NOT_FOUND for what does not exist, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
+absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress);
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_RRCTL_DIFF_H_

@@ -1,0 +1,160 @@
+#include "client/rrctl/diff.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+namespace routing_replay::client {
+namespace {
+
+// A record as the slow reference has it: row → layer → ids.
+using Record = std::map<int64_t, std::vector<std::vector<uint16_t>>>;
+
+// Owns what a DecodedRows points to.
+struct Decoded {
+  explicit Decoded(const Geometry& geometry, const Record& record) : layers(geometry.num_moe_layers()) {
+    for (const auto& [row, choices] : record) {
+      AppendMerged(rows, {row, row + 1});
+      for (size_t i = 0; i < choices.size(); ++i) {
+        layers[i].insert(layers[i].end(), choices[i].begin(), choices[i].end());
+      }
+    }
+  }
+  DecodedRows view() const { return {rows, layers}; }
+  std::vector<RowRange> rows;
+  std::vector<std::vector<uint16_t>> layers;
+};
+
+std::vector<uint16_t> RandomChoice(std::mt19937_64& random, const LayerRouting& layer) {
+  std::vector<uint16_t> ids(layer.num_experts);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(i);
+  std::shuffle(ids.begin(), ids.end(), random);
+  ids.resize(layer.top_k);
+  return ids;
+}
+
+Record RandomRecord(std::mt19937_64& random, const Geometry& geometry, int64_t rows) {
+  Record record;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (random() % 5 == 0) continue;
+    for (const LayerRouting& layer : geometry.layers()) record[row].push_back(RandomChoice(random, layer));
+  }
+  return record;
+}
+
+// Some choices in another order, some others, some rows gone.
+Record Changed(std::mt19937_64& random, const Geometry& geometry, const Record& record) {
+  Record changed;
+  for (const auto& [row, choices] : record) {
+    if (random() % 7 == 0) continue;
+    changed[row] = choices;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const uint64_t what = random() % 8;
+      if (what == 0) std::reverse(changed[row][i].begin(), changed[row][i].end());
+      if (what == 1) changed[row][i] = RandomChoice(random, geometry.layer(static_cast<int32_t>(i)));
+    }
+  }
+  return changed;
+}
+
+void ExpectAsReference(const Geometry& geometry, const Record& a, const Record& b, const RouteComparison& seen) {
+  int64_t rows = 0, differing = 0, only_a = 0, only_b = 0;
+  std::vector<LayerDifferences> layers(geometry.num_moe_layers());
+  std::optional<std::pair<int64_t, int32_t>> first;
+  for (const auto& [row, choices] : a) {
+    if (!b.contains(row)) {
+      ++only_a;
+      continue;
+    }
+    ++rows;
+    bool differs = false;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const std::vector<uint16_t>& other = b.at(row)[i];
+      ++layers[i].choices;
+      if (choices[i] == other) continue;
+      differs = true;
+      if (!first) first = {row, static_cast<int32_t>(i)};
+      const std::set<uint16_t> in_a(choices[i].begin(), choices[i].end()), in_b(other.begin(), other.end());
+      std::vector<uint16_t> gone;
+      std::set_difference(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(), std::back_inserter(gone));
+      ++(in_a == in_b ? layers[i].order : layers[i].set);
+      layers[i].disjoint += gone.size() == in_a.size();
+      layers[i].replaced_ids += static_cast<int64_t>(gone.size());
+    }
+    differing += differs;
+  }
+  for (const auto& [row, choices] : b) only_b += !a.contains(row);
+  EXPECT_EQ(seen.rows(), rows);
+  EXPECT_EQ(seen.differing_rows(), differing);
+  EXPECT_EQ(seen.only_a(), only_a);
+  EXPECT_EQ(seen.only_b(), only_b);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerDifferences& layer = seen.layers()[i];
+    EXPECT_EQ(layer.choices, layers[i].choices);
+    EXPECT_EQ(layer.order, layers[i].order);
+    EXPECT_EQ(layer.set, layers[i].set);
+    EXPECT_EQ(layer.disjoint, layers[i].disjoint);
+    EXPECT_EQ(layer.replaced_ids, layers[i].replaced_ids);
+  }
+  ASSERT_EQ(seen.first().has_value(), first.has_value());
+  if (!first) return;
+  EXPECT_EQ(seen.first()->row, first->first);
+  EXPECT_EQ(seen.first()->ordinal, first->second);
+  EXPECT_EQ(seen.first()->a, a.at(first->first)[first->second]);
+  EXPECT_EQ(seen.first()->b, b.at(first->first)[first->second]);
+}
+
+TEST(RouteComparisonTest, AgreesWithASlowReference) {
+  const auto geometry =
+      Geometry::Create({.num_layers = 9, .moe_layer_ids = {1, 4, 8}, .num_experts = {8, 300, 16}, .top_k = {2, 8, 1}});
+  for (int trial = 0; trial < 50; ++trial) {
+    std::mt19937_64 random(trial);
+    const Record a = RandomRecord(random, *geometry, 40);
+    const Record b = trial % 10 == 0 ? a : Changed(random, *geometry, a);
+    // In two portions, as samples are read.
+    RouteComparison seen(*geometry);
+    const int64_t cut = static_cast<int64_t>(random() % 40);
+    for (const bool high : {false, true}) {
+      Record part_a, part_b;
+      for (const auto& [row, choices] : a) {
+        if ((row >= cut) == high) part_a[row] = choices;
+      }
+      for (const auto& [row, choices] : b) {
+        if ((row >= cut) == high) part_b[row] = choices;
+      }
+      const Decoded decoded_a(*geometry, part_a), decoded_b(*geometry, part_b);
+      seen.Add(decoded_a.view(), decoded_b.view());
+    }
+    ExpectAsReference(*geometry, a, b, seen);
+  }
+}
+
+TEST(RouteComparisonTest, OrderIsApartFromSets) {
+  const Geometry geometry = Geometry::Uniform(2, 8, 3);
+  const Decoded a(geometry, {{5, {{0, 1, 2}, {3, 4, 5}}}, {6, {{0, 1, 2}, {3, 4, 5}}}});
+  const Decoded b(geometry, {{5, {{0, 1, 2}, {5, 4, 3}}}, {6, {{5, 6, 7}, {3, 4, 6}}}});
+  RouteComparison seen(geometry);
+  seen.Add(a.view(), b.view());
+  EXPECT_EQ(seen.differing_rows(), 2);
+  EXPECT_EQ(seen.layers()[1].order, 1);
+  EXPECT_EQ(seen.layers()[1].set, 1);
+  EXPECT_EQ(seen.layers()[0].disjoint, 1);
+  EXPECT_EQ(seen.layers()[0].replaced_ids, 3);
+  EXPECT_EQ(seen.layers()[1].replaced_ids, 1);
+  ASSERT_TRUE(seen.first());
+  EXPECT_EQ(seen.first()->row, 5);
+  EXPECT_EQ(seen.first()->ordinal, 1);
+  EXPECT_TRUE(seen.first()->same_set);
+}
+
+TEST(ExpertSetTest, RepeatedIdsCountAsOftenAsBothHaveThem) {
+  ExpertSet set(8);
+  EXPECT_EQ(set.Shared(std::vector<uint16_t>{1, 1, 2}, std::vector<uint16_t>{1, 1, 1}), 2);
+  EXPECT_EQ(set.Shared(std::vector<uint16_t>{3}, std::vector<uint16_t>{1}), 0);
+}
+
+}  // namespace
+}  // namespace routing_replay::client

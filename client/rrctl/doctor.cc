@@ -1,0 +1,432 @@
+#include "client/rrctl/doctor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "client/caller.h"
+#include "client/channel/client_security.h"
+#include "client/channel/endpoint.h"
+#include "client/rrctl/application.h"
+#include "client/rrctl/connection_checks.h"
+#include "client/server_limits.h"
+#include "client/shard/members.h"
+#include "proto/wire/human.h"
+
+namespace routing_replay::client {
+namespace {
+
+using Stub = v1::RoutingReplay::Stub;
+
+constexpr int kLatencyCalls = 20;
+constexpr double kSlowMs = 50;
+constexpr double kFullShare = 0.85;
+// A skew of this much breaks when tokens and certificates expire, and the order of log lines …
+constexpr double kSkewWarnSeconds = 2;
+// … and beyond this one servers over Redis remove nothing any more.
+constexpr double kSkewFailSeconds = 60;
+
+double Milliseconds(Clock::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
+
+std::string FixOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnauthenticated:
+      return "give the token that the server's operator made for you (--token-file), or a new one if it has expired";
+    case absl::StatusCode::kPermissionDenied:
+      return "ask the server's operator for a token with more scopes";
+    case absl::StatusCode::kUnimplemented:
+      return "another service listens there; check the port";
+    case absl::StatusCode::kInvalidArgument:
+      return "correct the setting that is named";
+    case absl::StatusCode::kFailedPrecondition:
+      return "install the release of the server here";
+    default:
+      return "look into the server's log; a load balancer or mesh in between must pass HTTP/2";
+  }
+}
+
+// Whether the call is allowed: the run does not exist, so an allowed call says so.
+absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
+  if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
+  if (absl::IsNotFound(end)) return std::optional<bool>();
+  return end.ok() ? absl::InternalError("a run exists that nobody made") : end;
+}
+
+absl::StatusOr<Answer> AskServer(const Caller& caller) {
+  const Clock& clock = Clock::Real();
+  const auto begin_of_day = clock.TimeOfDay();
+  const Clock::Time begin = clock.Now();
+  auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
+  if (!info.ok()) return info.status();
+  const Clock::Duration took = clock.Now() - begin;
+  const auto half = std::chrono::duration_cast<std::chrono::system_clock::duration>(took / 2);
+  return Answer{.info = *std::move(info), .round_trip = took, .middle = begin_of_day + half};
+}
+
+// Asks for what is then rejected, so that nothing is made.
+absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch) {
+  v1::DropRunRequest drop;
+  drop.set_run(scratch);
+  v1::ListRequest list;
+  list.set_run(scratch);
+  v1::SealRequest seal;
+  seal.set_run(scratch);
+  seal.set_sample("none");
+  seal.set_producer(v1::PRODUCER_ROLLOUT);
+  seal.set_num_tokens(1);
+  const auto admin = Allowed(caller.Call(&Stub::DropRun, drop).status());
+  if (!admin.ok()) return admin.status();
+  const auto read = Allowed(caller.Call(&Stub::List, list).status());
+  if (!read.ok()) return read.status();
+  const auto put = Allowed(caller.Call(&Stub::Seal, seal).status());
+  if (!put.ok()) return put.status();
+  Access access{.put = *put, .read = *read, .admin = *admin};
+  // A rejected call shows that the token knows of the run: then what is not rejected is allowed.
+  if (!access.put && !access.read && !access.admin) return access;
+  for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
+  return access;
+}
+
+bool Has(const std::vector<Finding>& findings, Verdict verdict) {
+  return std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.verdict == verdict; });
+}
+
+// The parts of a target as GrpcTarget makes it.
+ServerAddress AddressOf(const ServerTarget& target) {
+  absl::string_view rest = target.target;
+  ServerAddress address;
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    address.unix_path = std::string(rest);
+    address.endpoint = target.target;
+    return address;
+  }
+  absl::ConsumePrefix(&rest, "dns:///");
+  const std::string plain = absl::StrReplaceAll(rest, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  const size_t colon = plain.rfind(':');
+  address.host = absl::StrReplaceAll(plain.substr(0, colon), {{"[", ""}, {"]", ""}});
+  address.port = plain.substr(colon + 1);
+  address.endpoint = absl::StrCat(target.round_robin ? "dns:///" : "", plain);
+  return address;
+}
+
+absl::Status Add(absl::string_view endpoint, std::chrono::milliseconds timeout, std::vector<ServerAddress>& servers) {
+  const auto targets = ResolveEndpoint(endpoint, timeout);
+  if (!targets.ok()) return targets.status();
+  for (const ServerTarget& target : *targets) servers.push_back(AddressOf(target));
+  return absl::OkStatus();
+}
+
+Finding BadSettings(const ServerAddress& server, const absl::Status& why) {
+  return {.server = server.endpoint,
+          .check = "tls",
+          .verdict = Verdict::kFail,
+          .what = std::string(why.message()),
+          .fix = "see --cacert, --cert, --key and --token-file"};
+}
+
+// The checks of one server, up to the first that fails.
+class ServerExaminer {
+ public:
+  ServerExaminer(const ServerAddress& server, const ClientOptions& client) : server_(server), client_(client) {
+    client_.endpoint = server.endpoint;
+  }
+
+  // True if the service answers there.
+  bool Examine(std::vector<Finding>& findings) const {
+    std::vector<SocketAddress> addresses, reached;
+    findings.push_back(CheckName(server_, addresses));
+    if (addresses.empty()) return false;
+    findings.push_back(CheckConnect(server_, addresses, client_.call_timeout, reached));
+    if (reached.empty()) return false;
+    const auto identity = Identity();
+    if (!identity.ok()) {
+      findings.push_back(BadSettings(server_, identity.status()));
+      return false;
+    }
+    findings.push_back(CheckTls(server_, reached.front(), client_.call_timeout, *identity));
+    return findings.back().verdict != Verdict::kFail && ExamineService(findings);
+  }
+
+ private:
+  // What the client shows and trusts; nothing where it is to speak plaintext.
+  absl::StatusOr<std::optional<TlsIdentity>> Identity() const {
+    const auto targets = ServerTargets(server_.endpoint);
+    if (!targets.ok()) return targets.status();
+    const auto security = ClientSecurity::Create(client_.security, client_.use_http_proxy);
+    if (!security.ok()) return security.status();
+    if (const auto token = (*security)->Authorization(); !token.ok()) return token.status();
+    const auto keys = (*security)->KeysFor(targets->front().target);
+    if (!keys.ok()) return keys.status();
+    if (!keys->encrypted) return std::optional<TlsIdentity>();
+    return TlsIdentity{.authorities = keys->root_certificates,
+                       .certificate = keys->certificate,
+                       .key = keys->key,
+                       .name = keys->server_name};
+  }
+
+  bool ExamineService(std::vector<Finding>& findings) const {
+    const auto add = [&](Finding finding) {
+      finding.server = server_.endpoint;
+      findings.push_back(std::move(finding));
+    };
+    const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.security, client_.call_timeout);
+    const auto first = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
+    add(CheckFirstAnswer(first));
+    if (!first.ok()) return false;
+    add(CheckVersion(first->info));
+    if (findings.back().verdict == Verdict::kFail) return false;
+    add(CheckLimits(first->info));
+    std::vector<Clock::Duration> round_trips;
+    Answer fastest = *first;
+    for (int i = 0; i < kLatencyCalls; ++i) {
+      const auto answer = AskServer(Caller(*link, client_.call_timeout));
+      if (!answer.ok()) break;
+      round_trips.push_back(answer->round_trip);
+      if (answer->round_trip < fastest.round_trip) fastest = *answer;
+    }
+    if (round_trips.empty()) round_trips.push_back(first->round_trip);
+    add(CheckLatency(std::move(round_trips)));
+    add(CheckClock(fastest));
+    return true;
+  }
+
+  const ServerAddress& server_;
+  ClientOptions client_;
+};
+
+}  // namespace
+
+const char* VerdictName(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kWarn:
+      return "warn";
+    case Verdict::kFail:
+      return "fail";
+    case Verdict::kSkip:
+      return "skip";
+  }
+  return "?";
+}
+
+bool AnyFailed(const std::vector<Finding>& findings) { return Has(findings, Verdict::kFail); }
+
+Document ToDocument(const std::vector<Finding>& findings) {
+  const Verdict worst = AnyFailed(findings)             ? Verdict::kFail
+                        : Has(findings, Verdict::kWarn) ? Verdict::kWarn
+                                                        : Verdict::kOk;
+  Document checks = Document::array();
+  for (const Finding& finding : findings) {
+    checks.push_back({{"server", finding.server},
+                      {"check", finding.check},
+                      {"verdict", VerdictName(finding.verdict)},
+                      {"what", finding.what},
+                      {"fix", finding.fix},
+                      {"facts", finding.facts}});
+  }
+  return {{"verdict", VerdictName(worst)}, {"checks", std::move(checks)}};
+}
+
+Document FindingTable(const std::vector<Finding>& findings) {
+  std::set<std::string> servers;
+  for (const Finding& finding : findings) servers.insert(finding.server);
+  servers.erase("");
+  Document rows = Document::array();
+  for (const Finding& finding : findings) {
+    Document& row = rows.emplace_back(Document::object());
+    row["verdict"] = VerdictName(finding.verdict);
+    row["check"] = finding.check;
+    if (servers.size() > 1) row["server"] = finding.server;
+    row["what"] = finding.what;
+    if (!finding.fix.empty()) row["what"] = finding.what + ". Fix: " + finding.fix;
+  }
+  return rows;
+}
+
+absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout) {
+  const auto given = EndpointOrEnvironment(endpoint);
+  if (!given.ok()) return given.status();
+  std::vector<std::string> endpoints = {*given};
+  if (ShardMembers::IsShardEndpoint(*given)) {
+    const auto members = ShardMembers::Parse(*given);
+    if (!members.ok()) return members.status();
+    endpoints = members->endpoints();
+  }
+  std::vector<ServerAddress> servers;
+  for (const std::string& one : endpoints) {
+    if (absl::Status status = Add(one, timeout, servers); !status.ok()) return status;
+  }
+  return servers;
+}
+
+Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer) {
+  Finding finding{.check = "service"};
+  if (answer.ok()) {
+    finding.what = absl::StrCat("answers, store ", answer->info.store());
+    if (answer->info.draining()) {
+      finding.verdict = Verdict::kWarn;
+      finding.what = "is shutting down";
+      finding.fix = "wait for the server that comes after it";
+    }
+    return finding;
+  }
+  finding.verdict = Verdict::kFail;
+  finding.what = FailureText(answer.status());
+  finding.fix = FixOf(answer.status());
+  return finding;
+}
+
+Finding CheckVersion(const v1::ServerInfo& info) {
+  const std::vector<std::string> features(info.features().begin(), info.features().end());
+  Finding finding{.check = "version",
+                  .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}, {"features", features}}};
+  finding.what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION, "; ", features.size(),
+                              " features: ", absl::StrJoin(features, ", "));
+  const absl::Status status = CheckServerVersion(info.version());
+  if (!status.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.what = std::string(status.message());
+    finding.fix = absl::StrCat("install the packages of release ", info.version());
+  } else if (info.version() != ROUTING_REPLAY_VERSION) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "servers serve clients of the two minor releases before theirs; update what is older";
+  }
+  return finding;
+}
+
+Finding CheckLimits(const v1::ServerInfo& info) {
+  Finding finding{.check = "limits",
+                  .facts = {{"max_message_bytes", info.max_message_bytes()},
+                            {"max_payload_bytes", info.max_payload_bytes()},
+                            {"budget_bytes", info.budget_bytes()},
+                            {"stored_bytes", info.stored_bytes()},
+                            {"reserved_bytes", info.reserved_bytes()},
+                            {"spill_budget_bytes", info.spill_budget_bytes()},
+                            {"spilled_bytes", info.spilled_bytes()}}};
+  const uint64_t used = info.stored_bytes() + info.reserved_bytes();
+  const auto bytes = [](uint64_t value) { return HumanBytes(static_cast<int64_t>(value)); };
+  finding.what = absl::StrCat("memory ", bytes(used), " of ", bytes(info.budget_bytes()));
+  if (info.spill_budget_bytes() > 0) {
+    absl::StrAppend(&finding.what, ", spilled ", bytes(info.spilled_bytes()), " of ", bytes(info.spill_budget_bytes()));
+  }
+  if (info.max_message_bytes() > 0) {
+    absl::StrAppend(&finding.what, "; messages up to ", bytes(info.max_message_bytes()), ", payloads up to ",
+                    bytes(info.max_payload_bytes()));
+  }
+  if (static_cast<double>(used) > kFullShare * static_cast<double>(info.budget_bytes())) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "release samples that were used, or give the server a bigger --memory-budget or a --spill-directory";
+  }
+  return finding;
+}
+
+Finding CheckLatency(std::vector<Clock::Duration> round_trips) {
+  std::sort(round_trips.begin(), round_trips.end());
+  const double median = Milliseconds(round_trips[round_trips.size() / 2]);
+  const double worst = Milliseconds(round_trips.back());
+  Finding finding{
+      .check = "latency",
+      .what = absl::StrFormat("round trip %.2f ms, worst %.2f ms of %d calls", median, worst, round_trips.size()),
+      .facts = {{"median_s", median / 1000},
+                {"min_s", Milliseconds(round_trips.front()) / 1000},
+                {"max_s", worst / 1000},
+                {"calls", round_trips.size()}}};
+  if (median > kSlowMs) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "place the server in the same zone as the trainer, or look for what slows the network";
+  }
+  return finding;
+}
+
+Finding CheckClock(const Answer& fastest) {
+  Finding finding{.check = "clock"};
+  if (fastest.info.time_ms() == 0) {
+    finding.verdict = Verdict::kSkip;
+    finding.what = "the server does not tell its time";
+    return finding;
+  }
+  const std::chrono::system_clock::time_point theirs{std::chrono::milliseconds(fastest.info.time_ms())};
+  const double skew = std::chrono::duration<double>(theirs - fastest.middle).count();
+  const double doubt = Milliseconds(fastest.round_trip) / 2000 + 0.001;
+  finding.facts = {{"skew_s", skew}, {"doubt_s", doubt}};
+  finding.what = absl::StrFormat("the server's clock is %.3f s %s this one's, give or take %.3f s", std::abs(skew),
+                                 skew < 0 ? "behind" : "ahead of", doubt);
+  const double sure = std::abs(skew) - doubt;
+  if (sure > kSkewWarnSeconds) {
+    finding.verdict = sure > kSkewFailSeconds ? Verdict::kFail : Verdict::kWarn;
+    finding.fix = "synchronize both clocks (chrony, systemd-timesyncd)";
+  }
+  return finding;
+}
+
+Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch) {
+  Finding finding{.check = "access"};
+  if (!access.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.what = FailureText(access.status());
+    finding.fix = FixOf(access.status());
+    return finding;
+  }
+  std::vector<std::string> allowed, rejected;
+  const auto sort = [&](const char* name, std::optional<bool> scope) {
+    finding.facts[name] = scope ? Document(*scope) : Document();
+    if (scope) (*scope ? allowed : rejected).push_back(name);
+  };
+  sort("put", access->put);
+  sort("read", access->read);
+  sort("admin", access->admin);
+  if (allowed.empty() && rejected.empty()) {
+    finding.what = absl::StrCat("nothing is rejected on a run like ", scratch);
+    return finding;
+  }
+  finding.what =
+      absl::StrCat("on a run like ", scratch, ": ", allowed.empty() ? "nothing" : absl::StrJoin(allowed, ", "),
+                   " allowed, ", absl::StrJoin(rejected, ", "), " rejected");
+  return finding;
+}
+
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options) {
+  const auto servers = ServersOf(client.endpoint, client.call_timeout);
+  if (!servers.ok()) return servers.status();
+  std::vector<Finding> findings;
+  bool all_answer = true;
+  for (const ServerAddress& server : *servers) all_answer &= ServerExaminer(server, client).Examine(findings);
+  if (!all_answer) return findings;
+  const std::string scratch = absl::StrFormat("%s-%d-%08x", options.run, getpid(), std::random_device()());
+  const auto link = Link::Open(servers->front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
+  const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();
+  findings.push_back(CheckAccess(access, scratch));
+  return findings;
+}
+
+void AddDoctor(Application& application) {
+  const auto options = std::make_shared<DoctorOptions>();
+  CLI::App* doctor = application.Add(
+      "doctor",
+      "say whether this machine can use the server, and if not, why and what to do\n"
+      "Checks name, connection, TLS, service, version, limits, latency and clock of every server of the endpoint; then "
+      "what the token allows. Exit code 1 where a check failed.",
+      [options](Session& session) {
+        session.ExitCodeIsTheAnswer();
+        const auto findings = Examine(session.options(), *options);
+        if (!findings.ok()) return findings.status();
+        if (AnyFailed(*findings)) session.AnswerNo();
+        return session.output().format() == Format::kJson ? session.Show(ToDocument(*findings))
+                                                          : session.Show(FindingTable(*findings), Layout::kColumns);
+      });
+  doctor->add_option("--run", options->run, "ask what the token allows on runs whose names begin so")
+      ->capture_default_str()
+      ->type_name("PREFIX");
+}
+
+}  // namespace routing_replay::client

@@ -1,0 +1,89 @@
+// `rrctl doctor`: from this machine, can the server be used, and if not, why and what is to be done?
+//
+// Each check gives a finding. The checks of name, connection and TLS are in connection_checks.h; those that need an
+// answer of the server are here.
+#ifndef CLIENT_RRCTL_DOCTOR_H_
+#define CLIENT_RRCTL_DOCTOR_H_
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/rrctl/output.h"
+#include "proto/wire/clock.h"
+#include "routing_replay/client.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+
+namespace routing_replay::client {
+
+class Application;
+void AddDoctor(Application& application);
+
+enum class Verdict { kOk, kWarn, kFail, kSkip };
+const char* VerdictName(Verdict verdict);
+
+struct Finding {
+  std::string server;  // The member of the endpoint; empty: the endpoint as a whole.
+  std::string check;
+  Verdict verdict = Verdict::kOk;
+  std::string what;                     // In words.
+  std::string fix;                      // What to do; empty where nothing is to be done.
+  Document facts = Document::object();  // The same in numbers.
+};
+
+// {"verdict": the worst, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
+Document ToDocument(const std::vector<Finding>& findings);
+// The same as columns for people, without the numbers, and without the name of the server where there is only one.
+Document FindingTable(const std::vector<Finding>& findings);
+bool AnyFailed(const std::vector<Finding>& findings);
+
+// One of the servers that an endpoint names.
+struct ServerAddress {
+  std::string endpoint;  // As a client takes it.
+  std::string host;      // A name, or an address without brackets.
+  std::string port;
+  std::string unix_path;  // Not empty: a socket of this machine instead of host and port.
+};
+
+// Of every kind of endpoint that a client takes, or of the environment's where it is empty. INVALID_ARGUMENT (field
+// endpoint) for what is not an endpoint, DEADLINE_EXCEEDED where the file of a "file:PATH" stays empty for `timeout`.
+absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
+
+// One GetServerInfo, with the moments around it.
+struct Answer {
+  v1::ServerInfo info;
+  Clock::Duration round_trip{};
+  std::chrono::system_clock::time_point middle;  // By this machine's clock.
+};
+
+// The checks of one server, in order. Pure: what was seen is given.
+Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer);
+Finding CheckVersion(const v1::ServerInfo& info);
+Finding CheckLimits(const v1::ServerInfo& info);
+Finding CheckLatency(std::vector<Clock::Duration> round_trips);
+// The fastest of several answers tells most exactly.
+Finding CheckClock(const Answer& fastest);
+
+// What the token may do on runs like `scratch`, a name that no run has.
+struct Access {
+  // Nothing: the server says neither yes nor no, as it does for runs that a token must not know of.
+  std::optional<bool> put, read, admin;
+};
+Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
+
+struct DoctorOptions {
+  // What the names of the runs begin with that the token is asked about.
+  std::string run = "rrctl-doctor";
+};
+
+// The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
+// "latency", "clock"; then "access" of the endpoint as a whole. What needs a check that failed is not tried.
+// INVALID_ARGUMENT (field endpoint) for what is not an endpoint. Makes and changes nothing on the server.
+absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options = {});
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_RRCTL_DOCTOR_H_

@@ -1,0 +1,114 @@
+#include "client/rrctl/doctor.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::client {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout(100);
+
+TEST(ServersTest, EveryKindOfEndpoint) {
+  ASSERT_OK_AND_ASSIGN(const auto list, ServersOf("a:1,[fe80::1%eth0]:2", kTimeout));
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].endpoint, "a:1");
+  EXPECT_EQ(list[1].host, "fe80::1%eth0");
+  EXPECT_EQ(list[1].port, "2");
+  EXPECT_EQ(list[1].endpoint, "[fe80::1%eth0]:2");
+  ASSERT_OK_AND_ASSIGN(const auto name, ServersOf("dns:///servers:7400", kTimeout));
+  EXPECT_EQ(name[0].host, "servers");
+  EXPECT_EQ(name[0].endpoint, "dns:///servers:7400");
+  ASSERT_OK_AND_ASSIGN(const auto socket, ServersOf("unix:/run/rr", kTimeout));
+  EXPECT_EQ(socket[0].unix_path, "/run/rr");
+  EXPECT_EQ(socket[0].endpoint, "unix:/run/rr");
+  ASSERT_OK_AND_ASSIGN(const auto shard, ServersOf("shard:b:2,a:1", kTimeout));
+  ASSERT_EQ(shard.size(), 2u);
+  EXPECT_EQ(shard[0].endpoint, "a:1");
+}
+
+TEST(ServersTest, WhatIsNone) {
+  EXPECT_EQ(ServersOf("nowhere", kTimeout).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ServersOf("file:/nonesuch", kTimeout).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+v1::ServerInfo Info(const std::string& version) {
+  v1::ServerInfo info;
+  info.set_version(version);
+  info.set_store("memory");
+  info.set_budget_bytes(1000);
+  return info;
+}
+
+TEST(ServiceChecksTest, Versions) {
+  EXPECT_EQ(CheckVersion(Info(ROUTING_REPLAY_VERSION)).verdict, Verdict::kOk);
+  EXPECT_EQ(CheckVersion(Info("0.0.9")).verdict, Verdict::kWarn);
+  const Finding other = CheckVersion(Info("9.1.0"));
+  EXPECT_EQ(other.verdict, Verdict::kFail);
+  EXPECT_EQ(other.fix, "install the packages of release 9.1.0");
+}
+
+TEST(ServiceChecksTest, AFullServerIsAWarning) {
+  v1::ServerInfo info = Info("0.1.0");
+  info.set_stored_bytes(800);
+  EXPECT_EQ(CheckLimits(info).verdict, Verdict::kOk);
+  info.set_reserved_bytes(100);
+  EXPECT_EQ(CheckLimits(info).verdict, Verdict::kWarn);
+  EXPECT_EQ(CheckLimits(info).facts["stored_bytes"], 800);
+}
+
+TEST(ServiceChecksTest, AnswersAndRejections) {
+  EXPECT_EQ(CheckFirstAnswer(Answer{.info = Info("0.1.0")}).verdict, Verdict::kOk);
+  Answer draining{.info = Info("0.1.0")};
+  draining.info.set_draining(true);
+  EXPECT_EQ(CheckFirstAnswer(draining).verdict, Verdict::kWarn);
+  EXPECT_THAT(CheckFirstAnswer(absl::UnauthenticatedError("no token")).fix, HasSubstr("--token-file"));
+  EXPECT_THAT(CheckFirstAnswer(absl::UnimplementedError("")).fix, HasSubstr("check the port"));
+  EXPECT_EQ(CheckFirstAnswer(absl::UnavailableError("")).verdict, Verdict::kFail);
+}
+
+TEST(ServiceChecksTest, LatencyIsTheMedian) {
+  const Finding fast = CheckLatency({milliseconds(1), milliseconds(200), milliseconds(2)});
+  EXPECT_EQ(fast.verdict, Verdict::kOk);
+  EXPECT_DOUBLE_EQ(fast.facts["median_s"].get<double>(), 0.002);
+  EXPECT_EQ(CheckLatency({milliseconds(80)}).verdict, Verdict::kWarn);
+}
+
+TEST(ServiceChecksTest, ClocksMayDifferByTheRoundTrip) {
+  const auto now = std::chrono::system_clock::now();
+  const auto with_skew = [&](milliseconds skew, milliseconds round_trip) {
+    Answer answer{.info = Info("0.1.0"), .round_trip = round_trip, .middle = now};
+    const auto theirs = std::chrono::duration_cast<milliseconds>((now + skew).time_since_epoch());
+    answer.info.set_time_ms(theirs.count());
+    return CheckClock(answer);
+  };
+  EXPECT_EQ(with_skew(milliseconds(500), milliseconds(1)).verdict, Verdict::kOk);
+  EXPECT_EQ(with_skew(milliseconds(-3000), milliseconds(1)).verdict, Verdict::kWarn);
+  EXPECT_THAT(with_skew(milliseconds(-3000), milliseconds(1)).what, HasSubstr("behind"));
+  EXPECT_EQ(with_skew(milliseconds(3000), milliseconds(4000)).verdict, Verdict::kOk);
+  EXPECT_EQ(with_skew(std::chrono::minutes(5), milliseconds(1)).verdict, Verdict::kFail);
+  EXPECT_EQ(CheckClock(Answer{.info = Info("0.1.0")}).verdict, Verdict::kSkip);
+}
+
+TEST(ServiceChecksTest, AccessIsTold) {
+  const Finding some = CheckAccess(Access{.put = true, .read = true, .admin = false}, "r");
+  EXPECT_EQ(some.verdict, Verdict::kOk);
+  EXPECT_EQ(some.what, "on a run like r: put, read allowed, admin rejected");
+  EXPECT_EQ(CheckAccess(Access{}, "r").what, "nothing is rejected on a run like r");
+  EXPECT_EQ(CheckAccess(absl::UnauthenticatedError(""), "r").verdict, Verdict::kFail);
+}
+
+TEST(FindingTest, TheWorstVerdictIsTheWhole) {
+  const std::vector<Finding> findings = {
+      {.server = "a:1", .check = "name", .what = "x"},
+      {.server = "a:1", .check = "tls", .verdict = Verdict::kWarn, .what = "y", .fix = "z"}};
+  EXPECT_EQ(ToDocument(findings)["verdict"], "warn");
+  EXPECT_FALSE(AnyFailed(findings));
+  EXPECT_EQ(FindingTable(findings)[1], Document({{"verdict", "warn"}, {"check", "tls"}, {"what", "y. Fix: z"}}));
+}
+
+}  // namespace
+}  // namespace routing_replay::client

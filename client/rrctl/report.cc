@@ -1,0 +1,373 @@
+#include "client/rrctl/report.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "client/rrctl/diff.h"
+#include "client/rrctl/inspect.h"
+#include "client/rrctl/portions.h"
+#include "client/rrctl/report_figures.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/human.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::client {
+namespace {
+
+struct FileOptions {
+  std::string path = "report.html";  // "-": standard output.
+  bool replace = false;
+};
+
+Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
+
+Document Balance(absl::Span<const int64_t> counts) {
+  const LoadBalance balance = BalanceOf(counts);
+  return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
+}
+
+// The share of a row's experts that another randomly drawn row of the run has too.
+Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
+  if (rows < 2) return nullptr;
+  double pairs = 0;  // Of different rows with an expert in common.
+  for (const int64_t count : counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
+  return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
+}
+
+bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
+
+// A sample whose rows are read: for what neighbours and versions tell, for the comparison with the trainer, or both.
+struct ReadSample {
+  const SampleState* rollout = nullptr;
+  const SampleState* trainer = nullptr;  // Null: not compared.
+  bool scanned = false;
+};
+
+std::vector<const SampleState*> Choose(const std::vector<const SampleState*>& samples, const ReportOptions& options) {
+  std::vector<int64_t> handles;
+  for (const SampleState* state : samples) handles.push_back(state->handle);
+  std::vector<const SampleState*> chosen;
+  for (const size_t at : ChooseSamples(handles, static_cast<size_t>(options.samples), options.seed)) {
+    chosen.push_back(samples[at]);
+  }
+  return chosen;
+}
+
+class Gatherer {
+ public:
+  Gatherer(Run& run, const ReportOptions& options, const ShowProgress& progress)
+      : run_(run), options_(options), progress_(progress) {}
+
+  absl::Status List() {
+    for (auto& [producer, samples] : {std::pair{Producer::kRollout, &rollout_}, {Producer::kTrainer, &trainer_}}) {
+      auto listed = run_.List({}, producer);
+      if (!listed.ok()) return listed.status();
+      *samples = *std::move(listed);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRows() {
+    const std::vector<ReadSample> reads = ChooseReads();
+    compared_.emplace(run_.geometry());
+    for (size_t i = 0; i < reads.size(); ++i) {
+      progress_({.done = static_cast<int64_t>(i), .total = static_cast<int64_t>(reads.size()), .bytes = bytes_});
+      absl::Status status = ReadOne(reads[i]);
+      if (EndsTheReport(status)) return status;
+      if (!status.ok()) {
+        damaged_.push_back({{"sample", reads[i].rollout->sample}, {"error", FailureText(status)}});
+      }
+    }
+    CountLoad();
+    return absl::OkStatus();
+  }
+
+  // What CountLoad found, layer by layer.
+  Document Load() const {
+    Document rows = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LoadBalance balance = BalanceOf(load_[i]);
+      rows.push_back({{"layer", run_.geometry().layer(i).layer_id},
+                      {"rows", load_rows_},
+                      {"experts", load_[i].size()},
+                      {"unused", balance.unused},
+                      {"busiest", balance.busiest},
+                      {"busiest_count", balance.busiest_count},
+                      {"max_to_mean", OrNull(balance.max_to_mean)},
+                      {"entropy", OrNull(balance.entropy)},
+                      {"counts", load_[i]}});
+    }
+    return rows;
+  }
+
+  Document Groups() const {
+    Document groups = GroupTable(rollout_, ranges_);
+    for (size_t i = 0; i < ranges_.size(); ++i) groups[i]["layers"] = Balances(versions_->size() + i);
+    return groups;
+  }
+
+  Document Samples() const {
+    return {{"all", rollout_.size()}, {"read", scanned_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
+  }
+
+  Document WeightVersions() const {
+    Document rows = Document::array();
+    for (size_t bin = 0; bin < versions_->size(); ++bin) {
+      rows.push_back({{"label", versions_->label(bin)}, {"rows", scan_->bin_rows(bin)}, {"layers", Balances(bin)}});
+    }
+    return rows;
+  }
+
+  Document Neighbours() const {
+    Document rows = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LayerRouting& layer = run_.geometry().layer(i);
+      const RouteScan::Neighbours& found = scan_->neighbours(i);
+      Document row = {{"layer", layer.layer_id}, {"pairs", found.pairs}, {"shared", nullptr}};
+      if (found.pairs > 0) {
+        row["shared"] = static_cast<double>(found.shared_ids) / static_cast<double>(found.pairs * layer.top_k);
+      }
+      row["expected"] = ExpectedShare(load_[i], load_rows_, layer.top_k);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  Document Mismatch() const {
+    if (trainer_.empty()) return nullptr;
+    Document layers = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LayerDifferences& found = compared_->layers()[i];
+      layers.push_back({{"layer", run_.geometry().layer(i).layer_id},
+                        {"choices", found.choices},
+                        {"order_only", found.order},
+                        {"other_experts", found.set},
+                        {"no_common_expert", found.disjoint},
+                        {"replaced_ids", found.replaced_ids}});
+    }
+    return {{"samples", compared_samples_}, {"rows", compared_->rows()}, {"layers", std::move(layers)}};
+  }
+
+  const std::vector<SampleState>& rollout() const { return rollout_; }
+
+ private:
+  Document Balances(size_t bin) const {
+    Document layers = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(Balance(scan_->counts(bin, i)));
+    return layers;
+  }
+
+  // Each sample is in one group.
+  void CountLoad() {
+    for (const LayerRouting& layer : run_.geometry().layers()) load_.emplace_back(layer.num_experts);
+    for (size_t bin = versions_->size(); bin < versions_->size() + ranges_.size(); ++bin) {
+      load_rows_ += scan_->bin_rows(bin);
+      for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+        const absl::Span<const int64_t> counts = scan_->counts(bin, i);
+        for (size_t expert = 0; expert < counts.size(); ++expert) load_[i][expert] += counts[expert];
+      }
+    }
+  }
+
+  // Where the rows of a sample are counted: in its versions, and in its group.
+  std::vector<BinnedRows> BinsOf(const SampleState& sample) const {
+    std::vector<BinnedRows> bins = versions_->BinsOf(sample);
+    bins.push_back({{0, sample.committed_rows}, versions_->size() + RangeOf(ranges_, sample.group)});
+    return bins;
+  }
+
+  std::vector<ReadSample> ChooseReads() {
+    std::map<std::string, const SampleState*> recorded;
+    for (const SampleState& state : trainer_) recorded.emplace(state.sample, &state);
+    std::vector<const SampleState*> all, both;
+    for (const SampleState& state : rollout_) {
+      all.push_back(&state);
+      if (recorded.contains(state.sample)) both.push_back(&state);
+    }
+    scanned_ = Choose(all, options_);
+    versions_.emplace(scanned_);
+    ranges_ = GroupRanges(rollout_);
+    scan_.emplace(run_.geometry(), versions_->size() + ranges_.size());
+    std::map<const SampleState*, ReadSample> reads;
+    for (const SampleState* state : scanned_) reads[state] = {.rollout = state, .scanned = true};
+    for (const SampleState* state : Choose(both, options_)) {
+      reads[state].rollout = state;
+      reads[state].trainer = recorded.at(state->sample);
+    }
+    std::vector<ReadSample> in_order;
+    for (const auto& [state, read] : reads) in_order.push_back(read);
+    return in_order;
+  }
+
+  absl::Status ReadOne(const ReadSample& read) {
+    const std::vector<int32_t> layers = LayersOf(run_.geometry());
+    const std::vector<BinnedRows> bins = read.scanned ? BinsOf(*read.rollout) : std::vector<BinnedRows>();
+    scan_->BeginSample();
+    compared_samples_ += read.trainer != nullptr;
+    const RowRange rows{0, read.rollout->committed_rows};
+    return ReadPortions(run_, {.state = *read.rollout, .layers = layers, .rows = rows, .timeout = options_.timeout},
+                        [&](RowRange portion, const SampleRows& sample) {
+                          const DecodedRows decoded{sample.rows, sample.layers};
+                          bytes_ += portion.size() * run_.geometry().raw_row_bytes();
+                          if (read.scanned) scan_->Add(decoded, bins);
+                          return read.trainer == nullptr ? absl::OkStatus()
+                                                         : Compare(*read.trainer, layers, portion, decoded);
+                        });
+  }
+
+  absl::Status Compare(const SampleState& trainer, const std::vector<int32_t>& layers, RowRange portion,
+                       const DecodedRows& rollout) {
+    const RowRange there = Intersect(portion, {0, trainer.committed_rows});
+    if (there.empty()) return absl::OkStatus();
+    const auto rows = ReadPortion(run_, {.state = trainer, .layers = layers, .timeout = options_.timeout}, there);
+    if (!rows.ok()) return rows.status();
+    compared_->Add(rollout, {rows->rows, rows->layers});
+    return absl::OkStatus();
+  }
+
+  Run& run_;
+  const ReportOptions& options_;
+  const ShowProgress& progress_;
+  std::vector<SampleState> rollout_, trainer_;
+  std::vector<const SampleState*> scanned_;  // Of rollout_.
+  std::optional<VersionBins> versions_;
+  std::vector<std::pair<int64_t, int64_t>> ranges_;  // Of groups.
+  std::optional<RouteScan> scan_;                    // Bins of the versions, then of the ranges.
+  std::vector<std::vector<int64_t>> load_;           // [ordinal][expert]
+  int64_t load_rows_ = 0;
+  std::optional<RouteComparison> compared_;
+  int64_t compared_samples_ = 0;
+  int64_t bytes_ = 0;
+  Document damaged_ = Document::array();
+};
+
+// Asked before a run is read for it.
+absl::Status MayWrite(const FileOptions& options) {
+  const std::string& file = options.path;
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(file, ignored);
+  if (file == "-" || !std::filesystem::exists(there)) return absl::OkStatus();
+  if (std::filesystem::is_directory(there)) {
+    return Invalid("--output", absl::StrCat(file, " is a directory; name a file in it"));
+  }
+  if (!std::filesystem::is_regular_file(there)) {
+    return Invalid("--output", absl::StrCat(file, " is a device or a pipe; write to standard output with -o -"));
+  }
+  if (options.replace) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(file, " exists; give --force to replace it, or another file with -o"));
+}
+
+absl::Status WriteReport(Session& session, const ReportOptions& options, const FileOptions& file) {
+  if (absl::Status status = MayWrite(file); !status.ok()) return status;
+  const auto client = session.Connect();
+  if (!client.ok()) return client.status();
+  absl::StatusOr<Document> report;
+  {
+    ProgressLine line;
+    report = GatherReport(**client, options, [&](const Progress& progress) { line.Show(progress); });
+  }
+  if (!report.ok()) return report.status();
+  const std::string page = RenderReport(*report, Timestamp(Clock::Real().TimeOfDay()));
+  if (file.path == "-") {
+    session.output().Write(page);
+    return session.output().Flush();
+  }
+  if (absl::Status written = WriteFile(file.path, page); !written.ok()) return written;
+  return session.Show(Document{{"run", options.run},
+                               {"file", file.path},
+                               {"file_bytes", page.size()},
+                               {"samples", (*report)["samples"]["all"]},
+                               {"read_samples", (*report)["samples"]["read"]},
+                               {"damaged_samples", (*report)["samples"]["damaged"].size()}});
+}
+
+}  // namespace
+
+absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  Gatherer gatherer(**run, options, progress);
+  if (absl::Status status = gatherer.List(); !status.ok()) return status;
+  if (absl::Status status = gatherer.ReadRows(); !status.ok()) return status;
+  auto described = DescribeRun(client, options.run);
+  if (!described.ok()) return described.status();
+  int64_t missing_samples = 0;
+  Document missing = MissingTable(gatherer.rollout(), missing_samples);
+  return Document{{"run", *std::move(described)},
+                  {"load", gatherer.Load()},
+                  {"samples", gatherer.Samples()},
+                  {"groups", gatherer.Groups()},
+                  {"weight_versions", gatherer.WeightVersions()},
+                  {"neighbours", gatherer.Neighbours()},
+                  {"lengths", LengthTable(gatherer.rollout())},
+                  {"missing_samples", missing_samples},
+                  {"missing", std::move(missing)},
+                  {"mismatch", gatherer.Mismatch()}};
+}
+
+std::string RenderReport(const Document& report, const std::string& made) {
+  Document data = report;
+  data["made"] = made;
+  data["version"] = ROUTING_REPLAY_VERSION;
+  // No '<' is left, so that nothing in it ends the script. Outside its strings JSON has none of these.
+  const std::string json =
+      absl::StrReplaceAll(ToJsonLine(data), {{"<", "\\u003c"}, {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}});
+  return absl::StrReplaceAll(kReportTemplate, {{"{{data}}", json}});
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
+  // Nobody else who may write into the folder knows the name beforehand, and puts a link there.
+  const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));
+  bool written = true;
+  while (written && !bytes.empty()) {
+    const ssize_t size = write(fd, bytes.data(), bytes.size());
+    written = size > 0;
+    bytes.remove_prefix(std::max<ssize_t>(size, 0));
+  }
+  written = close(fd) == 0 && written && rename(part.c_str(), path.c_str()) == 0;
+  if (written) return absl::OkStatus();
+  const int error = errno;
+  unlink(part.c_str());
+  return absl::DataLossError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+}
+
+void AddReport(Application& application) {
+  const auto options = std::make_shared<ReportOptions>();
+  const auto file = std::make_shared<FileOptions>();
+  CLI::App* report = application.Add(
+      "report",
+      "show a run's routes in one HTML file\n"
+      "Expert load, balance over groups and weight versions, how alike neighbouring tokens are, lengths, "
+      "missing rows, and what the trainer recorded otherwise. What needs the rows themselves is of some samples; "
+      "the page says how many.",
+      [options, file](Session& session) { return WriteReport(session, *options, *file); });
+  AddRun(report, options->run);
+  report->add_option("-o,--output", file->path, "the file; - is standard output")
+      ->capture_default_str()
+      ->type_name("FILE");
+  report->add_flag("--force", file->replace, "replace a file of that name");
+  report->add_option("--samples", options->samples, "the most samples whose rows are read, chosen at random")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  report->add_option("--seed", options->seed, "seed of the choice: the same seed reads the same samples")
+      ->capture_default_str()
+      ->type_name("N");
+}
+
+}  // namespace routing_replay::client

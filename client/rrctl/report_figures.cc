@@ -1,0 +1,281 @@
+#include "client/rrctl/report_figures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay::client {
+namespace {
+
+// The finalizer of SplitMix64.
+uint64_t Mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+constexpr size_t kLengthBins = 32;
+constexpr size_t kGroupBins = 64;
+constexpr size_t kMissingSamples = 20;
+
+struct Missing {
+  int64_t rows = 0;  // Committed and lost.
+  int64_t unrecorded = 0;
+  int64_t lost = 0;
+  int64_t missing() const { return unrecorded + lost; }
+};
+
+Missing MissingOf(const SampleState& state) {
+  const int64_t lost = std::max<int64_t>(0, state.lost_end - state.committed_rows);
+  return {.rows = state.committed_rows + lost, .unrecorded = TotalRows(state.unrecorded), .lost = lost};
+}
+
+int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
+
+constexpr int64_t kNoRow = -2;  // No row follows it.
+
+// Counts of each expert are kept for every bin.
+constexpr size_t kVersionBins = 32;
+
+}  // namespace
+
+std::vector<size_t> ChooseSamples(absl::Span<const int64_t> handles, size_t count, uint64_t seed) {
+  std::vector<std::pair<uint64_t, size_t>> drawn;
+  drawn.reserve(handles.size());
+  const uint64_t salt = Mix(seed + 0x9E3779B97F4A7C15);
+  for (size_t i = 0; i < handles.size(); ++i) drawn.emplace_back(Mix(static_cast<uint64_t>(handles[i]) ^ salt), i);
+  if (count < drawn.size()) {
+    std::nth_element(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(count), drawn.end());
+    drawn.resize(count);
+  }
+  std::vector<size_t> chosen;
+  chosen.reserve(drawn.size());
+  for (const auto& [number, position] : drawn) chosen.push_back(position);
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins) {
+  std::vector<std::pair<size_t, size_t>> runs;
+  const size_t length = (count + max_bins - 1) / max_bins;
+  for (size_t begin = 0; begin < count; begin += length) runs.emplace_back(begin, std::min(begin + length, count));
+  return runs;
+}
+
+Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins) {
+  Histogram histogram;
+  if (values.empty()) return histogram;
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const auto bins = [&](int64_t width) { return static_cast<size_t>(*most / width - *least / width + 1); };
+  // 1, 2, 5, 10, 20, …
+  for (int64_t factor = 2; bins(histogram.width) > max_bins; factor = factor == 2 ? 5 : factor == 5 ? 10 : 2) {
+    int64_t power = 1;
+    while (power * 10 <= histogram.width) power *= 10;
+    histogram.width = power * factor;
+  }
+  histogram.begin = *least / histogram.width * histogram.width;
+  histogram.counts.resize(bins(histogram.width));
+  for (const int64_t value : values) ++histogram.counts[(value - histogram.begin) / histogram.width];
+  return histogram;
+}
+
+LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
+  const auto busiest = std::max_element(counts.begin(), counts.end());
+  LoadBalance balance{.choices = std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                      .unused = std::count(counts.begin(), counts.end(), 0),
+                      .busiest = busiest - counts.begin(),
+                      .busiest_count = *busiest};
+  if (balance.choices == 0) return balance;
+  const auto experts = static_cast<double>(counts.size());
+  const auto choices = static_cast<double>(balance.choices);
+  balance.max_to_mean = static_cast<double>(*busiest) * experts / choices;
+  double bits = 0;
+  for (const int64_t count : counts) {
+    if (count > 0) bits -= static_cast<double>(count) / choices * std::log2(static_cast<double>(count) / choices);
+  }
+  balance.entropy = counts.size() == 1 ? 1.0 : bits / std::log2(experts);
+  return balance;
+}
+
+Document LengthTable(const std::vector<SampleState>& samples) {
+  std::vector<int64_t> lengths;
+  lengths.reserve(samples.size());
+  for (const SampleState& state : samples) lengths.push_back(LengthOf(state));
+  std::sort(lengths.begin(), lengths.end());
+  const Histogram histogram = MakeHistogram(lengths, kLengthBins);
+  // The nearest rank, so that it is a length that there is.
+  const auto quantile = [&](double fraction) -> Document {
+    if (lengths.empty()) return nullptr;
+    const auto rank = static_cast<size_t>(fraction * static_cast<double>(lengths.size() - 1) + 0.5);
+    return lengths[rank];
+  };
+  return {{"samples", lengths.size()}, {"median", quantile(0.5)},  {"p99", quantile(0.99)},
+          {"longest", quantile(1)},    {"begin", histogram.begin}, {"width", histogram.width},
+          {"counts", histogram.counts}};
+}
+
+Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples) {
+  std::vector<std::pair<Missing, const SampleState*>> missing;
+  for (const SampleState& state : samples) {
+    const Missing of = MissingOf(state);
+    if (of.missing() > 0) missing.emplace_back(of, &state);
+  }
+  missing_samples = static_cast<int64_t>(missing.size());
+  const size_t shown = std::min(missing.size(), kMissingSamples);
+  std::partial_sort(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), missing.end(),
+                    [](const auto& a, const auto& b) {
+                      if (a.first.missing() != b.first.missing()) return a.first.missing() > b.first.missing();
+                      return a.second->sample < b.second->sample;
+                    });
+  Document rows = Document::array();
+  for (size_t i = 0; i < shown; ++i) {
+    const auto& [of, state] = missing[i];
+    rows.push_back({{"sample", state->sample},
+                    {"group", state->group},
+                    {"rows", of.rows},
+                    {"unrecorded_rows", of.unrecorded},
+                    {"lost_rows", of.lost}});
+  }
+  return rows;
+}
+
+std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleState>& samples) {
+  std::vector<int64_t> groups;
+  groups.reserve(samples.size());
+  for (const SampleState& state : samples) groups.push_back(state.group);
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& [begin, end] : EvenRuns(groups.size(), kGroupBins)) {
+    const int64_t last = groups[end - 1];
+    ranges.emplace_back(groups[begin], last == std::numeric_limits<int64_t>::max() ? last : last + 1);
+  }
+  return ranges;
+}
+
+size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t group) {
+  const auto behind = std::upper_bound(ranges.begin(), ranges.end(), group,
+                                       [](int64_t value, const auto& range) { return value < range.first; });
+  return static_cast<size_t>(behind - ranges.begin()) - 1;
+}
+
+Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+  std::vector<Missing> totals(ranges.size());
+  std::vector<int64_t> counts(ranges.size());
+  for (const SampleState& state : samples) {
+    const size_t at = RangeOf(ranges, state.group);
+    const Missing of = MissingOf(state);
+    ++counts[at];
+    totals[at].rows += of.rows;
+    totals[at].unrecorded += of.unrecorded;
+    totals[at].lost += of.lost;
+  }
+  Document rows = Document::array();
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    rows.push_back({{"begin", ranges[i].first},
+                    {"end", ranges[i].second},
+                    {"samples", counts[i]},
+                    {"rows", totals[i].rows},
+                    {"unrecorded_rows", totals[i].unrecorded},
+                    {"lost_rows", totals[i].lost}});
+  }
+  return rows;
+}
+
+RouteScan::RouteScan(const Geometry& geometry, size_t bins)
+    : geometry_(geometry),
+      neighbours_(geometry.num_moe_layers()),
+      bin_rows_(bins),
+      counts_(bins),
+      last_row_(kNoRow),
+      last_(geometry.num_moe_layers()) {
+  for (const LayerRouting& layer : geometry.layers()) {
+    sets_.emplace_back(layer.num_experts);
+    for (auto& bin : counts_) bin.emplace_back(layer.num_experts);
+  }
+}
+
+void RouteScan::BeginSample() { last_row_ = kNoRow; }
+
+void RouteScan::Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins) {
+  if (rows.rows.empty()) return;
+  for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) CountNeighbours(rows, ordinal);
+  last_row_ = rows.rows.back().end - 1;
+  CountBins(rows, bins);
+}
+
+void RouteScan::CountNeighbours(const DecodedRows& rows, int32_t ordinal) {
+  const int32_t top_k = geometry_.layer(ordinal).top_k;
+  const auto ids = absl::MakeConstSpan(rows.layers[ordinal]);
+  Neighbours& found = neighbours_[ordinal];
+  absl::Span<const uint16_t> before = last_[ordinal];
+  int64_t row_before = last_row_, slot = 0;
+  for (const RowRange range : rows.rows) {
+    for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
+      const auto choice = ids.subspan(slot * top_k, top_k);
+      if (row == row_before + 1) {
+        ++found.pairs;
+        found.shared_ids += sets_[ordinal].Shared(before, choice);
+      }
+      before = choice;
+      row_before = row;
+    }
+  }
+  last_[ordinal] = std::vector<uint16_t>(before.begin(), before.end());
+}
+
+void RouteScan::CountBins(const DecodedRows& rows, absl::Span<const BinnedRows> bins) {
+  int64_t slot = 0;
+  for (const RowRange range : rows.rows) {
+    for (const BinnedRows& part : bins) {
+      const RowRange counted = Intersect(range, part.rows);
+      if (counted.empty()) continue;
+      bin_rows_[part.bin] += counted.size();
+      for (int32_t ordinal = 0; ordinal < geometry_.num_moe_layers(); ++ordinal) {
+        const int32_t top_k = geometry_.layer(ordinal).top_k;
+        const auto ids = absl::MakeConstSpan(rows.layers[ordinal])
+                             .subspan((slot + counted.begin - range.begin) * top_k, counted.size() * top_k);
+        for (const uint16_t id : ids) ++counts_[part.bin][ordinal][id];
+      }
+    }
+    slot += range.size();
+  }
+}
+
+VersionBins::Key VersionBins::KeyOf(const WeightSpan& span) {
+  const bool unnumbered = span.version == kUnknownWeightVersion;
+  return {{unnumbered, span.version}, unnumbered ? span.label : ""};
+}
+
+std::string VersionBins::LabelOf(const Key& key) {
+  if (!key.first.first) return absl::StrCat(key.first.second);
+  return key.second.empty() ? "unknown" : key.second;
+}
+
+VersionBins::VersionBins(const std::vector<const SampleState*>& samples) {
+  for (const SampleState* sample : samples) {
+    for (const WeightSpan& span : sample->weights) bins_.emplace(KeyOf(span), 0);
+  }
+  const std::vector<std::pair<size_t, size_t>> runs = EvenRuns(bins_.size(), kVersionBins);
+  auto at = bins_.begin();
+  for (const auto& [begin, end] : runs) {
+    const Key first = at->first;
+    Key last = first;
+    for (size_t i = begin; i < end; ++i, ++at) {
+      at->second = labels_.size();
+      last = at->first;
+    }
+    labels_.push_back(first == last ? LabelOf(first) : absl::StrCat(LabelOf(first), " – ", LabelOf(last)));
+  }
+}
+
+std::vector<BinnedRows> VersionBins::BinsOf(const SampleState& sample) const {
+  std::vector<BinnedRows> rows;
+  for (const WeightSpan& span : sample.weights) rows.push_back({span.rows, bins_.at(KeyOf(span))});
+  return rows;
+}
+
+}  // namespace routing_replay::client

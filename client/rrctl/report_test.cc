@@ -1,0 +1,346 @@
+#include "client/rrctl/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include "client/rrctl/report_figures.h"
+#include "client/rrctl/rows.h"
+#include "tests/generator/latent_generator.h"
+#include "tests/generator/statistics.h"
+#include "tests/support/scratch_directory.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::client {
+namespace {
+
+using Runs = std::vector<std::pair<size_t, size_t>>;
+
+TEST(EvenRunsTest, CutsWhatDoesNotFit) {
+  EXPECT_EQ(EvenRuns(0, 3), Runs());
+  EXPECT_EQ(EvenRuns(3, 3), (Runs{{0, 1}, {1, 2}, {2, 3}}));
+  EXPECT_EQ(EvenRuns(7, 3), (Runs{{0, 3}, {3, 6}, {6, 7}}));
+}
+
+TEST(HistogramTest, WidthsAreRound) {
+  EXPECT_TRUE(MakeHistogram({}, 10).counts.empty());
+  const Histogram one = MakeHistogram({7, 7}, 10);
+  EXPECT_EQ(one.begin, 7);
+  EXPECT_EQ(one.counts, std::vector<int64_t>{2});
+  for (const auto& [most, width] : std::vector<std::pair<int64_t, int64_t>>{
+           {9, 1}, {10, 2}, {19, 2}, {20, 5}, {49, 5}, {50, 10}, {100, 20}, {4096, 500}, {131072, 20000}}) {
+    EXPECT_EQ(MakeHistogram({0, most}, 10).width, width) << most;
+  }
+}
+
+TEST(HistogramTest, EveryValueIsInItsRange) {
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < 30; ++trial) {
+    std::vector<int64_t> values(1 + random() % 200);
+    for (int64_t& value : values) value = static_cast<int64_t>(random() % (trial * 1000 + 1));
+    const Histogram histogram = MakeHistogram(values, 24);
+    EXPECT_LE(histogram.counts.size(), 24u);
+    for (size_t i = 0; i < histogram.counts.size(); ++i) {
+      const int64_t begin = histogram.begin + static_cast<int64_t>(i) * histogram.width;
+      int64_t expected = 0;
+      for (const int64_t value : values) expected += begin <= value && value < begin + histogram.width;
+      EXPECT_EQ(histogram.counts[i], expected);
+    }
+  }
+}
+
+TEST(ChooseSamplesTest, TheSameWhateverTheOrder) {
+  std::vector<int64_t> handles(1000);
+  std::iota(handles.begin(), handles.end(), -500);
+  const std::vector<size_t> chosen = ChooseSamples(handles, 50, 1);
+  EXPECT_EQ(chosen.size(), 50u);
+  EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
+  std::vector<int64_t> backwards(handles.rbegin(), handles.rend());
+  std::vector<size_t> there = ChooseSamples(backwards, 50, 1);
+  for (size_t& position : there) position = 999 - position;
+  EXPECT_EQ(std::vector<size_t>(there.rbegin(), there.rend()), chosen);
+  EXPECT_NE(ChooseSamples(handles, 50, 2), chosen);
+  const std::vector<size_t> fewer = ChooseSamples(handles, 20, 1);
+  EXPECT_TRUE(std::includes(chosen.begin(), chosen.end(), fewer.begin(), fewer.end()));
+  EXPECT_EQ(ChooseSamples(handles, 5000, 1).size(), 1000u);
+}
+
+// Not the first, not the last: the mean position is in the middle.
+TEST(ChooseSamplesTest, ItIsSpread) {
+  std::vector<int64_t> handles(10000);
+  std::iota(handles.begin(), handles.end(), 0);
+  double mean = 0;
+  for (const size_t position : ChooseSamples(handles, 1000, 5)) mean += static_cast<double>(position) / 1000;
+  EXPECT_NEAR(mean, 5000, 500);
+}
+
+TEST(LoadBalanceTest, TheExtremes) {
+  const LoadBalance even = BalanceOf({5, 5, 5, 5});
+  EXPECT_EQ(even.max_to_mean, 1);
+  EXPECT_EQ(even.entropy, 1);
+  const LoadBalance one = BalanceOf({0, 8, 0, 0});
+  EXPECT_EQ(one.max_to_mean, 4);
+  EXPECT_EQ(one.entropy, 0);
+  EXPECT_EQ(one.unused, 3);
+  EXPECT_EQ(one.busiest, 1);
+  EXPECT_EQ(one.busiest_count, 8);
+  const LoadBalance none = BalanceOf({0, 0});
+  EXPECT_FALSE(none.max_to_mean || none.entropy);
+  EXPECT_EQ(BalanceOf({3}).entropy, 1);
+}
+
+// Choice by choice, as a definition has it.
+TEST(LoadBalanceTest, AgreesWithASlowReference) {
+  std::mt19937_64 random(7);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::vector<int64_t> counts(2 + random() % 100);
+    std::vector<size_t> choices;
+    for (int i = 0; i < 1000; ++i) choices.push_back(random() % counts.size() * (random() % 2));
+    for (const size_t choice : choices) ++counts[choice];
+    double nats = 0;
+    for (const size_t choice : choices) nats -= std::log(static_cast<double>(counts[choice]) / 1000) / 1000;
+    const LoadBalance balance = BalanceOf(counts);
+    EXPECT_NEAR(*balance.entropy, nats / std::log(static_cast<double>(counts.size())), 1e-12);
+    EXPECT_EQ(balance.choices, 1000);
+    EXPECT_EQ(counts[balance.busiest], balance.busiest_count);
+  }
+}
+
+SampleState Sample(const std::string& name, int64_t group, int64_t rows, std::vector<RowRange> unrecorded = {}) {
+  SampleState state;
+  state.sample = name;
+  state.group = group;
+  state.committed_rows = rows;
+  state.unrecorded = std::move(unrecorded);
+  return state;
+}
+
+TEST(SampleTablesTest, LengthsAreTokensWhereTheyAreKnown) {
+  std::vector<SampleState> samples = {Sample("a", 0, 9), Sample("b", 0, 19), Sample("c", 0, 29)};
+  samples[0].num_tokens = 10;
+  const Document lengths = LengthTable(samples);
+  EXPECT_EQ(lengths["samples"], 3);
+  EXPECT_EQ(lengths["median"], 19);
+  EXPECT_EQ(lengths["longest"], 29);
+  int64_t counted = 0;
+  for (const Document& count : lengths["counts"]) counted += count.get<int64_t>();
+  EXPECT_EQ(counted, 3);
+  EXPECT_TRUE(LengthTable({})["median"].is_null());
+}
+
+TEST(SampleTablesTest, TheWorstSamplesFirst) {
+  std::vector<SampleState> samples = {Sample("whole", 1, 100), Sample("b", 2, 50, {{0, 4}}),
+                                      Sample("a", 3, 50, {{0, 4}})};
+  samples.push_back(Sample("lost", 4, 10));
+  samples.back().lost_end = 30;
+  int64_t missing_samples = 0;
+  const Document missing = MissingTable(samples, missing_samples);
+  EXPECT_EQ(missing_samples, 3);
+  ASSERT_EQ(missing.size(), 3u);
+  EXPECT_EQ(missing[0],
+            Document({{"sample", "lost"}, {"group", 4}, {"rows", 30}, {"unrecorded_rows", 0}, {"lost_rows", 20}}));
+  EXPECT_EQ(missing[1]["sample"], "a");
+  EXPECT_EQ(missing[2]["unrecorded_rows"], 4);
+}
+
+TEST(SampleTablesTest, GroupsAreCountedWhereTheyBelong) {
+  const std::vector<SampleState> samples = {Sample("a", -3, 10, {{2, 5}}), Sample("b", 7, 20), Sample("c", 7, 1)};
+  const auto ranges = GroupRanges(samples);
+  EXPECT_EQ(ranges, (std::vector<std::pair<int64_t, int64_t>>{{-3, -2}, {7, 8}}));
+  const Document groups = GroupTable(samples, ranges);
+  EXPECT_EQ(groups[0]["unrecorded_rows"], 3);
+  EXPECT_EQ(groups[1]["samples"], 2);
+  EXPECT_EQ(groups[1]["rows"], 21);
+}
+
+TEST(SampleTablesTest, ManyGroupsShareRanges) {
+  std::vector<SampleState> samples;
+  for (int64_t i = 0; i < 1000; ++i) samples.push_back(Sample("s", i * i, 1));
+  const auto ranges = GroupRanges(samples);
+  EXPECT_LE(ranges.size(), 64u);
+  const Document groups = GroupTable(samples, ranges);
+  int64_t counted = 0;
+  for (const Document& group : groups) counted += group["samples"].get<int64_t>();
+  EXPECT_EQ(counted, 1000);
+  EXPECT_EQ(groups.back()["end"], 999 * 999 + 1);
+  EXPECT_TRUE(GroupRanges({}).empty());
+}
+
+using testing::GeneratedSample;
+using testing::LatentConfig;
+using testing::LatentGenerator;
+using testing::Routes;
+
+LatentConfig SmallConfig() {
+  LatentConfig config = testing::Olmoe();
+  config.layers = 3;
+  return config;
+}
+
+// The rows `ranges` of a sample, layer by layer.
+struct Decoded {
+  Decoded(const Routes& routes, std::vector<RowRange> ranges) : rows(std::move(ranges)), layers(routes.layers) {
+    for (int32_t layer = 0; layer < routes.layers; ++layer) {
+      for (const RowRange range : rows) {
+        for (int64_t row = range.begin; row < range.end; ++row) {
+          const auto ids = routes.at(row, layer);
+          layers[layer].insert(layers[layer].end(), ids.begin(), ids.end());
+        }
+      }
+    }
+  }
+  DecodedRows view() const { return {rows, layers}; }
+  std::vector<RowRange> rows;
+  std::vector<std::vector<uint16_t>> layers;
+};
+
+TEST(RouteScanTest, NeighboursAreAsTheStatisticsOfTheGenerator) {
+  const LatentConfig config = SmallConfig();
+  const LatentGenerator generator(config, 1);
+  const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
+  RouteScan scan(geometry, 0);
+  std::vector<Routes> sequences;
+  for (int64_t sample = 0; sample < 4; ++sample) {
+    sequences.push_back(generator.Generate(sample, 100).routes);
+    scan.BeginSample();
+    for (const RowRange portion : SplitAtWindows({0, 100}, 32))
+      scan.Add(Decoded(sequences.back(), {portion}).view(), {});
+  }
+  double shared = 0;
+  for (int32_t ordinal = 0; ordinal < config.layers; ++ordinal) {
+    EXPECT_EQ(scan.neighbours(ordinal).pairs, 4 * 99);
+    shared += static_cast<double>(scan.neighbours(ordinal).shared_ids) / (4 * 99 * config.top_k) / config.layers;
+  }
+  EXPECT_NEAR(shared, testing::LagOverlap(sequences, 1), 1e-12);
+}
+
+TEST(RouteScanTest, RowsAroundAGapAreNoNeighbours) {
+  const LatentConfig config = SmallConfig();
+  const Routes routes = LatentGenerator(config, 1).Generate(0, 30).routes;
+  const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
+  RouteScan scan(geometry, 0);
+  scan.BeginSample();
+  scan.Add(Decoded(routes, {{0, 5}, {7, 10}}).view(), {});
+  scan.Add(Decoded(routes, {}).view(), {});
+  scan.Add(Decoded(routes, {{12, 14}}).view(), {});
+  EXPECT_EQ(scan.neighbours(0).pairs, 4 + 2 + 1);
+}
+
+TEST(RouteScanTest, BinsCountTheirRows) {
+  const LatentConfig config = SmallConfig();
+  const Routes routes = LatentGenerator(config, 2).Generate(0, 60).routes;
+  const Geometry geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k);
+  RouteScan scan(geometry, 2);
+  const std::vector<BinnedRows> bins = {{{0, 20}, 1}, {{20, 33}, 0}, {{33, 50}, 1}};
+  scan.BeginSample();
+  scan.Add(Decoded(routes, {{0, 10}, {15, 30}}).view(), bins);
+  scan.Add(Decoded(routes, {{30, 60}}).view(), bins);
+  std::vector<std::vector<std::vector<int64_t>>> expected(
+      2, std::vector<std::vector<int64_t>>(config.layers, std::vector<int64_t>(config.num_experts)));
+  std::vector<int64_t> rows(2);
+  for (int64_t row = 0; row < 50; ++row) {
+    if (row >= 10 && row < 15) continue;
+    const size_t bin = row >= 20 && row < 33 ? 0 : 1;
+    ++rows[bin];
+    for (int32_t layer = 0; layer < config.layers; ++layer) {
+      for (const uint16_t id : routes.at(row, layer)) ++expected[bin][layer][id];
+    }
+  }
+  for (size_t bin = 0; bin < 2; ++bin) {
+    EXPECT_EQ(scan.bin_rows(bin), rows[bin]);
+    for (int32_t layer = 0; layer < config.layers; ++layer) EXPECT_EQ(scan.counts(bin, layer), expected[bin][layer]);
+  }
+}
+
+SampleState Sample(std::vector<WeightSpan> weights) {
+  SampleState state;
+  state.weights = std::move(weights);
+  return state;
+}
+
+TEST(VersionBinsTest, NumbersThenLabels) {
+  const SampleState a = Sample({{{0, 5}, 7, "x"}, {{5, 9}, -1, "step-b"}, {{9, 10}, -1, ""}});
+  const SampleState b = Sample({{{0, 5}, 7, "y"}, {{5, 6}, 3, ""}});
+  const VersionBins bins({&a, &b});
+  ASSERT_EQ(bins.size(), 4u);
+  EXPECT_EQ(bins.label(0), "3");
+  EXPECT_EQ(bins.label(1), "7");
+  EXPECT_EQ(bins.label(2), "unknown");
+  EXPECT_EQ(bins.label(3), "step-b");
+  const std::vector<BinnedRows> rows = bins.BinsOf(a);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].bin, 1u);
+  EXPECT_EQ(rows[1].bin, 3u);
+  EXPECT_EQ(rows[2].bin, 2u);
+  EXPECT_EQ(rows[1].rows, (RowRange{5, 9}));
+}
+
+TEST(VersionBinsTest, ManyShareBins) {
+  std::vector<SampleState> samples;
+  for (int64_t version = 0; version < 100; ++version) samples.push_back(Sample({{{0, 1}, version, ""}}));
+  std::vector<const SampleState*> all;
+  for (const SampleState& sample : samples) all.push_back(&sample);
+  const VersionBins bins(all);
+  EXPECT_LE(bins.size(), 32u);
+  EXPECT_EQ(bins.label(0), "0 – 3");
+  EXPECT_EQ(bins.BinsOf(samples[5])[0].bin, 1u);
+  EXPECT_EQ(VersionBins({}).size(), 0u);
+}
+
+std::string TextOf(const std::string& path) {
+  std::istringstream none;
+  const auto bytes = ReadFile(path, none);
+  return bytes.ok() ? std::string(bytes->begin(), bytes->end()) : std::string(bytes.status().message());
+}
+
+TEST(RenderReportTest, NothingInTheDataEndsItsScript) {
+  const std::string hostile = "</script><img src=x onerror=alert(2)>{{data}}\u2028";
+  const std::string page = RenderReport({{"run", {{"run", hostile}}}}, "today");
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const size_t begin = page.find(open) + open.size();
+  const Document data = Document::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_EQ(data["run"]["run"], hostile);
+  EXPECT_EQ(data["made"], "today");
+  EXPECT_EQ(page.find(hostile), page.npos);
+}
+
+TEST(FileTest, WhatIsWrittenIsRead) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/page";
+  EXPECT_OK(WriteFile(path, "one"));
+  EXPECT_OK(WriteFile(path, std::string("two\0", 4)));
+  EXPECT_EQ(TextOf(path), std::string("two\0", 4));
+  std::istringstream input("three");
+  EXPECT_EQ(ReadFile("-", input)->size(), 5u);
+}
+
+TEST(FileTest, AFailureLeavesNothingBehind) {
+  const testing::ScratchDirectory directory;
+  const std::string folder = directory.path() + "/folder";
+  std::filesystem::create_directory(folder);
+  EXPECT_EQ(WriteFile(folder, "x").code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+  EXPECT_EQ(WriteFile(folder + "/none/x", "x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Whoever else may write into the folder chooses no file of ours.
+TEST(FileTest, LinksAreNotFollowed) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/page", victim = directory.path() + "/victim";
+  ASSERT_OK(WriteFile(victim, "old"));
+  std::filesystem::create_symlink(victim, path + ".part");
+  std::filesystem::create_symlink(victim, path);
+  ASSERT_OK(WriteFile(path, "new"));
+  EXPECT_EQ(TextOf(victim), "old");
+  EXPECT_EQ(TextOf(path), "new");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+}
+
+}  // namespace
+}  // namespace routing_replay::client

@@ -1,0 +1,288 @@
+#include "client/rrctl/rows.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <numeric>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/rrctl/portions.h"
+#include "proto/json/rows_file.h"
+#include "proto/wire/human.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::client {
+namespace {
+
+// More than any server takes in one append.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
+constexpr size_t kReadBytes = size_t{1} << 20;
+
+// `portion` of `sample`, which has its recorded rows and the asked layers.
+Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers, RowRange portion,
+                    const SampleRows& sample) {
+  Document rows = Document::array();
+  int64_t slot = 0;
+  auto recorded = sample.rows.begin();
+  for (int64_t row = portion.begin; row < portion.end; ++row) {
+    while (recorded != sample.rows.end() && recorded->end <= row) ++recorded;
+    const bool has_ids = recorded != sample.rows.end() && recorded->contains(row);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      Document experts;
+      if (has_ids) {
+        const int32_t k = geometry.layer(*geometry.FindOrdinal(layers[i])).top_k;
+        const uint16_t* ids = sample.layers[i].data() + slot * k;
+        experts = std::vector<uint16_t>(ids, ids + k);
+      }
+      rows.push_back({{"row", row}, {"layer", layers[i]}, {"experts", std::move(experts)}});
+    }
+    slot += has_ids;
+  }
+  return rows;
+}
+
+// "3:17" → rows [3, 17); "5" → row 5.
+absl::StatusOr<RowRange> ParseRows(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  RowRange range;
+  if (parts.size() == 1 && absl::SimpleAtoi(parts[0], &range.begin) && range.begin >= 0 && range.begin < kMaxRows) {
+    return RowRange::OfSize(range.begin, 1);
+  }
+  if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &range.begin) && absl::SimpleAtoi(parts[1], &range.end) &&
+      range.begin >= 0 && range.begin < range.end && range.end <= kMaxRows) {
+    return range;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("must be ROW or BEGIN:END, got '", text, "'"));
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadAll(std::istream& input, const std::string& name) {
+  std::vector<uint8_t> bytes;
+  while (input.good()) {
+    const size_t size = bytes.size();
+    bytes.resize(size + kReadBytes);
+    input.read(reinterpret_cast<char*>(bytes.data() + size), kReadBytes);
+    bytes.resize(size + input.gcount());
+    if (static_cast<int64_t>(bytes.size()) > kMaxFileBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " has more than ", HumanBytes(kMaxFileBytes),
+                                                     ", the most that an append may have; split it"));
+    }
+  }
+  if (input.bad()) return absl::DataLossError(absl::StrCat("cannot read ", name));
+  return bytes;
+}
+
+struct PutOptions {
+  std::string run;
+  std::string sample;
+  Producer producer = Producer::kRollout;
+  std::string file;    // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
+  std::string tensor;  // Its name in a safetensors file; empty: the only one of rows.
+  // Of a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
+  std::string index;
+  int32_t num_experts = 0;           // To make the run where it does not exist; otherwise 0.
+  std::optional<int32_t> top_k;      // With num_experts; absent: the file's K.
+  std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
+  std::optional<int64_t> row_start;  // Absent: behind the committed rows.
+  std::optional<int64_t> group;
+  bool seal = false;
+};
+
+// From the options and the file's shape; nothing where the run must exist.
+absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape) {
+  if (options.num_experts == 0) return std::nullopt;
+  if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
+    return absl::InvalidArgumentError(absl::StrCat("a run must have 1 to ", kMaxLayers, " layers and K up to ",
+                                                   kMaxTopK, ", got an array of ", shape[1], " layers and K ",
+                                                   shape[2]));
+  }
+  const auto layers = static_cast<int32_t>(shape[1]);
+  std::vector<int32_t> moe_layers = options.moe_layers;
+  if (moe_layers.empty()) {
+    moe_layers.resize(layers);
+    std::iota(moe_layers.begin(), moe_layers.end(), 0);
+  }
+  const int32_t last = std::min(*std::max_element(moe_layers.begin(), moe_layers.end()), kMaxLayers);
+  auto geometry = Geometry::Create({.num_layers = std::max(layers, last + 1),
+                                    .moe_layer_ids = std::move(moe_layers),
+                                    .num_experts = {options.num_experts},
+                                    .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
+  if (!geometry.ok()) return geometry.status();
+  return *std::move(geometry);
+}
+
+// Joins the run, or makes it. Rows that do not fit make none: its geometry is for good.
+absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
+  const auto geometry = GeometryFor(options, rows.tensor.shape);
+  if (!geometry.ok()) return geometry.status();
+  if (!*geometry) return client.JoinRun(options.run);
+  const auto decoded = DecodeTensor(**geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX});
+  if (!decoded.ok()) return decoded.status();
+  auto run = client.OpenRun(options.run, **geometry);
+  if (absl::IsNotFound(run.status())) {
+    return MakeError(absl::StatusCode::kNotFound,
+                     absl::StrCat("run \"", options.run, "\" cannot be made: the token does not cover its name"),
+                     {.reason = Reason::kNoRun, .field = "run"});
+  }
+  return run;
+}
+
+// Appends rows of the file to one sample, behind those that it has.
+absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, const std::string& sample,
+                                        const RowsFile& rows, std::optional<RowRange> take) {
+  AppendOptions append{.sample = sample,
+                       .producer = options.producer,
+                       .take = take,
+                       .group = options.group,
+                       .seal = options.seal,
+                       .engine = "rrctl"};
+  const auto state = run.Stat(sample, options.producer);
+  if (state.ok()) {
+    append.row_start = state->committed_rows;
+    append.revision = state->revision;
+  } else if (!absl::IsNotFound(state.status())) {
+    return state.status();
+  }
+  append.row_start = options.row_start.value_or(append.row_start);
+  return run.Put(append, rows.tensor, rows.payload);
+}
+
+absl::StatusOr<Document> PutOne(Run& run, const PutOptions& options, const RowsFile& rows) {
+  const auto outcome = PutSample(run, options, options.sample, rows, std::nullopt);
+  if (!outcome.ok()) return outcome.status();
+  return Document{{"sample", options.sample},
+                  {"rows", outcome->committed_rows},
+                  {"revision", outcome->revision},
+                  {"sealed", outcome->sealed},
+                  {"trimmed_rows", outcome->trimmed_rows},
+                  {"conflicting_rows", outcome->conflicting_rows},
+                  {"unrecorded_rows", outcome->unrecorded_rows}};
+}
+
+absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const RowsFile& rows, std::istream& input) {
+  const auto index = ReadFile(options.index, input);
+  if (!index.ok()) return index.status();
+  const absl::string_view text(reinterpret_cast<const char*>(index->data()), index->size());
+  const std::string stem = std::filesystem::path(options.file).stem().string();
+  const auto sequences = TraceSequences(text, stem, rows.tensor.shape[0]);
+  if (!sequences.ok()) return sequences.status();
+  AppendOutcome all;
+  for (size_t i = 0; i < sequences->size(); ++i) {
+    const std::string sample = absl::StrCat(options.sample, "/", i);
+    const auto outcome = PutSample(run, options, sample, rows, (*sequences)[i]);
+    if (!outcome.ok()) return outcome.status();
+    all.trimmed_rows += outcome->trimmed_rows;
+    all.conflicting_rows += outcome->conflicting_rows;
+    all.unrecorded_rows += outcome->unrecorded_rows;
+  }
+  return Document{{"samples", static_cast<int64_t>(sequences->size())},
+                  {"rows", rows.tensor.shape[0]},
+                  {"trimmed_rows", all.trimmed_rows},
+                  {"conflicting_rows", all.conflicting_rows},
+                  {"unrecorded_rows", all.unrecorded_rows}};
+}
+
+absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
+  const auto file = ReadFile(options.file, input);
+  if (!file.ok()) return file.status();
+  const auto rows = OpenRowsFile(*file, options.tensor);
+  if (!rows.ok()) return rows.status();
+  if (rows->tensor.shape.size() != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the array must be [rows, layers, K], got ", rows->tensor.shape.size(), " axes"));
+  }
+  const auto run = OpenRunFor(client, options, *rows);
+  if (!run.ok()) return run.status();
+  return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
+}
+
+}  // namespace
+
+absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  const auto state = (*run)->Stat(options.sample, options.producer);
+  if (!state.ok()) return state.status();
+  const Geometry& geometry = (*run)->geometry();
+  const std::vector<int32_t> layers = LayersOf(geometry, options.layers);
+  const RowRange wanted = options.rows.value_or(RowRange{0, state->committed_rows});
+  if (wanted.end > state->committed_rows) {
+    return absl::OutOfRangeError(absl::StrCat("--rows: ", wanted.begin, ":", wanted.end, " is out of range: sample ",
+                                              options.sample, " has ", state->committed_rows, " rows"));
+  }
+  return ReadPortions(
+      **run, {.state = *state, .layers = layers, .rows = wanted, .timeout = options.timeout},
+      [&](RowRange portion, const SampleRows& sample) { return show(ToDocument(geometry, layers, portion, sample)); });
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input) {
+  if (path == "-") return ReadAll(input, "standard input");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  return ReadAll(file, path);
+}
+
+void AddGet(Application& application) {
+  const auto options = std::make_shared<GetOptions>();
+  CLI::App* get = application.Add("get", "expert ids of a sample, by row and layer", [options](Session& session) {
+    const auto client = session.Connect();
+    if (!client.ok()) return client.status();
+    Output::Stream rows(session.output());
+    absl::Status status = Get(**client, *options, [&rows](const Document& portion) { return rows.Add(portion); });
+    return status.ok() ? rows.End() : status;
+  });
+  AddRun(get, options->run);
+  get->add_option("SAMPLE", options->sample, "name of the sample")->required();
+  get->add_option("--layer", options->layers, "only these decoder layers, for example 0,47")
+      ->delimiter(',')
+      ->type_name("ID,…")
+      ->allow_extra_args(false);
+  get->add_option_function<std::string>(
+         "--row,--rows",
+         [options](const std::string& text) { options->rows = OrUsageError(ParseRows(text), "--rows"); },
+         "only this row, or these: 3:17 is row 3 to row 16")
+      ->type_name("ROW|BEGIN:END");
+  AddProducer(get, options->producer);
+}
+
+void AddPut(Application& application) {
+  const auto options = std::make_shared<PutOptions>();
+  CLI::App* put = application.Add("put", "append the rows of a file to a sample", [options](Session& session) {
+    return session.Ask([&](Client& client) { return Put(client, *options, std::cin); });
+  });
+  AddRun(put, options->run);
+  put->add_option("SAMPLE", options->sample, "name of the sample; it is made if it does not exist")->required();
+  put->add_option("FILE", options->file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
+  put->add_option("--tensor", options->tensor, "its name in a safetensors file; without it: the only one of rows")
+      ->type_name("NAME");
+  put->add_option("--index", options->index,
+                  "of a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
+                  "SAMPLE/1, …")
+      ->type_name("FILE");
+  put->add_option("--experts", options->num_experts,
+                  "make the run if it does not exist, with this number of experts per layer")
+      ->type_name("E")
+      ->check(CLI::Range(1, kMaxExperts));
+  put->add_option("--top-k", options->top_k,
+                  "with --experts: experts of a token; without it: the last axis of the file")
+      ->type_name("K")
+      ->check(CLI::Range(1, kMaxTopK));
+  put->add_option("--layers", options->moe_layers,
+                  "with --experts: the decoder layers that have experts; without it: 0, 1, … as the file has layers")
+      ->delimiter(',')
+      ->type_name("ID,…")
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, kMaxLayers - 1));
+  put->add_option("--row-start", options->row_start, "number of the first row; without it: the next row of the sample")
+      ->type_name("ROW")
+      ->check(CLI::Range(int64_t{0}, kMaxRows));
+  put->add_option("--group", options->group, "group of the sample, such as the training step")->type_name("N");
+  put->add_flag("--seal", options->seal, "no more rows will come");
+  AddProducer(put, options->producer);
+}
+
+}  // namespace routing_replay::client

@@ -1,0 +1,185 @@
+// rrctl: the commands of client/rrctl, and the trainer's own, plan and diagnose, which are about layouts. What those
+// two answer is described in trainer_plugin/layout/explain_json.h.
+#include <grpc/support/log.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/rrctl/application.h"
+#include "client/rrctl/portions.h"
+#include "client/rrctl/rows.h"
+#include "proto/json/rows_file.h"
+#include "proto/wire/payload/narrow.h"
+#include "proto/wire/payload/tensor_view.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/explain_json.h"
+#include "trainer_plugin/layout/plan_json.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using client::Application;
+using client::Document;
+using client::Format;
+using client::Layout;
+using client::Output;
+using client::Session;
+
+constexpr std::chrono::seconds kReadTimeout(60);  // Of one sample.
+
+std::string StandardInput() { return std::string(std::istreambuf_iterator<char>(std::cin), {}); }
+
+// For people: which rank has which layers, which rows, and what the rank of the description reads.
+absl::Status Explain(Session& session, absl::string_view description) {
+  const auto explained = ExplainFromJson(description);
+  Output& output = session.output();
+  if (!explained.ok() || output.format() == Format::kJson) return session.Show(explained);
+  output.Print((*explained)["layers"], Layout::kColumns);
+  output.Write("\n");
+  output.Print((*explained)["rows"], Layout::kColumns);
+  output.Write("\n");
+  output.Print((*explained)["rank"], Layout::kRecords);
+  for (const Document& warning : (*explained)["warnings"]) {
+    output.Write(absl::StrCat("\n", output.style().Error("warning:"), " ", warning.get<std::string>(), "\n"));
+  }
+  return output.Flush();
+}
+
+void AddPlan(Application& application) {
+  const auto explain = std::make_shared<bool>(false);
+  application
+      .Add("plan",
+           "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
+           [explain](Session& session) {
+             const std::string description = StandardInput();
+             if (*explain) return Explain(session, description);
+             const auto plan = PlanFromJson(description);
+             if (!plan.ok()) return plan.status();
+             session.output().Write(absl::StrCat(*plan, "\n"));
+             return session.output().Flush();
+           })
+      ->add_flag("--explain", *explain, "instead: which rank has which rows of which sample, and which layers");
+}
+
+struct DiagnoseOptions {
+  std::string run;  // Whose rows the trainer replayed; empty: the description says what was seen.
+  std::string ids;  // .npy or safetensors, [local rows, the rank's MoE layers, K]: what its routers replayed.
+  Producer producer = Producer::kRollout;
+};
+
+absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
+  const auto bytes = client::ReadFile(path, std::cin);
+  if (!bytes.ok()) return bytes.status();
+  const auto rows = OpenRowsFile(*bytes);
+  if (!rows.ok()) return rows.status();
+  const auto view = OpenTensor(rows->tensor, rows->payload, static_cast<int64_t>(rows->payload.size()));
+  if (!view.ok()) return view.status();
+  RouteIds ids{view->rows, static_cast<int32_t>(view->layers), static_cast<int32_t>(view->top_k), {}};
+  ids.ids.reserve(view->rows * view->row_elements());
+  for (int64_t i = 0; i < view->rows * view->row_elements(); ++i) {
+    ids.ids.push_back(static_cast<int32_t>(ElementAt(view->dtype, view->elements.data(), i)));
+  }
+  return ids;
+}
+
+// Recorded rows of a sample, all MoE layers; rows without a route, and slots beyond a layer's K, are -1.
+RouteIds ToRouteIds(const Geometry& geometry, const client::SampleRows& sample) {
+  const int32_t top_k = geometry.max_top_k();
+  RouteIds ids{sample.rows.empty() ? 0 : sample.rows.back().end, geometry.num_moe_layers(), top_k, {}};
+  ids.ids.assign(*geometry.array_ids(ids.rows), -1);
+  int64_t slot = 0;
+  for (const RowRange range : sample.rows) {
+    for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
+      for (int32_t layer = 0; layer < ids.layers; ++layer) {
+        const int32_t k = geometry.layer(layer).top_k;
+        std::copy_n(sample.layers[layer].begin() + slot * k, k, ids.ids.begin() + (row * ids.layers + layer) * top_k);
+      }
+    }
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<RouteIds>> RecordedIds(client::Client& client, const DiagnoseOptions& options,
+                                                  const DescribedPlan& described) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  const Geometry& geometry = (*run)->geometry();
+  if (!(geometry == described.geometry)) {
+    return Invalid("geometry", absl::StrCat("is not that of run ", options.run, ", ", geometry.DebugString()));
+  }
+  std::vector<RouteIds> recorded;
+  for (size_t i = 0; i < described.samples.size(); ++i) {
+    const std::string& name = described.samples[i];
+    if (name.empty()) return Invalid("micro_batch.sequences", absl::StrCat("sequence ", i, " names no sample"));
+    const auto sample = client::ReadSample(**run, name, options.producer, kReadTimeout);
+    if (!sample.ok()) return sample.status();
+    recorded.push_back(ToRouteIds(geometry, *sample));
+  }
+  return recorded;
+}
+
+// Which known mistake explains the ids of the file by the samples that the description names.
+absl::StatusOr<Document> DiagnoseReplayedIds(client::Client& client, const DiagnoseOptions& options,
+                                             absl::string_view description) {
+  const auto described = DescribedPlanFromJson(description);
+  if (!described.ok()) return described.status();
+  const auto seen = IdsOfFile(options.ids);
+  if (!seen.ok()) return seen.status();
+  const int32_t top_k = described->geometry.max_top_k();
+  if (seen->top_k != top_k) {
+    return Invalid("observed.ids", absl::StrCat("K is ", seen->top_k, ", that of the geometry is ", top_k));
+  }
+  const auto recorded = RecordedIds(client, options, *described);
+  if (!recorded.ok()) return recorded.status();
+  return DiagnoseIds(*described, *recorded, *seen);
+}
+
+absl::Status RunDiagnose(Session& session, const DiagnoseOptions& options) {
+  const std::string description = StandardInput();
+  if (!options.ids.empty()) {
+    return session.Ask([&](client::Client& client) { return DiagnoseReplayedIds(client, options, description); },
+                       Layout::kColumns);
+  }
+  const auto observed = ObservedFromJson(description);
+  if (!observed.ok()) return observed.status();
+  return session.Show(Diagnose(*observed), Layout::kColumns);
+}
+
+void AddDiagnose(Application& application) {
+  const auto options = std::make_shared<DiagnoseOptions>();
+  CLI::App* diagnose = application.Add(
+      "diagnose",
+      "say which known mistake explains the routes that a rank replayed\n"
+      "The description of a plan is on standard input: with \"observed\", the rows and layers that were replayed; or "
+      "without it, where RUN and --ids say what the samples have and what the routers got.",
+      [options](Session& session) { return RunDiagnose(session, *options); });
+  CLI::Option* run = diagnose->add_option("RUN", options->run, "name of the run that was replayed");
+  diagnose
+      ->add_option("--ids", options->ids,
+                   "what the routers replayed: [local rows, MoE layers of the rank, K], .npy or safetensors")
+      ->type_name("FILE")
+      ->needs(run);
+  client::AddProducer(diagnose, options->producer);
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
+
+int main(int argc, char** argv) {
+  // A failure is told in one line. What gRPC says of it is shown to those who set its own variable.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+  routing_replay::client::Application application;
+  routing_replay::trainer::AddPlan(application);
+  routing_replay::trainer::AddDiagnose(application);
+  return application.Main({argv + 1, argv + argc});
+}
