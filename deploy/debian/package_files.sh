@@ -54,11 +54,6 @@ case $name in
   client)
     files=("$build/bin/rrctl" "$build"/lib/librouting_replay.so)
     manual rrctl 1 'look into a routing-replay server'
-    completions=(bash-completion/completions/rrctl zsh/vendor-completions/_rrctl fish/vendor_completions.d/rrctl.fish)
-    for file in "${completions[@]}"; do
-      install -d "$(dirname "$prefix/share/$file")"
-      "$build/bin/rrctl" completion "${file%%[-/]*}" >"$prefix/share/$file"
-    done
     ;;
   dev) files=("$build"/lib/librouting_replay_cxx_*.a) ;;
   *) echo "no package $package" >&2; exit 2 ;;

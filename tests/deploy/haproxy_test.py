@@ -138,8 +138,12 @@ class HaproxyTest(unittest.TestCase):
 
     def test_appends_and_reads_go_through(self):
         self.await_answer()
-        done = self.rrctl("doctor")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 2), }".ljust(117) + "\n"
+        rows = self.files / "rows.npy"
+        rows.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes([0, 1, 2, 3]))
+        for words in (["put", "run", "s", str(rows), "--experts", "4"], ["verify", "run"], ["doctor"]):
+            done = self.rrctl(*words)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_strangers_stay_outside(self):
         self.await_answer()

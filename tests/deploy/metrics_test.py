@@ -144,7 +144,7 @@ class Bereft:
         ends.callback(redis.kill)
         until(lambda: answers(port), "Redis")
         self._server = Server(ends, "--store", f"redis://127.0.0.1:{port}")
-        assert self._server.rrctl("runs") == 0
+        assert self._server.rrctl("ls") == 0
         redis.kill()
         redis.wait()
 

@@ -43,8 +43,7 @@ for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done |
 for file in server/usr/bin/routing-replay-server server/etc/routing-replay/server.yaml \
   server/usr/lib/systemd/system/routing-replay-server.service server/usr/lib/sysusers.d/routing-replay-server.conf server/usr/share/man/man8/routing-replay-server.8.gz client/usr/bin/rrctl \
   client/usr/lib/librouting_replay.so.2 client/usr/share/man/man1/rrctl.1.gz \
-  client/usr/share/bash-completion/completions/rrctl client/usr/share/zsh/vendor-completions/_rrctl \
-  client/usr/share/fish/vendor_completions.d/rrctl.fish dev/usr/include/routing_replay/c_api.h \
+  dev/usr/include/routing_replay/c_api.h \
   dev/usr/include/routing_replay/trainer/capi.h dev/usr/include/routing_replay/client.h \
   dev/usr/include/routing_replay/v1/common.proto dev/usr/lib/librouting_replay_cxx_wire.a \
   dev/usr/lib/cmake/routing_replay/routing_replay-config.cmake; do
@@ -52,7 +51,6 @@ for file in server/usr/bin/routing-replay-server server/etc/routing-replay/serve
 done
 [ "$(readlink "$debs/dev/usr/lib/librouting_replay.so")" = librouting_replay.so.2 ] ||
   fail "no librouting_replay.so to link with"
-bash -n "$debs/client/usr/share/bash-completion/completions/rrctl"
 
 "$debs/server/usr/bin/routing-replay-server" --config "$debs/server/etc/routing-replay/server.yaml" --check-config >/dev/null ||
   fail "the server does not take the settings that come with it"

@@ -230,8 +230,8 @@ class RrctlTest(Guarded):
 
     def test_flags(self):
         flags = ["--cacert", self.authority.cacert, "--cert", self.cert, "--key", self.key]
-        self.assertIn("UNAUTHENTICATED", self.rrctl(*flags, "runs", code=1))
-        self.assertEqual(json.loads(self.rrctl(*flags, "--token-file", self.token_file, "runs")), [])
+        self.assertIn("UNAUTHENTICATED", self.rrctl(*flags, "ls", code=1))
+        self.assertEqual(json.loads(self.rrctl(*flags, "--token-file", self.token_file, "ls")), [])
         self.rrctl("--token-file", self.token_file, "--timeout", "1", "status", code=3)
 
     def test_a_token_that_rrctl_made_opens_the_server(self):

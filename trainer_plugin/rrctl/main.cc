@@ -93,7 +93,7 @@ absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
 }
 
 // Recorded rows of a sample, all MoE layers; rows without a route, and slots beyond a layer's K, are -1.
-RouteIds ToRouteIds(const Geometry& geometry, const client::SampleRows& sample) {
+RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample) {
   const int32_t top_k = geometry.max_top_k();
   RouteIds ids{sample.rows.empty() ? 0 : sample.rows.back().end, geometry.num_moe_layers(), top_k, {}};
   ids.ids.assign(*geometry.array_ids(ids.rows), -1);
@@ -109,7 +109,7 @@ RouteIds ToRouteIds(const Geometry& geometry, const client::SampleRows& sample) 
   return ids;
 }
 
-absl::StatusOr<std::vector<RouteIds>> RecordedIds(client::Client& client, const DiagnoseOptions& options,
+absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const DiagnoseOptions& options,
                                                   const DescribedPlan& described) {
   const auto run = client.JoinRun(options.run);
   if (!run.ok()) return run.status();
@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(client::Client& client, const 
 }
 
 // Which known mistake explains the ids of the file by the samples that the description names.
-absl::StatusOr<Document> DiagnoseReplayedIds(client::Client& client, const DiagnoseOptions& options,
+absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptions& options,
                                              absl::string_view description) {
   const auto described = DescribedPlanFromJson(description);
   if (!described.ok()) return described.status();
@@ -147,7 +147,7 @@ absl::StatusOr<Document> DiagnoseReplayedIds(client::Client& client, const Diagn
 absl::Status RunDiagnose(Session& session, const DiagnoseOptions& options) {
   const std::string description = StandardInput();
   if (!options.ids.empty()) {
-    return session.Ask([&](client::Client& client) { return DiagnoseReplayedIds(client, options, description); },
+    return session.Ask([&](Client& client) { return DiagnoseReplayedIds(client, options, description); },
                        Layout::kColumns);
   }
   const auto observed = ObservedFromJson(description);
