@@ -67,22 +67,13 @@ std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows
   return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
 }
 
-// The rules for a header have one owner, the parser: the header of the whole append goes through it once.
-absl::Status CheckByParsing(const AppendHeader& header) {
-  AppendRequest request;
-  request.append = header;
-  const std::string bytes = EncodeAppendRequest(request, 0);
-  const absl::Span<const uint8_t> span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  return ParseAppendRequest(ByteChain(span)).status();
-}
-
 // Each version and label by the rules of the header's own.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
   if (absl::Status status = CheckWeightRows(weights, header.rows); !status.ok()) return status;
   for (const WeightSpan& span : weights) {
     header.weight_version = span.version;
     header.weight_label = span.label;
-    if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
+    if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -115,7 +106,7 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
                       .prefix = Prefix(options),
                       .engine = options.engine};
   if (absl::Status status = SetTokens(options.token_ids, header); !status.ok()) return status;
-  if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
+  if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
   if (absl::Status status = CheckWeights(options.weights, header); !status.ok()) return status;
   return header;
 }

@@ -93,10 +93,9 @@ endfunction()
 rr_component(NAME wire
              UNITS exported_run
                    wire_allocator
-                   wire_append_message
                    wire_merge
+                   wire_message
                    wire_plane
-                   wire_read_message
                    wire_sync
                    wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire

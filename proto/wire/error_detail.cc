@@ -1,16 +1,107 @@
 #include "routing_replay/wire/error_detail.h"
 
+#include <utility>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/message/protobuf_bytes.h"
 
 namespace routing_replay {
 namespace {
 
 constexpr char kTypeUrl[] = "type.googleapis.com/routing_replay.v1.ErrorDetail";
 
+// As much of protobuf's encoding as a Status has: numbers, bytes and messages. By hand, so that what only makes and
+// looks at errors, as the kernels' library, links no protobuf.
+class FieldWriter {
+ public:
+  // proto3 leaves out what is 0 or empty, but for optional fields.
+  void Int(int field, int64_t value) {
+    if (value != 0) IntAlways(field, value);
+  }
+  void IntAlways(int field, int64_t value) {
+    Varint(static_cast<uint64_t>(field) << 3);
+    Varint(static_cast<uint64_t>(value));
+  }
+  void Bytes(int field, absl::string_view value) {
+    if (!value.empty()) BytesAlways(field, value);
+  }
+  void BytesAlways(int field, absl::string_view value) {
+    Varint(static_cast<uint64_t>(field) << 3 | 2);
+    Varint(value.size());
+    absl::StrAppend(&bytes_, value);
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
+    bytes_.push_back(static_cast<char>(value));
+  }
+
+  std::string bytes_;
+};
+
+// Walks the fields of a message: while (r.Next()) switch (r.field()) … Fields of other wire types are skipped; what is
+// malformed ends the walk.
+class FieldReader {
+ public:
+  explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
+
+  bool Next() {
+    uint64_t tag = 0;
+    if (!ok_ || rest_.empty()) return false;
+    ok_ = Varint(tag) && tag >> 3 != 0;
+    if (!ok_) return false;
+    field_ = static_cast<int>(tag >> 3);
+    number_ = 0;
+    bytes_ = {};
+    switch (tag & 7) {
+      case 0:
+        return ok_ = Varint(number_);
+      case 1:
+        return ok_ = Skip(8);
+      case 2: {
+        uint64_t size = 0;
+        return ok_ = Varint(size) && Skip(size);
+      }
+      case 5:
+        return ok_ = Skip(4);
+      default:
+        return ok_ = false;
+    }
+  }
+  bool ok() const { return ok_; }
+  int field() const { return field_; }
+  int64_t number() const { return static_cast<int64_t>(number_); }
+  absl::string_view bytes() const { return bytes_; }
+
+ private:
+  bool Varint(uint64_t& value) {
+    value = 0;
+    for (int shift = 0; shift < 70 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+  bool Skip(uint64_t size) {
+    if (size > rest_.size()) return false;
+    bytes_ = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return true;
+  }
+
+  absl::string_view rest_;
+  bool ok_ = true;
+  int field_ = 0;
+  uint64_t number_ = 0;
+  absl::string_view bytes_;
+};
+
 std::string EncodeRange(RowRange range) {
-  ProtobufWriter w;
+  FieldWriter w;
   w.Int(1, range.begin);
   w.Int(2, range.end);
   return w.Take();
@@ -18,16 +109,16 @@ std::string EncodeRange(RowRange range) {
 
 RowRange DecodeRange(absl::string_view bytes) {
   RowRange range;
-  ProtobufReader r(bytes);
+  FieldReader r(bytes);
   while (r.Next()) {
-    if (r.field() == 1) range.begin = r.int64();
-    if (r.field() == 2) range.end = r.int64();
+    if (r.field() == 1) range.begin = r.number();
+    if (r.field() == 2) range.end = r.number();
   }
   return range;
 }
 
 std::string EncodeDetail(const ErrorDetail& d) {
-  ProtobufWriter w;
+  FieldWriter w;
   w.Int(1, static_cast<int64_t>(d.reason));
   w.Bytes(2, d.field);
   w.Bytes(3, d.sample);
@@ -45,11 +136,11 @@ std::string EncodeDetail(const ErrorDetail& d) {
 
 std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
   ErrorDetail d;
-  ProtobufReader r(bytes);
+  FieldReader r(bytes);
   while (r.Next()) {
     switch (r.field()) {
       case 1:
-        d.reason = static_cast<Reason>(r.int64());
+        d.reason = static_cast<Reason>(r.number());
         break;
       case 2:
         d.field = std::string(r.bytes());
@@ -58,25 +149,25 @@ std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
         d.sample = std::string(r.bytes());
         break;
       case 4:
-        d.row = r.int64();
+        d.row = r.number();
         break;
       case 5:
-        d.layer = static_cast<int32_t>(r.int64());
+        d.layer = static_cast<int32_t>(r.number());
         break;
       case 6:
-        d.committed_rows = r.int64();
+        d.committed_rows = r.number();
         break;
       case 7:
-        d.revision = r.int64();
+        d.revision = r.number();
         break;
       case 8:
-        d.first_differing_block = r.int64();
+        d.first_differing_block = r.number();
         break;
       case 9:
         d.missing_rows.push_back(DecodeRange(r.bytes()));
         break;
       case 10:
-        d.retry_after_ms = static_cast<int32_t>(r.int64());
+        d.retry_after_ms = static_cast<int32_t>(r.number());
         break;
       case 11:
         d.server_version = std::string(r.bytes());
@@ -177,14 +268,14 @@ absl::Status WithSample(const absl::Status& status, absl::string_view sample) {
 }
 
 std::string EncodeRpcStatus(const absl::Status& status) {
-  ProtobufWriter w;
+  FieldWriter w;
   w.Int(1, static_cast<int64_t>(status.code()));
   w.Bytes(2, status.message());
   if (const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl)) {
-    ProtobufWriter any;
+    FieldWriter any;
     any.Bytes(1, kTypeUrl);
     any.Bytes(2, std::string(*payload));
-    w.BytesAlways(3, any.bytes());
+    w.BytesAlways(3, any.Take());
   }
   return w.Take();
 }
@@ -195,11 +286,11 @@ absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, a
     return absl::UnavailableError("the server ended the call without an answer");
   }
   absl::Status status(code, message);
-  ProtobufReader r(rpc_status_bytes);
+  FieldReader r(rpc_status_bytes);
   while (r.Next()) {
     if (r.field() != 3) continue;
     absl::string_view type_url, value;
-    ProtobufReader any(r.bytes());
+    FieldReader any(r.bytes());
     while (any.Next()) {
       if (any.field() == 1) type_url = any.bytes();
       if (any.field() == 2) value = any.bytes();
@@ -210,7 +301,7 @@ absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, a
 }
 
 std::string EncodeStreamStatus(const absl::Status& status) {
-  ProtobufWriter w;
+  FieldWriter w;
   w.Int(1, static_cast<int64_t>(status.code()));
   w.Bytes(2, status.message());
   if (const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl)) w.BytesAlways(3, std::string(*payload));
@@ -221,9 +312,9 @@ absl::Status DecodeStreamStatus(absl::string_view bytes) {
   int64_t code = 0;
   absl::string_view message;
   std::optional<absl::string_view> detail;
-  ProtobufReader r(bytes);
+  FieldReader r(bytes);
   while (r.Next()) {
-    if (r.field() == 1) code = r.int64();
+    if (r.field() == 1) code = r.number();
     if (r.field() == 2) message = r.bytes();
     if (r.field() == 3) detail = r.bytes();
   }

@@ -150,7 +150,7 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
 // stream goes on.
 absl::StatusOr<AppendResponse> AppendCall::Refuse(const ByteChain& message, const Permissions& permissions,
                                                   const absl::Status& status) {
-  const auto refused = ParseRefusedAppend(message);
+  const auto refused = ParseRejectedAppend(message);
   if (!refused) return status;
   if (!refused->run.empty()) run_ = refused->run;
   AppendResponse response;

@@ -79,10 +79,10 @@ TEST(AppendCheckTest, NamesTheBadField) {
        [](AppendHeader& h) {
          h.unrecorded = {{12, 14}, {14, 15}};
        }},
-      {"append.token_ids", Reason::kField, [](AppendHeader& h) { h.token_ids.resize(39); }},
+      {"append.token_ids", Reason::kLength, [](AppendHeader& h) { h.token_ids.resize(39); }},
       {"append.token_check_start", Reason::kField, [](AppendHeader& h) { h.rows.begin = 0, h.token_ids.clear(); }},
-      {"append.seal_num_tokens", Reason::kRowCount, [](AppendHeader& h) { h.seal_num_tokens = 0; }},
-      {"append.seal_num_tokens", Reason::kRowCount, [](AppendHeader& h) { h.seal_num_tokens = kMaxRows + 2; }},
+      {"append.seal_num_tokens", Reason::kField, [](AppendHeader& h) { h.seal_num_tokens = 0; }},
+      {"append.seal_num_tokens", Reason::kField, [](AppendHeader& h) { h.seal_num_tokens = kMaxRows + 2; }},
       {"append.weight_label", Reason::kField, [](AppendHeader& h) { h.weight_label.resize(129, 'x'); }},
       {"append.engine", Reason::kField, [](AppendHeader& h) { h.engine.resize(129, 'x'); }},
       {"append.weight_version", Reason::kField, [](AppendHeader& h) { h.weight_version = -2; }},

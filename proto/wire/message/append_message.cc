@@ -1,372 +1,351 @@
 #include "proto/wire/message/append_message.h"
 
+#include <google/protobuf/arena.h>
+
 #include <utility>
 
-#include "proto/wire/message/message_reader.h"
+#include "proto/convert/convert.h"
+#include "proto/wire/message/message_fields.h"
 #include "proto/wire/message/payload_split.h"
+#include "routing_replay/v1/append.pb.h"
 
 namespace routing_replay {
 inline namespace wire {
 namespace {
 
 constexpr int kPayloadField = 15;
-constexpr size_t kMaxTensorRank = 8;  // Far above what is ever accepted; the decoder says which rank it wants.
+constexpr int kMaxTensorRank = 8;  // Far above what is ever accepted; the decoder says which rank it wants.
 
-std::string EncodePrefix(const PrefixReference& prefix) {
-  ProtobufWriter w;
-  w.Bytes(1, prefix.sample);
-  w.Int(2, prefix.rows);
-  w.Int(3, prefix.revision);
-  return w.Take();
+void SetTensor(const TensorDescription& tensor, v1::TensorPayload& out) {
+  out.set_encoding(static_cast<v1::TensorPayload::Encoding>(tensor.encoding));
+  out.set_compression(static_cast<v1::TensorPayload::Compression>(tensor.compression));
+  out.set_raw_size(tensor.raw_size);
+  out.set_dtype(static_cast<v1::TensorPayload::DType>(tensor.dtype));
+  out.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  out.set_layer_basis(static_cast<v1::TensorPayload::LayerBasis>(tensor.layer_basis));
+  out.mutable_layer_ids()->Add(tensor.layer_ids.begin(), tensor.layer_ids.end());
 }
 
-std::string EncodeTensor(const TensorDescription& tensor) {
-  ProtobufWriter w;
-  w.Int(1, static_cast<int64_t>(tensor.encoding));
-  w.Int(2, static_cast<int64_t>(tensor.compression));
-  w.Int(3, tensor.raw_size);
-  w.Int(4, static_cast<int64_t>(tensor.dtype));
-  w.PackedVarint(5, tensor.shape);
-  w.Int(6, static_cast<int64_t>(tensor.layer_basis));
-  w.PackedVarint(7, tensor.layer_ids);
-  return w.Take();
-}
-
-std::string EncodeBlock(const BlockHeader& block) {
-  ProtobufWriter w;
-  w.Int(1, block.rows.begin);
-  w.Int(2, block.rows.size());
-  w.Int(3, static_cast<int64_t>(block.codec));
-  w.PackedFixed32(4, block.plane_crc32c);
-  return w.Take();
-}
-
-void EncodePayloadKind(const AppendHeader& header, ProtobufWriter& w) {
-  if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
-    w.BytesAlways(20, EncodeTensor(*tensor));
+void SetBlocks(absl::Span<const BlockHeader> blocks, v1::EncodedBlocks& out) {
+  out.mutable_blocks()->Reserve(static_cast<int>(blocks.size()));
+  for (const BlockHeader& block : blocks) {
+    v1::BlockHeader& one = *out.add_blocks();
+    one.set_row_start(block.rows.begin);
+    one.set_rows(block.rows.size());
+    one.set_codec(static_cast<v1::Codec>(block.codec));
+    one.mutable_plane_crc32c()->Add(block.plane_crc32c.begin(), block.plane_crc32c.end());
   }
+}
+
+void SetHeader(const AppendHeader& header, v1::AppendHeader& out) {
+  out.set_append_id(header.append_id);
+  out.set_sample(header.sample);
+  out.set_producer(static_cast<v1::Producer>(header.producer));
+  out.set_row_start(header.rows.begin);
+  out.set_rows(header.rows.size());
+  for (const RowRange range : header.unrecorded) *out.add_unrecorded() = ToProto(range);
+  out.set_revision(header.revision);
+  out.set_restart_nonce(header.restart_nonce);
+  if (header.group) out.set_group(*header.group);
+  if (header.weight_version != kUnknownWeightVersion) out.set_weight_version(header.weight_version);
+  out.set_weight_label(header.weight_label);
+  out.set_token_ids(header.token_ids);
+  if (header.token_check_start) out.set_token_check_start(*header.token_check_start);
+  if (header.seal_num_tokens) out.set_seal_num_tokens(*header.seal_num_tokens);
+  if (header.prefix) {
+    out.mutable_prefix()->set_sample(header.prefix->sample);
+    out.mutable_prefix()->set_rows(header.prefix->rows);
+    out.mutable_prefix()->set_revision(header.prefix->revision);
+  }
+  out.set_engine(header.engine);
+  out.set_resend_key(header.resend_key);
+  if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind))
+    SetTensor(*tensor, *out.mutable_tensor());
   if (const auto* blocks = std::get_if<std::vector<BlockHeader>>(&header.payload_kind)) {
-    ProtobufWriter list;
-    for (const BlockHeader& block : *blocks) list.BytesAlways(1, EncodeBlock(block));
-    w.BytesAlways(21, list.bytes());
+    SetBlocks(*blocks, *out.mutable_blocks());
   }
 }
 
-std::string EncodeHeader(const AppendHeader& header) {
-  ProtobufWriter w;
-  w.Varint(1, header.append_id);
-  w.Bytes(2, header.sample);
-  w.Int(3, static_cast<int64_t>(header.producer));
-  w.Int(4, header.rows.begin);
-  w.Int(5, header.rows.size());
-  for (const RowRange range : header.unrecorded) w.BytesAlways(6, EncodeRowRange(range));
-  w.Int(7, header.revision);
-  w.Fixed64(8, header.restart_nonce);
-  if (header.group) w.IntAlways(9, *header.group);
-  if (header.weight_version != kUnknownWeightVersion) w.IntAlways(10, header.weight_version);
-  w.Bytes(11, header.weight_label);
-  w.Bytes(12, header.token_ids);
-  if (header.token_check_start) w.Fixed32Always(13, *header.token_check_start);
-  if (header.seal_num_tokens) w.IntAlways(14, *header.seal_num_tokens);
-  if (header.prefix) w.BytesAlways(15, EncodePrefix(*header.prefix));
-  w.Bytes(16, header.engine);
-  w.Fixed64(17, header.resend_key);
-  EncodePayloadKind(header, w);
-  return w.Take();
-}
-
-// An enum that must not be above `last`, and not 0 unless `zero_is` says what 0 is taken as.
-template <typename Enum>
-Enum ReadEnum(MessageReader& r, const char* name, Enum last, std::optional<Enum> zero_is, Reason reason) {
-  const uint64_t value = r.Unsigned(name);
-  if (value == 0 && zero_is) return *zero_is;
-  if (value != 0 && value <= static_cast<uint64_t>(last)) return static_cast<Enum>(value);
-  r.Fail(FieldError(r.path().Child(name), value == 0 ? "missing" : absl::StrCat("unknown value ", value), reason));
-  return last;
-}
-
-absl::StatusOr<TensorDescription> ParseTensor(absl::string_view bytes, const FieldPath& path) {
+absl::StatusOr<TensorDescription> TensorOf(const v1::TensorPayload& from, const FieldPath& path) {
+  MessageFields f(path);
   TensorDescription tensor;
-  bool has_encoding = false;
-  MessageReader r(bytes, path);
-  while (r.Next()) {
-    switch (r.field()) {
-      case 1:
-        tensor.encoding = ReadEnum<Encoding>(r, "encoding", Encoding::kBase64Npy, std::nullopt, Reason::kField);
-        has_encoding = true;
-        break;
-      case 2:
-        tensor.compression =
-            ReadEnum<Compression>(r, "compression", Compression::kZstd, Compression::kNone, Reason::kField);
-        break;
-      case 3:
-        tensor.raw_size = r.Count("raw_size");
-        break;
-      case 4:
-        tensor.dtype = ReadEnum<DType>(r, "dtype", DType::kI64, DType::kUnspecified, Reason::kDType);
-        break;
-      case 5:
-        r.PackedCounts("shape", kMaxInt64, kMaxTensorRank, tensor.shape, Reason::kShape);
-        break;
-      case 6:
-        tensor.layer_basis =
-            ReadEnum<LayerBasis>(r, "layer_basis", LayerBasis::kExplicit, LayerBasis::kUnspecified, Reason::kField);
-        break;
-      case 7:
-        r.PackedCounts("layer_ids", kMaxLayers - 1, kMaxLayers, tensor.layer_ids, Reason::kShape);
-        break;
-      default:
-        break;
+  tensor.encoding = f.Known<Encoding>("encoding", from.encoding(), Encoding::kBase64Npy, std::nullopt);
+  tensor.compression = f.Known<Compression>("compression", from.compression(), Compression::kZstd, Compression::kNone);
+  tensor.raw_size = f.Count("raw_size", from.raw_size());
+  tensor.dtype = f.Known<DType>("dtype", from.dtype(), DType::kI64, DType::kUnspecified, Reason::kDType);
+  tensor.layer_basis =
+      f.Known<LayerBasis>("layer_basis", from.layer_basis(), LayerBasis::kExplicit, LayerBasis::kUnspecified);
+  if (from.shape_size() > kMaxTensorRank) {
+    f.FailField("shape", absl::StrCat("more than ", kMaxTensorRank), Reason::kShape);
+  } else {
+    for (const uint64_t size : from.shape()) tensor.shape.push_back(f.Count("shape", size));
+  }
+  if (from.layer_ids_size() > kMaxLayers) {
+    f.FailField("layer_ids", absl::StrCat("more than ", kMaxLayers), Reason::kShape);
+  } else {
+    for (const uint32_t id : from.layer_ids()) {
+      tensor.layer_ids.push_back(static_cast<int32_t>(f.Count("layer_ids", id, kMaxLayers - 1)));
     }
   }
-  if (!has_encoding) r.FailField("encoding", "missing");
-  if (!r.status().ok()) return r.status();
+  if (!f.status().ok()) return f.status();
   return tensor;
 }
 
-absl::StatusOr<BlockHeader> ParseBlock(absl::string_view bytes, const FieldPath& path) {
-  BlockHeader block;
-  int64_t row_start = 0, rows = 0;
-  bool has_codec = false;
-  MessageReader r(bytes, path);
-  while (r.Next()) {
-    switch (r.field()) {
-      case 1:
-        row_start = r.Count("row_start", kMaxRows);
-        break;
-      case 2:
-        rows = r.Count("rows", kMaxBlockRows);
-        break;
-      case 3:
-        block.codec = r.ReadCodec("codec");
-        has_codec = true;
-        break;
-      case 4:
-        r.PackedFixed32("plane_crc32c", block.plane_crc32c);
-        break;
-      default:
-        break;
-    }
-  }
-  if (rows == 0) r.FailField("rows", "a block has at least one row");
-  if (!has_codec) r.FailField("codec", "missing");
-  if (!r.status().ok()) return r.status();
-  block.rows = RowRange::OfSize(row_start, rows);
-  return block;
-}
-
-absl::StatusOr<std::vector<BlockHeader>> ParseBlocks(absl::string_view bytes, const FieldPath& path) {
+absl::StatusOr<std::vector<BlockHeader>> BlocksOf(const v1::EncodedBlocks& from, const FieldPath& path) {
   std::vector<BlockHeader> blocks;
-  MessageReader r(bytes, path);
-  while (r.Next()) {
-    if (r.field() != 1) continue;
-    absl::StatusOr<BlockHeader> block = ParseBlock(r.Bytes("blocks"), path.Child("blocks", blocks.size()));
-    if (!block.ok()) return block.status();
-    if (BlockHeader* added = r.Add("blocks", kMaxBlocks, blocks)) *added = *std::move(block);
+  blocks.reserve(from.blocks_size());
+  for (const v1::BlockHeader& block : from.blocks()) {
+    const FieldPath at = path.Child("blocks", blocks.size());
+    MessageFields f(at);
+    const int64_t start = f.Count("row_start", block.row_start(), kMaxRows);
+    const int64_t rows = f.Count("rows", block.rows(), kMaxBlockRows, 1);
+    const Codec codec = f.ReadCodec("codec", block.codec());
+    if (!f.status().ok()) return f.status();
+    blocks.push_back(
+        {RowRange::OfSize(start, rows), codec, {block.plane_crc32c().begin(), block.plane_crc32c().end()}});
   }
-  if (!r.status().ok()) return r.status();
   return blocks;
 }
 
-absl::StatusOr<PrefixReference> ParsePrefix(absl::string_view bytes, const FieldPath& path) {
-  PrefixReference prefix;
-  MessageReader r(bytes, path);
-  while (r.Next()) {
-    switch (r.field()) {
-      case 1:
-        prefix.sample = std::string(r.Bytes("sample"));
-        break;
-      case 2:
-        prefix.rows = r.Count("rows", kMaxRows);
-        break;
-      case 3:
-        prefix.revision = r.Count("revision");
-        break;
-      default:
-        break;
-    }
-  }
-  r.Fail(CheckId(prefix.sample, path.Child("sample").ToString()));
-  if (!r.status().ok()) return r.status();
-  return prefix;
+absl::Status CheckText(const FieldPath& path, const char* name, absl::string_view text) {
+  if (text.size() <= kMaxLabelBytes) return absl::OkStatus();
+  return FieldError(path.Child(name), absl::StrCat("must have at most ", kMaxLabelBytes, " bytes, got ", text.size()));
 }
 
-// What holds between fields.
-absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
-  if (header.rows.end > kMaxRows) {
-    return FieldError(path.Child("rows"), absl::StrCat("rows up to ", header.rows.end, "; at most ", kMaxRows));
+absl::Status CheckHeaderRows(const AppendHeader& header, const FieldPath& path) {
+  if (header.rows.begin < 0 || header.rows.end < header.rows.begin || header.rows.end > kMaxRows) {
+    return FieldError(path.Child("rows"), absl::StrCat(ToString(header.rows), " is not inside [0, ", kMaxRows, ")"));
   }
-  absl::Status status = CheckId(header.sample, path.Child("sample").ToString());
-  status.Update(CheckNormalField(header.unrecorded, header.rows, path.Child("unrecorded")));
-  if (!status.ok()) return status;
+  if (const absl::Status normal = CheckNormal(header.unrecorded, header.rows); !normal.ok()) {
+    return FieldError(path.Child("unrecorded"), normal.message());
+  }
   const auto token_bytes = static_cast<int64_t>(header.token_ids.size());
   if (token_bytes != 0 && token_bytes != 4 * header.rows.size()) {
     return FieldError(path.Child("token_ids"),
-                      absl::StrCat(token_bytes, " bytes for ", header.rows.size(), " rows; 4 per row or none"),
+                      absl::StrCat("must have 4 bytes for each of ", header.rows.size(), " rows, got ", token_bytes),
                       Reason::kLength);
+  }
+  if (header.rows.begin == 0 && header.token_check_start.value_or(0) != 0) {
+    return FieldError(path.Child("token_check_start"), "must be 0 where the append starts at row 0");
   }
   return absl::OkStatus();
 }
 
-// The fields that say whose rows these are and which.
-void ParseHeaderKey(MessageReader& r, AppendHeader& header, RowRange& raw_rows) {
-  switch (r.field()) {
-    case 1:
-      header.append_id = r.Unsigned("append_id");
-      break;
-    case 2:
-      header.sample = std::string(r.Bytes("sample"));
-      break;
-    case 3:
-      header.producer = r.ReadProducer("producer");
-      break;
-    case 4:
-      raw_rows.begin = r.Count("row_start", kMaxRows);
-      break;
-    case 5:
-      raw_rows.end = r.Count("rows", kMaxRows);
-      break;
-    case 6:
-      if (RowRange* range = r.Add("unrecorded", kMaxUnrecordedRanges, header.unrecorded)) {
-        r.Fail(
-            ParseRowRange(r.Bytes("unrecorded"), r.path().Child("unrecorded", header.unrecorded.size() - 1), *range));
-      }
-      break;
-    case 7:
-      header.revision = r.Count("revision");
-      break;
-    case 8:
-      header.restart_nonce = r.Fixed64("restart_nonce");
-      break;
-    default:
-      break;
+absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path) {
+  if (!header.prefix) return absl::OkStatus();
+  const FieldPath prefix = path.Child("prefix");
+  if (absl::Status id = CheckId(header.prefix->sample, prefix.Child("sample").ToString()); !id.ok()) return id;
+  if (header.prefix->sample == header.sample) return FieldError(prefix.Child("sample"), "is the sample itself");
+  if (header.prefix->rows < 0 || header.prefix->rows > kMaxRows) {
+    return FieldError(prefix.Child("rows"), absl::StrCat(header.prefix->rows, " is not in [0, ", kMaxRows, "]"));
   }
+  if (header.prefix->revision < 0) return FieldError(prefix.Child("revision"), "must be at least 0");
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
+  absl::Status status = CheckId(header.sample, path.Child("sample").ToString());
+  status.Update(CheckHeaderRows(header, path));
+  status.Update(CheckText(path, "weight_label", header.weight_label));
+  status.Update(CheckText(path, "engine", header.engine));
+  status.Update(CheckHeaderPrefix(header, path));
+  if (!status.ok()) return status;
+  if (header.weight_version < kUnknownWeightVersion) {
+    return FieldError(path.Child("weight_version"), absl::StrCat("must be at least -1, got ", header.weight_version));
+  }
+  if (header.revision < 0)
+    return FieldError(path.Child("revision"), absl::StrCat("must be at least 0, got ", header.revision));
+  // Every group lies in some half-open range of groups.
+  if (header.group == kMaxInt64) return FieldError(path.Child("group"), "must be below 2^63 - 1");
+  if (header.seal_num_tokens && (*header.seal_num_tokens < 1 || *header.seal_num_tokens > kMaxTokens)) {
+    return FieldError(path.Child("seal_num_tokens"),
+                      absl::StrCat(*header.seal_num_tokens, " is not in [1, ", kMaxTokens, "]"));
+  }
+  return absl::OkStatus();
 }
 
 template <typename T, typename Out>
-void Take(MessageReader& r, absl::StatusOr<T> parsed, Out& out) {
-  if (parsed.ok()) {
-    out = *std::move(parsed);
-  } else {
-    r.Fail(parsed.status());
-  }
+void Take(MessageFields& f, absl::StatusOr<T> parsed, Out& out) {
+  f.Fail(parsed.status());
+  if (parsed.ok()) out = *std::move(parsed);
 }
 
-void ParseHeaderRest(MessageReader& r, AppendHeader& header) {
-  switch (r.field()) {
-    case 9:
-      header.group = r.Signed("group");
-      break;
-    case 10:
-      header.weight_version = r.Signed("weight_version");
-      if (header.weight_version < kUnknownWeightVersion) r.FailField("weight_version", "below -1");
-      break;
-    case 11:
-      header.weight_label = r.Text("weight_label", kMaxLabelBytes);
-      break;
-    case 12:
-      header.token_ids = std::string(r.Bytes("token_ids"));
-      break;
-    case 13:
-      header.token_check_start = r.Fixed32("token_check_start");
-      break;
-    case 14:
-      header.seal_num_tokens = r.Count("seal_num_tokens", kMaxTokens, 1);
-      break;
-    case 15:
-      Take(r, ParsePrefix(r.Bytes("prefix"), r.path().Child("prefix")), header.prefix);
-      break;
-    case 16:
-      header.engine = r.Text("engine", kMaxLabelBytes);
-      break;
-    case 17:
-      header.resend_key = r.Fixed64("resend_key");
-      break;
-    case 20:
-      Take(r, ParseTensor(r.Bytes("tensor"), r.path().Child("tensor")), header.payload_kind);
-      break;
-    case 21:
-      Take(r, ParseBlocks(r.Bytes("blocks"), r.path().Child("blocks")), header.payload_kind);
-      break;
-    default:
-      break;
-  }
-}
-
-absl::StatusOr<AppendHeader> ParseHeader(absl::string_view bytes, const FieldPath& path) {
+absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& path) {
+  MessageFields f(path);
   AppendHeader header;
-  RowRange start_and_count;  // row_start and rows as they stand on the wire.
-  MessageReader r(bytes, path);
-  while (r.Next()) {
-    ParseHeaderKey(r, header, start_and_count);
-    ParseHeaderRest(r, header);
+  header.append_id = from.append_id();
+  header.sample = std::move(*from.mutable_sample());
+  header.producer = f.ReadProducer("producer", from.producer());
+  header.rows =
+      RowRange::OfSize(f.Count("row_start", from.row_start(), kMaxRows), f.Count("rows", from.rows(), kMaxRows));
+  for (const v1::RowRange& range : from.unrecorded()) {
+    header.unrecorded.push_back(f.Range("unrecorded", header.unrecorded.size(), range));
   }
-  if (!r.status().ok()) return r.status();
-  header.rows = RowRange::OfSize(start_and_count.begin, start_and_count.end);
-  if (const absl::Status status = CheckHeader(header, path); !status.ok()) return status;
+  header.revision = f.Count("revision", from.revision());
+  header.restart_nonce = from.restart_nonce();
+  if (from.has_group()) header.group = from.group();
+  if (from.has_weight_version()) header.weight_version = from.weight_version();
+  header.weight_label = std::move(*from.mutable_weight_label());
+  header.token_ids = std::move(*from.mutable_token_ids());
+  if (from.has_token_check_start()) header.token_check_start = from.token_check_start();
+  if (from.has_seal_num_tokens()) header.seal_num_tokens = f.Count("seal_num_tokens", from.seal_num_tokens());
+  if (from.has_prefix()) {
+    MessageFields p(path.Child("prefix"));
+    header.prefix = PrefixReference{from.prefix().sample(), p.Count("rows", from.prefix().rows(), kMaxRows),
+                                    p.Count("revision", from.prefix().revision())};
+    f.Fail(p.status());
+  }
+  header.engine = std::move(*from.mutable_engine());
+  header.resend_key = from.resend_key();
+  if (from.has_tensor()) Take(f, TensorOf(from.tensor(), path.Child("tensor")), header.payload_kind);
+  if (from.has_blocks()) Take(f, BlocksOf(from.blocks(), path.Child("blocks")), header.payload_kind);
+  f.Fail(f.status().ok() ? CheckHeader(header, path) : absl::OkStatus());
+  if (!f.status().ok()) return f.status();
   return header;
+}
+
+// Before the message is built.
+absl::Status CheckCounts(absl::string_view header) {
+  const FieldPath root, append = root.Child("append"), blocks = append.Child("blocks");
+  if (CountFields(header, {3, 6}) > kMaxUnrecordedRanges) {
+    return FieldError(append.Child("unrecorded"), absl::StrCat("more than ", kMaxUnrecordedRanges), Reason::kLength);
+  }
+  if (CountFields(header, {3, 21, 1}) > kMaxBlocks) {
+    return FieldError(blocks.Child("blocks"), absl::StrCat("more than ", kMaxBlocks), Reason::kLength);
+  }
+  return absl::OkStatus();
+}
+
+AppendAck AckOf(const v1::AppendAck& from, MessageFields& f) {
+  AppendAck ack{.append_id = from.append_id(),
+                .sample = from.sample(),
+                .committed_rows = f.Count("committed_rows", from.committed_rows()),
+                .revision = f.Count("revision", from.revision()),
+                .content_id = from.content_id(),
+                .sealed = from.sealed(),
+                .trimmed_rows = f.Count("trimmed_rows", from.trimmed_rows()),
+                .conflicting_rows = f.Count("conflicting_rows", from.conflicting_rows()),
+                .late_rows = f.Count("late_rows", from.late_rows()),
+                .unrecorded_rows = f.Count("unrecorded_rows", from.unrecorded_rows()),
+                .unverified_rows = f.Count("unverified_rows", from.unverified_rows())};
+  if (from.has_error()) ack.error = DecodeStreamStatus(from.error().SerializeAsString());
+  return ack;
+}
+
+void SetAck(const AppendAck& ack, v1::AppendAck& out) {
+  out.set_append_id(ack.append_id);
+  out.set_sample(ack.sample);
+  out.set_committed_rows(ack.committed_rows);
+  out.set_revision(ack.revision);
+  out.set_content_id(ack.content_id);
+  out.set_sealed(ack.sealed);
+  out.set_trimmed_rows(ack.trimmed_rows);
+  out.set_conflicting_rows(ack.conflicting_rows);
+  out.set_late_rows(ack.late_rows);
+  out.set_unrecorded_rows(ack.unrecorded_rows);
+  out.set_unverified_rows(ack.unverified_rows);
+  if (!ack.error.ok()) out.mutable_error()->ParseFromString(EncodeStreamStatus(ack.error));
+}
+
+template <typename Message>
+bool ParseChain(const ByteChain& bytes, Message& message) {
+  Buffer scratch;
+  const absl::Span<const uint8_t> flat = bytes.Flatten(scratch);
+  return message.ParseFromArray(flat.data(), static_cast<int>(flat.size()));
 }
 
 }  // namespace
 
 std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_size) {
-  ProtobufWriter w;
-  w.Bytes(1, request.run);
-  w.Varint(2, request.want_bytes);
-  if (request.append) w.BytesAlways(3, EncodeHeader(*request.append));
-  if (payload_size != 0) w.BytesPrefix(kPayloadField, payload_size);
-  return w.Take();
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  message.set_run(request.run);
+  message.set_want_bytes(request.want_bytes);
+  if (request.append) SetHeader(*request.append, *message.mutable_append());
+  std::string bytes = message.SerializeAsString();
+  AppendPayloadPrefix(kPayloadField, payload_size, bytes);
+  return bytes;
 }
 
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
   absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
   if (!split.ok()) return split.status();
-  AppendRequest request;
-  request.payload = std::move(split->payload);
+  if (absl::Status status = CheckCounts(split->header); !status.ok()) return status;
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  if (!message.ParseFromString(split->header)) return MalformedMessage();
   const FieldPath root;
-  MessageReader r(split->header, root);
-  while (r.Next()) {
-    switch (r.field()) {
-      case 1:
-        request.run = std::string(r.Bytes("run"));
-        if (!request.run.empty()) r.Fail(CheckId(request.run, "run"));
-        break;
-      case 2:
-        request.want_bytes = r.Unsigned("want_bytes");
-        break;
-      case 3:
-        Take(r, ParseHeader(r.Bytes("append"), root.Child("append")), request.append);
-        break;
-      default:
-        break;
-    }
-  }
-  if (!request.append && request.payload.size() != 0) r.FailField("payload", "bytes without an append");
-  if (!r.status().ok()) return r.status();
+  MessageFields f(root);
+  AppendRequest request{.run = message.run(), .want_bytes = message.want_bytes(), .payload = std::move(split->payload)};
+  if (!request.run.empty()) f.Fail(CheckId(request.run, "run"));
+  if (message.has_append()) Take(f, HeaderOf(*message.mutable_append(), root.Child("append")), request.append);
+  if (!message.has_append() && request.payload.size() != 0) f.FailField("payload", "bytes without an append");
+  if (!f.status().ok()) return f.status();
   return request;
 }
 
-std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes) {
+absl::Status CheckAppendHeader(const AppendHeader& header) {
+  const FieldPath root;
+  return CheckHeader(header, root.Child("append"));
+}
+
+std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes) {
   const absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
   if (!split.ok()) return std::nullopt;
-  RefusedAppend refused{.payload_bytes = split->payload.size()};
-  std::optional<absl::string_view> header;
-  ProtobufReader r(split->header);
-  while (r.Next()) {
-    if (r.field() == 1) refused.run = std::string(r.bytes());
-    if (r.field() == 2) refused.want_bytes = r.varint();
-    if (r.field() == 3) header = r.bytes();
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  if (!CheckCounts(split->header).ok() || !message.ParseFromString(split->header)) return std::nullopt;
+  if (!message.has_append() || (!message.run().empty() && !CheckId(message.run(), "run").ok())) return std::nullopt;
+  RejectedAppend rejected{.run = message.run(),
+                          .want_bytes = message.want_bytes(),
+                          .append_id = message.append().append_id(),
+                          .payload_bytes = split->payload.size()};
+  if (CheckId(message.append().sample(), "append.sample").ok()) rejected.sample = message.append().sample();
+  return rejected;
+}
+
+std::string EncodeAppendAck(const AppendAck& ack) {
+  v1::AppendAck message;
+  SetAck(ack, message);
+  return message.SerializeAsString();
+}
+
+absl::StatusOr<AppendAck> ParseAppendAck(const ByteChain& bytes) {
+  v1::AppendAck message;
+  if (!ParseChain(bytes, message)) return MalformedMessage();
+  MessageFields f{FieldPath{}};
+  AppendAck ack = AckOf(message, f);
+  if (!f.status().ok()) return f.status();
+  return ack;
+}
+
+std::string EncodeAppendResponse(const AppendResponse& response) {
+  v1::AppendResponse message;
+  if (response.credit) {
+    message.mutable_credit()->set_granted_bytes(response.credit->granted_bytes);
+    if (!response.credit->refusal.ok()) {
+      message.mutable_credit()->mutable_refusal()->ParseFromString(EncodeStreamStatus(response.credit->refusal));
+    }
   }
-  if (!r.ok() || !header) return std::nullopt;
-  if (!refused.run.empty() && !CheckId(refused.run, "run").ok()) return std::nullopt;
-  // Of a malformed header, what stands before the damage still counts.
-  ProtobufReader fields(*header);
-  while (fields.Next()) {
-    if (fields.field() == 1) refused.append_id = fields.varint();
-    if (fields.field() == 2) refused.sample = std::string(fields.bytes());
+  if (response.ack) SetAck(*response.ack, *message.mutable_ack());
+  return message.SerializeAsString();
+}
+
+absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes) {
+  v1::AppendResponse message;
+  if (!ParseChain(bytes, message)) return MalformedMessage();
+  AppendResponse response;
+  if (message.has_credit()) {
+    response.credit = Credit{.granted_bytes = message.credit().granted_bytes()};
+    if (message.credit().has_refusal()) {
+      response.credit->refusal = DecodeStreamStatus(message.credit().refusal().SerializeAsString());
+    }
   }
-  if (!CheckId(refused.sample, "append.sample").ok()) refused.sample.clear();
-  return refused;
+  const FieldPath root;
+  MessageFields f(root.Child("ack"));
+  if (message.has_ack()) response.ack = AckOf(message.ack(), f);
+  if (!f.status().ok()) return f.status();
+  return response;
 }
 
 }  // namespace wire

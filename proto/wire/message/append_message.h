@@ -1,6 +1,5 @@
-// The messages of Append and Put, as bytes: written and read by hand, so that payloads are sent and received without a
-// copy through a protobuf object, and so that processes without protobuf can speak them. append.proto is the contract;
-// tests hold these functions against the generated classes.
+// The messages of Append and Put as values. append.proto is the contract. All but the payload goes through the
+// generated classes; the payload's bytes are split off and sent by reference.
 #ifndef PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_
 #define PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_
 
@@ -65,21 +64,23 @@ struct AppendRequest {
 
 // Everything of the message but the payload's bytes: send this, then exactly `payload_size` payload bytes.
 std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_size);
-// INVALID_ARGUMENT (kField, kEncoding) naming the field. Unknown fields are skipped. `request.payload` points into
-// `bytes`.
+// INVALID_ARGUMENT naming the field (kField), or for bytes that are not a message (kEncoding). Unknown fields are
+// skipped. `request.payload` points into `bytes`.
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes);
+// What ParseAppendRequest says of a header on its own.
+absl::Status CheckAppendHeader(const AppendHeader& header);
 
-// Of a message that ParseAppendRequest refuses for what its append says: whose append it is, so that the refusal can be
+// Of a message that ParseAppendRequest rejects for what its append says: whose append it is, so that the error can be
 // that append's ack and the stream goes on.
-struct RefusedAppend {
+struct RejectedAppend {
   std::string run;
   uint64_t want_bytes = 0;
   uint64_t append_id = 0;
   std::string sample;  // Empty if it is not an id.
   size_t payload_bytes = 0;
 };
-// Nothing if the message has no append or is malformed itself: then nobody can be told but the stream.
-std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes);
+// Nothing if the message has no append or is malformed: then nobody can be told but the stream.
+std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes);
 
 struct Credit {
   uint64_t granted_bytes = 0;

@@ -74,5 +74,15 @@ absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_fi
   return split;
 }
 
+void AppendPayloadPrefix(int payload_field, size_t payload_size, std::string& message) {
+  if (payload_size == 0) return;
+  const auto add_varint = [&](uint64_t value) {
+    for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+    message.push_back(static_cast<char>(value));
+  };
+  add_varint(static_cast<uint64_t>(payload_field) << 3 | 2);
+  add_varint(payload_size);
+}
+
 }  // namespace wire
 }  // namespace routing_replay

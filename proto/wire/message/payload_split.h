@@ -19,6 +19,8 @@ struct SplitMessage {
 // spread over spans. Looks at the tags of the outermost message only. INVALID_ARGUMENT (kEncoding) if they are
 // malformed.
 absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_field);
+// Tag and length of the field, after a message without it: the payload's bytes are sent right behind. Nothing for 0.
+void AppendPayloadPrefix(int payload_field, size_t payload_size, std::string& message);
 
 }  // namespace wire
 }  // namespace routing_replay

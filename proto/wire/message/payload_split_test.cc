@@ -4,12 +4,12 @@
 
 #include "proto/wire/message/byte_chain.h"
 #include "proto/wire/message/message_test_support.h"
-#include "proto/wire/message/protobuf_bytes.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
 namespace {
 
+using google::protobuf::UnknownFieldSet;
 using testing::Below;
 using testing::Fails;
 using testing::Random;
@@ -74,22 +74,28 @@ TEST(ByteChainTest, OneSpanIsFlattenedWithoutACopy) {
   EXPECT_TRUE(scratch.empty());
 }
 
+std::string Bytes(const UnknownFieldSet& fields) {
+  std::string bytes;
+  fields.SerializeToString(&bytes);
+  return bytes;
+}
+
 TEST(PayloadSplitTest, ThePayloadStandsAnywhereAndIsNotCopied) {
   Random random(2);
   for (int i = 0; i < 300; ++i) {
     const std::string payload = RandomBytes(random, Below(random, 500));
-    ProtobufWriter before, after, whole;
-    before.VarintAlways(1, random());
-    before.Bytes(3, RandomBytes(random, Below(random, 50)));
+    UnknownFieldSet before, after, whole;
+    before.AddVarint(1, random());
+    before.AddLengthDelimited(3, RandomBytes(random, Below(random, 50)));
     if (Below(random, 2)) {
-      after.Fixed32Always(20, 1);
-      after.Fixed64(21, random());
+      after.AddFixed32(20, 1);
+      after.AddFixed64(21, random());
     }
-    whole.BytesAlways(15, payload);
-    const std::string bytes = before.bytes() + whole.bytes() + after.bytes();
+    whole.AddLengthDelimited(15, payload);
+    const std::string bytes = Bytes(before) + Bytes(whole) + Bytes(after);
     const ByteChain chain = RandomChain(random, bytes);
     ASSERT_OK_AND_ASSIGN(const SplitMessage split, SplitPayload(chain, 15));
-    EXPECT_EQ(split.header, before.bytes() + after.bytes());
+    EXPECT_EQ(split.header, Bytes(before) + Bytes(after));
     EXPECT_EQ(ToBytes(split.payload), payload);
     for (const auto span : split.payload.spans()) {
       EXPECT_GE(reinterpret_cast<const char*>(span.data()), bytes.data());
@@ -99,12 +105,13 @@ TEST(PayloadSplitTest, ThePayloadStandsAnywhereAndIsNotCopied) {
 }
 
 TEST(PayloadSplitTest, OfSeveralPayloadsTheLastCounts) {
-  ProtobufWriter w;
-  w.BytesAlways(15, "first");
-  w.VarintAlways(1, 7);
-  w.BytesAlways(15, "second");
+  UnknownFieldSet w;
+  w.AddLengthDelimited(15, "first");
+  w.AddVarint(1, 7);
+  w.AddLengthDelimited(15, "second");
+  const std::string bytes = Bytes(w);
   Random random(3);
-  ASSERT_OK_AND_ASSIGN(const SplitMessage split, SplitPayload(RandomChain(random, w.bytes()), 15));
+  ASSERT_OK_AND_ASSIGN(const SplitMessage split, SplitPayload(RandomChain(random, bytes), 15));
   EXPECT_EQ(ToBytes(split.payload), "second");
   EXPECT_EQ(split.header, std::string("\x08\x07"));
 }

@@ -1,4 +1,4 @@
-// The messages of Read, as bytes: see append_message.h for why, read.proto for the contract.
+// The messages of Read as values, as in append_message.h; read.proto is the contract.
 #ifndef PROTO_WIRE_MESSAGE_READ_MESSAGE_H_
 #define PROTO_WIRE_MESSAGE_READ_MESSAGE_H_
 

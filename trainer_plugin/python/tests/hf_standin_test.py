@@ -103,7 +103,7 @@ class RecipeTest(unittest.TestCase):
     def setUp(self) -> None:
         self.source: Any = None
         client = types.ModuleType("routing_replay")
-        client.Client = lambda: types.SimpleNamespace(run=str)  # type: ignore[attr-defined]
+        client.Client = lambda: types.SimpleNamespace(run=lambda name, wait: name)  # type: ignore[attr-defined]
         with (
             mock.patch.dict(sys.modules, {"routing_replay": client}),
             mock.patch.object(trainer, "ServiceSource", lambda run: self.source),

@@ -1,0 +1,105 @@
+// Checks of generated messages on their way into values: every number is inside its limits, and an error names the
+// field by its path.
+#ifndef PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
+#define PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "routing_replay/v1/common.pb.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample_state.h"
+
+namespace routing_replay {
+inline namespace wire {
+
+inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kMaxTokens = kMaxRows + 1;
+inline constexpr size_t kMaxLabelBytes = 128;
+
+// Where in a message a field stands: "append.blocks[3].rows". Made into text only when there is an error to report.
+struct FieldPath {
+  const FieldPath* parent = nullptr;
+  const char* name = "";  // Empty: the message itself.
+  std::optional<size_t> index;
+
+  FieldPath Child(const char* child) const { return {this, child, std::nullopt}; }
+  FieldPath Child(const char* child, size_t i) const { return {this, child, i}; }
+  std::string ToString() const;
+};
+
+// INVALID_ARGUMENT (kField unless another reason is given) "PATH: MESSAGE".
+absl::Status FieldError(const FieldPath& path, absl::string_view message, Reason reason = Reason::kField);
+// INVALID_ARGUMENT (kEncoding): the bytes are not a message.
+absl::Status MalformedMessage();
+
+// How often a field stands in a message, for limits that hold before the message is built: an empty sub-message is two
+// bytes there and fifty times that in memory. `path` leads through sub-messages: {3, 21, 1}. Malformed bytes end the
+// count.
+size_t CountFields(absl::string_view message, std::initializer_list<int> path);
+
+// The fields of one message. The first error is what status() gives; what is read after it is of no use.
+class MessageFields {
+ public:
+  explicit MessageFields(const FieldPath& path) : path_(path) {}
+
+  const FieldPath& path() const { return path_; }
+  const absl::Status& status() const { return status_; }
+
+  // A number in [minimum, maximum].
+  int64_t Count(const char* name, uint64_t value, int64_t maximum = kMaxInt64, int64_t minimum = 0);
+  // An enum of which the numbers up to `last` are known; 0 is an error unless `zero_is` says what it is taken as.
+  template <typename Enum>
+  Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
+  Producer ReadProducer(const char* name, v1::Producer value);
+  Codec ReadCodec(const char* name, v1::Codec value);
+  // At most `max_bytes`; protobuf has seen to its UTF-8.
+  const std::string& Text(const char* name, const std::string& value, size_t max_bytes = kMaxLabelBytes);
+  RowRange Range(const char* name, std::optional<size_t> index, const v1::RowRange& value);
+  // Ranges of a normal list inside `bounds`.
+  template <typename Repeated>
+  std::vector<RowRange> NormalRanges(const char* name, const Repeated& values, RowRange bounds);
+
+  // For what is found besides: keeps the first error.
+  void Fail(const absl::Status& status) { status_.Update(status); }
+  void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
+    Fail(FieldError(path_.Child(name), message, reason));
+  }
+
+ private:
+  const FieldPath path_;
+  absl::Status status_;
+};
+
+template <typename Enum>
+Enum MessageFields::Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason) {
+  if (value == 0 && zero_is) return *zero_is;
+  if (value > 0 && value <= static_cast<int>(last)) return static_cast<Enum>(value);
+  FailField(name, value == 0 ? "missing" : absl::StrCat("unknown value ", value), reason);
+  return last;
+}
+
+template <typename Repeated>
+std::vector<RowRange> MessageFields::NormalRanges(const char* name, const Repeated& values, RowRange bounds) {
+  std::vector<RowRange> ranges;
+  ranges.reserve(values.size());
+  for (const v1::RowRange& value : values) ranges.push_back(Range(name, ranges.size(), value));
+  const absl::Status normal = CheckNormal(ranges, bounds);
+  if (status_.ok() && !normal.ok()) FailField(name, normal.message());
+  return ranges;
+}
+
+}  // namespace wire
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
