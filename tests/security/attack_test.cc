@@ -302,7 +302,7 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
 }
 
 // Samples of a long request; there is room for five such that wait, and not for six.
-constexpr int kLong = 45'000;
+constexpr int kLong = 45'000 * sizeof(SampleRead) / (sizeof(SampleRead) + sizeof(v1::SampleRead) + sizeof(void*));
 
 v1::ReadRequest Long(v1::ReadRequest read) {
   while (read.samples_size() < kLong) read.add_samples();

@@ -159,7 +159,7 @@ absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
   if (header.group == kMaxInt64) return FieldError(path.Child("group"), "must be below 2^63 - 1");
   if (header.seal_num_tokens && (*header.seal_num_tokens < 1 || *header.seal_num_tokens > kMaxTokens)) {
     return FieldError(path.Child("seal_num_tokens"),
-                      absl::StrCat(*header.seal_num_tokens, " is not in [1, ", kMaxTokens, "]"));
+                      absl::StrCat(*header.seal_num_tokens, " is not in [1, ", kMaxTokens, "]"), Reason::kRowCount);
   }
   return absl::OkStatus();
 }

@@ -187,7 +187,7 @@ std::vector<RefusalCase> HeaderRefusals() {
       {"append.engine", Reason::kField, [](M& m) { m.mutable_append()->set_engine(std::string(129, 'a')); }},
       {"append.token_ids", Reason::kLength,
        [](M& m) { m.mutable_append()->set_token_ids(std::string(4 * 50 - 1, 'a')); }},
-      {"append.seal_num_tokens", Reason::kField, [](M& m) { m.mutable_append()->set_seal_num_tokens(0); }},
+      {"append.seal_num_tokens", Reason::kRowCount, [](M& m) { m.mutable_append()->set_seal_num_tokens(0); }},
       {"append.prefix.sample", Reason::kField, [](M& m) { m.mutable_append()->mutable_prefix()->set_rows(1); }},
       {"payload", Reason::kField, [](M& m) { m.clear_append(); }},
   };

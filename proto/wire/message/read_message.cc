@@ -51,10 +51,10 @@ absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
     return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadTokenChecks, " token_checks"),
                       Reason::kLength);
   }
-  // Of what is left, a bound in one byte takes 8 as a message and 8 as a value, and vectors that grow twice that.
+  // Of what is left, a bound in one byte takes 8 as a message and 8 as a value, and what grows takes twice that.
   constexpr size_t kSample = sizeof(v1::SampleRead) + sizeof(SampleRead) + sizeof(void*);
   constexpr size_t kCheck = sizeof(v1::TokenCheck) + sizeof(TokenCheck) + sizeof(void*);
-  return static_cast<int64_t>(samples * kSample + checks * kCheck + 32 * bytes.size());
+  return static_cast<int64_t>(samples * kSample + checks * kCheck + 32 * (bytes.size() - 2 * (samples + checks)));
 }
 
 std::vector<RowRange> RowsOf(const v1::SampleRead& from, MessageFields& f) {
