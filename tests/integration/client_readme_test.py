@@ -75,7 +75,7 @@ class ClientReadmeTest(unittest.TestCase):
         self.assertIn('"verdict":"ok"', shown)
         self.assertIn("['step1/1']", shown)
         self.assertTrue(Path(self.directory, "report.html").read_text().startswith("<!doctype html>"))
-        self.assertEqual(self.run_here(RRCTL, "runs"), "[]\n")
+        self.assertEqual(self.run_here(RRCTL, "ls"), "[]\n")
 
 
 if __name__ == "__main__":
