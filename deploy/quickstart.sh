@@ -35,8 +35,10 @@ done
 (
   cd "$root"
   cmake --preset release
-  cmake --build build/release -j "$(nproc)" --target routing-replay-server rrctl routing-replay-quickstart
+  cmake --build build/release -j "$(nproc)" --target routing-replay-server rrctl routing_replay_library
 )
 [ -z "$build_only" ] || exit 0
-exec "$root/build/release/bin/routing-replay-quickstart" --server "$root/build/release/bin/routing-replay-server" \
+export PYTHONPATH=$root/client/python/src:$root/trainer_plugin/python/src
+export ROUTING_REPLAY_LIBRARY_DIR=$root/build/release/lib
+exec /usr/bin/python3 "$root/deploy/quickstart/main.py" --server "$root/build/release/bin/routing-replay-server" \
   "${arguments[@]}"

@@ -220,8 +220,13 @@ class ImageTest(unittest.TestCase):
         start.write_text(f'#!/bin/sh\nchown -R 65532:65532 "$TMPDIR"\nexec {IN_IMAGE} {self.root} "$@"\n')
         start.chmod(0o755)
         done = subprocess.run(
-            [BUILD / "bin/routing-replay-quickstart", "--server", start, "--json", directory / "figures.json"],
-            env={**os.environ, "TMPDIR": str(directory)},
+            [sys.executable, ROOT / "deploy/quickstart/main.py", "--server", start, "--json", directory / "figures.json"],
+            env={
+                **os.environ,
+                "TMPDIR": str(directory),
+                "PYTHONPATH": f"{ROOT}/client/python/src:{ROOT}/trainer_plugin/python/src",
+                "ROUTING_REPLAY_LIBRARY_DIR": str(BUILD / "lib"),
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -3,8 +3,8 @@
 
 #include <random>
 
-#include "deploy/quickstart/engine_payload.h"
 #include "tests/integration/fixture.h"
+#include "tests/quickstart/engine_payload.h"
 
 namespace routing_replay::testing {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "deploy/quickstart/server_process.h"
 #include "tests/bench/common/options.h"
 #include "tests/bench/common/team.h"
+#include "tests/quickstart/server_process.h"
 
 namespace routing_replay::bench {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "deploy/quickstart/process.h"
+#include "tests/quickstart/process.h"
 
 namespace routing_replay::bench {
 

@@ -1,0 +1,151 @@
+"""Plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks; checks every expert id.
+
+worker.py is a rollout worker and rank.py a trainer rank, as they use the packages routing_replay and
+routing_replay_trainer; deploy/quickstart.sh builds these and runs this.
+"""
+
+import argparse
+import functools
+import json
+import multiprocessing
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from rank import train
+from scenario import CP, PP, TP, WORKERS, recorded, synthetic
+from worker import work
+
+RANKS = TP * CP * PP
+LAYOUT = f"tp{TP} cp{CP} pp{PP}, sequence parallel, zigzag per document, packed"
+PATIENCE = 120  # Seconds that nothing which passes takes.
+Counts = dict[str, int]
+_FORK = multiprocessing.get_context("fork")
+MOVED = {
+    "engine_bytes": "produced by the engines",
+    "server_in_bytes": "into the server",
+    "server_out_bytes": f"out to the {RANKS} ranks",
+}
+OTHER_WAYS = {
+    "json_list_bytes": "into a service, as a JSON list",
+    "base64_int32_bytes": "into a service, as base64 of int32",
+    "broadcast_int32_bytes": "out, whole samples to every rank as int32",
+}
+HOPS = {
+    "appended": "engine arrays -> server, acknowledged",
+    "fetched": "server -> index buffers of the ranks",
+    "checked": "check of every id, and of routing maps",
+}
+ROWS = {
+    "replayed": "replayed",
+    "unrecorded": "unrecorded: live routing",
+    "pad": "pad: balanced filler",
+    "router_checked": "rows whose routing map was checked, per layer",
+}
+
+
+def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -> tuple[list[Counts], dict[str, float]]:
+    """Runs `role` in processes that meet at the barrier when ready and after each step. Results, and ms per step."""
+    barrier, results = _FORK.Barrier(count + 1, timeout=PATIENCE), _FORK.Queue()
+
+    def run(index: int) -> None:
+        try:
+            results.put(role(index, barrier))
+        except BaseException:
+            barrier.abort()  # The others need not wait for it.
+            raise
+
+    children = [_FORK.Process(target=run, args=(index,), daemon=True) for index in range(count)]
+    for child in children:
+        child.start()
+    times = {}
+    try:
+        barrier.wait()
+        for name in names:
+            begin = time.perf_counter()
+            barrier.wait()
+            times[name] = (time.perf_counter() - begin) * 1000
+        found = [results.get(timeout=PATIENCE) for _ in children]
+    except threading.BrokenBarrierError:
+        raise SystemExit("quickstart: a process failed") from None
+    return found, times
+
+
+@contextmanager
+def server(program: Path) -> Iterator[str]:
+    """A routing-replay-server on a free port; gives its address. It must end well."""
+    with tempfile.TemporaryDirectory(prefix="routing-replay-quickstart.") as directory:
+        endpoint = Path(directory, "endpoint")
+        command: list[Any] = [program, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint]
+        with subprocess.Popen(command) as process:
+            try:
+                deadline = time.monotonic() + PATIENCE
+                while not (endpoint.exists() and (address := endpoint.read_text().strip())):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        raise SystemExit(f"quickstart: {program} does not listen")
+                    time.sleep(0.01)
+                yield address
+                process.send_signal(signal.SIGTERM)
+                if process.wait(PATIENCE):
+                    raise SystemExit(f"quickstart: the server ended with status {process.returncode}")
+            finally:
+                process.kill()
+
+
+def table(figures: dict[str, Any]) -> str:
+    counts = "{samples:,} samples, {rows:,} rows, {recorded_rows:,} of them recorded\n".format(**figures)
+    lines = [*figures["runs"], counts]
+    for title, ways in (("moved", MOVED), ("other ways would have moved", OTHER_WAYS)):
+        lines.append(f"{title:<46} {'payload bytes':>15} {'per row':>12}")
+        for key, text in ways.items():
+            count = figures["bytes"][key]
+            lines.append(f"  {text:<44} {count:>15,} {count / figures['recorded_rows']:>12.1f}")
+    lines.append(f"\n{'hop, all processes of it together':<46} {'wall time':>15}")
+    lines += [f"  {text:<44} {figures['hop_ms'][key]:>12.1f} ms" for key, text in HOPS.items()]
+    lines.append(f"\n{'rows on the ranks, once per pipeline stage':<46} {'rows':>15}")
+    lines += [f"  {text:<44} {figures['rank_rows'][key]:>15,}" for key, text in ROWS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--server", type=Path, required=True, help="path of routing-replay-server")
+    parser.add_argument("--trace", type=Path, help="directory of recorded traces, instead of synthetic rows")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    options = parser.parse_args()
+    plays = recorded(options.trace) if options.trace else [synthetic()]
+
+    with server(options.server) as endpoint:
+        print(f"1 server at {endpoint}, {WORKERS} rollout workers, {RANKS} trainer ranks ({LAYOUT})", flush=True)
+        workers, append_ms = play(WORKERS, functools.partial(work, plays, endpoint), ["appended"])
+        ranks, rank_ms = play(RANKS, functools.partial(train, plays, endpoint), ["fetched", "checked"])
+
+    into = {key: sum(result[key] for result in workers) for key in workers[0]}
+    out = {key: sum(result[key] for result in ranks) for key in ranks[0]}
+    into["broadcast_int32_bytes"] = into["int32_bytes"] * RANKS
+    figures = {
+        "runs": [f"{each.description}: {each.geometry}" for each in plays],
+        **{key: into[key] for key in ("samples", "rows", "recorded_rows")},
+        "ranks": RANKS,
+        "bytes": {key: (into | out)[key] for key in (*MOVED, *OTHER_WAYS)},
+        "hop_ms": {**append_ms, **rank_ms},
+        "rank_rows": {key: out[key] for key in ROWS},
+        "compared_ids": out["compared_ids"],
+    }
+    print(table(figures))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if (ids := into["int32_bytes"] // 4) != out["compared_ids"]:
+        raise SystemExit(f"quickstart: {out['compared_ids']:,} expert ids were compared, {ids:,} recorded")
+    print(f"{out['compared_ids']:,} expert ids compared, all matched")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What is played: runs, their samples, and what their engines chose.
+
+Every process has it from the first one, so what a rank expects never passed through the server.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from routing_replay import Geometry
+
+WORKERS = 4
+TP, CP, PP = 2, 2, 2  # Tensor, context and pipeline parallel ranks of the trainer.
+MICRO_BATCH_TOKENS = 8192
+# What an engine gives: an array of int32, or bytes of one of these forms. "encoded blocks" are made by the client.
+FORMS = ("RAW int32", "NPY", "BASE64 int32", "BASE64_NPY", "encoded blocks")
+SEED = 20251110
+LOST_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A prompt with its answer of T tokens, so T - 1 rows: the last token was never fed to the model."""
+
+    id: str
+    form: str
+    tokens: NDArray[np.uint32]
+    ids: NDArray[np.uint16]  # [T - 1, layers, K], what the engine chose, also in the rows that it then lost.
+    turns: tuple[tuple[int, int], ...]  # Half-open ranges of rows, one append each.
+    lost: tuple[int, int]  # Rows that the engine does not deliver.
+
+    def recorded(self) -> NDArray[np.bool_]:
+        rows = np.arange(len(self.ids))
+        return (rows < self.lost[0]) | (rows >= self.lost[1])
+
+    def lost_in(self, begin: int, end: int) -> list[tuple[int, int]]:
+        both = max(self.lost[0], begin), min(self.lost[1], end)
+        return [both] if both[0] < both[1] else []
+
+    def delivered(self, begin: int, end: int) -> NDArray[np.uint16]:
+        """The rows of [begin, end) that the engine did not lose."""
+        return self.ids[begin:end][self.recorded()[begin:end]]
+
+
+@dataclass(frozen=True)
+class Play:
+    """One run: the samples of one model."""
+
+    run: str
+    description: str
+    geometry: Geometry
+    samples: list[Sample]
+
+    def micro_batches(self) -> list[list[Sample]]:
+        """Samples packed up to MICRO_BATCH_TOKENS tokens, or one sample."""
+        batches: list[list[Sample]] = [[]]
+        for sample in self.samples:
+            tokens = sum(len(each.tokens) for each in (*batches[-1], sample))
+            if batches[-1] and tokens > MICRO_BATCH_TOKENS:
+                batches.append([])
+            batches[-1].append(sample)
+        return batches
+
+
+def _sample(index: int, ids: NDArray[np.uint16]) -> Sample:
+    """Forms take turns; every second sample is made in two turns, and every eighth lost a few rows in its middle."""
+    rows = len(ids)
+    first = rows * 3 // 5
+    return Sample(
+        id=f"step-1/{index}",
+        form=FORMS[index % len(FORMS)],
+        tokens=np.random.default_rng([SEED, index]).integers(0, 150_000, rows + 1, np.uint32),
+        ids=ids,
+        turns=((0, first), (first, rows)) if index % 2 and first else ((0, rows),),
+        lost=(rows // 2, rows // 2 + LOST_ROWS) if index % 8 == 3 and rows > 4 * LOST_ROWS else (0, 0),
+    )
+
+
+def synthetic() -> Play:
+    """32 samples of the shape of Qwen3-30B-A3B."""
+    layers, experts, top_k = 48, 128, 8
+    random = np.random.default_rng(SEED)
+    samples = []
+    for index, length in enumerate(np.clip(random.lognormal(np.log(1400), 0.5, 32), 200, 4096).astype(int)):
+        # K different experts of a row: steps of an odd width from anywhere never meet in 128.
+        start, width = random.integers(0, experts, (2, length - 1, layers, 1))
+        ids = (start + (2 * width + 1) * np.arange(top_k)) % experts
+        samples.append(_sample(index, ids.astype(np.uint16)))
+    geometry = Geometry(num_layers=layers, num_experts=experts, top_k=top_k)
+    return Play("quickstart", "Qwen3-30B-A3B (synthetic rows)", geometry, samples)
+
+
+def recorded(directory: Path) -> list[Play]:
+    """Every trace of the directory: NAME.npy [tokens, layers, K], and index.json, which says where sequences end."""
+    plays = []
+    for name, entry in json.loads((directory / "index.json").read_text()).items():
+        ids = np.load(directory / f"{name}.npy").astype(np.uint16)
+        ends = np.cumsum(entry["seq_lens"], dtype=int)
+        if ends[-1:].sum() != len(ids):
+            raise SystemExit(f"quickstart: {name}.npy has {len(ids)} rows, index.json says {ends[-1:].sum()}")
+        samples = [_sample(index, rows) for index, rows in enumerate(np.split(ids, ends[:-1]))]
+        geometry = Geometry(num_layers=ids.shape[1], num_experts=entry["experts"], top_k=entry["topk"])
+        plays.append(Play(f"quickstart-{name}", f"{name} (recorded rows)", geometry, samples))
+    return plays

@@ -1,0 +1,79 @@
+"""A rollout worker: what an engine chose goes to the server turn by turn, and is sealed with the last one."""
+
+import base64
+import io
+from multiprocessing.synchronize import Barrier
+
+import numpy as np
+from numpy.typing import NDArray
+from routing_replay import Client, Payload
+from scenario import WORKERS, Play
+
+
+def engine_gives(form: str, ids: NDArray[np.uint16]) -> NDArray[np.int32] | Payload:
+    """Rows as engines and their servers hand them over. All of these go in as they are."""
+    wide = ids.astype("<i4")
+    if form in ("RAW int32", "encoded blocks"):
+        return wide
+    if form == "BASE64 int32":
+        return Payload(base64.b64encode(wide.tobytes()), encoding="BASE64", dtype="I32", shape=ids.shape)
+    file = io.BytesIO()
+    np.save(file, ids.astype(np.uint8 if ids.max() < 256 else np.uint16))
+    if form == "NPY":
+        return Payload(file.getvalue(), encoding="NPY")
+    return Payload(base64.b64encode(file.getvalue()), encoding="BASE64_NPY")
+
+
+def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dict[str, int]:
+    mine = {play.run: play.samples[worker::WORKERS] for play in plays}
+    engine = {
+        (run, sample.id, turn): engine_gives(sample.form, sample.delivered(*turn))
+        for run, samples in mine.items()
+        for sample in samples
+        for turn in sample.turns
+    }
+    sent = 0
+    with Client(endpoint) as client:
+        barrier.wait()
+        for play in plays:
+            run = client.run(play.run, play.geometry)
+            # Appends are queued and sent in the background. An appender encodes blocks, unless it is told not to:
+            # then the server decodes what the engine gave.
+            encoding, forwarding = run.appender(), run.appender(encode_blocks=False)
+            for number in (0, 1):
+                for sample in [each for each in mine[play.run] if number < len(each.turns)]:
+                    begin, end = turn = sample.turns[number]
+                    appender = encoding if sample.form == "encoded blocks" else forwarding
+                    appender.append(
+                        sample.id,
+                        engine[play.run, sample.id, turn],
+                        row_start=run.stat(sample.id).committed_rows if begin else 0,
+                        unrecorded=sample.lost_in(*turn),
+                        tokens=sample.tokens[:end],  # A trainer that has other tokens for these rows is told so.
+                        num_tokens=len(sample.tokens) if end == len(sample.ids) else None,  # Seals the sample.
+                        group=1,
+                        weight_version=17,
+                    )
+                for appender in (encoding, forwarding):
+                    appender.flush()  # Waits, and raises what the server rejected.
+            sent += sum(appender.metrics()["payload_bytes"] for appender in (encoding, forwarding))
+        barrier.wait()
+    samples = [sample for samples in mine.values() for sample in samples]
+    ids = [sample.delivered(0, len(sample.ids)) for sample in samples]
+    return {
+        "samples": len(samples),
+        "rows": sum(len(sample.ids) for sample in samples),
+        "recorded_rows": sum(len(rows) for rows in ids),
+        "engine_bytes": sum(len(one.data) if isinstance(one, Payload) else one.nbytes for one in engine.values()),
+        "server_in_bytes": sent,
+        "json_list_bytes": sum(json_bytes(rows) for rows in ids),
+        "base64_int32_bytes": sum(-(-4 * rows.size // 3) * 4 for rows in ids),
+        "int32_bytes": sum(4 * rows.size for rows in ids),
+    }
+
+
+def json_bytes(ids: NDArray[np.uint16]) -> int:
+    """Of "[[[1,2],[3,4]],…]": digits, and for each list of n elements two brackets and n - 1 commas."""
+    rows, layers, top_k = ids.shape
+    digits = ids.size + sum(int((ids >= power).sum()) for power in (10, 100, 1000))
+    return digits + rows * layers * (top_k + 1) + rows * (layers + 1) + rows + 1

@@ -1,0 +1,57 @@
+// A child process that speaks lines: commands on its standard input, answers on its standard output.
+#ifndef TESTS_QUICKSTART_PROCESS_H_
+#define TESTS_QUICKSTART_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay::quickstart {
+
+// Not thread-safe. The child dies with its parent, and at the latest in the destructor.
+class ChildProcess {
+ public:
+  // Starts the program `arguments` (the first one is its path). Standard error is the parent's.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
+                                                             const std::vector<std::string>& arguments);
+  // Runs `role` in a copy of this process; its value is the child's exit status. This process must have no threads and
+  // must have flushed its streams.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Fork(const std::string& name, const std::function<int()>& role);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  const std::string& name() const { return name_; }
+  pid_t pid() const { return pid_; }
+  absl::Status WriteLine(absl::string_view line);
+  // The next line without its end. UNAVAILABLE if the child closed its output, DEADLINE_EXCEEDED.
+  absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
+  // INTERNAL unless the child has ended or ends within the time with status 0.
+  absl::Status WaitForSuccess(std::chrono::milliseconds timeout);
+  bool running();
+  void Terminate();  // SIGTERM
+
+ private:
+  ChildProcess(std::string name, pid_t pid, int input, int output)
+      : name_(std::move(name)), pid_(pid), input_(input), output_(output) {}
+
+  std::string name_;
+  pid_t pid_;
+  int input_;
+  int output_;
+  std::string unread_;
+  int wait_status_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace routing_replay::quickstart
+
+#endif  // TESTS_QUICKSTART_PROCESS_H_
