@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from routing_replay import _native
-from routing_replay.errors import FailedPreconditionError
+from routing_replay.errors import FailedPreconditionError, InvalidArgumentError
 
 from routing_replay_trainer import errors
 
@@ -16,7 +16,8 @@ _native.declare(rrt_fetch_read="ppp", rrt_inspect_read="ppp")
 
 def read(function: str, reading: Any, run: Any, seconds: float) -> None:
     """Blocks until it has come into `reading` (its `pointer`), for at most so many seconds. Raises what the service
-    and its connection raise, and this package's FailedPreconditionError for a sample that cannot be replayed."""
+    and its connection raise, and this package's errors for arguments that are wrong and for a sample that cannot be
+    replayed."""
     native = run.native
     operation = _native.Operation(
         getattr(_native.lib, function),
@@ -28,6 +29,8 @@ def read(function: str, reading: Any, run: Any, seconds: float) -> None:
     )
     try:
         operation.wait()
+    except InvalidArgumentError as error:
+        raise errors.InvalidArgumentError(error.message, **error._detail) from None
     except FailedPreconditionError as error:
         if error.sample is None:
             raise

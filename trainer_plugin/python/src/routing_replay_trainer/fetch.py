@@ -58,7 +58,7 @@ class FetchSequence:
 
     def _json(self, check_every: int = 1) -> dict[str, Any]:
         """check_every: as RowSource has it"""
-        said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
+        said: dict[str, Any] = {"sample": self.sample}
         if not isinstance(self.sample, str):
             said = {"handle": integer(self.sample, "sample")}
         if self.num_tokens is not None:
@@ -136,12 +136,11 @@ class _Fetch:
     def __init__(
         self, plan: Plan, sequences: Sequence[FetchSequence] | None, check_every: int = 1, **options: Any
     ) -> None:
+        said = {name: value for name, value in options.items() if value is not None}
         if sequences is not None:
-            options["sequences"] = [sequence._json(check_every) for sequence in sequences]
+            said["sequences"] = [sequence._json(check_every) for sequence in sequences]
         self._plan = plan
-        self._handle = _core.Handle(
-            LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(plain(options, "options"))
-        )
+        self._handle = _core.Handle(LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(said))
         self.pointer = self._handle.pointer
 
     def give_up(self, why: str) -> None:
@@ -168,10 +167,7 @@ class _Fetch:
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
     """The ids [rows, K] of each local layer in an index buffer."""
-    return tuple(
-        np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
-        for layer in plan.layers
-    )
+    return tuple(np.ndarray((plan.rows, layer.top_k), layer.dtype, buffer, layer.offset) for layer in plan.layers)
 
 
 class Staged:
@@ -428,12 +424,7 @@ class ServiceSource(RowSource):
         self._run = run
         self._timeout = timeout
         self.geometry = geometry_json(run.geometry)
-        self._options: Mapping[str, Any] = {
-            "run": run.name,
-            "producer": producer,
-            "wait": wait,
-            "geometry": self.geometry,
-        }
+        self._options: Mapping[str, Any] = {"run": run.name, "producer": producer, "wait": wait}
         self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
@@ -453,7 +444,7 @@ class ServiceSource(RowSource):
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, self._options, self.check_every)
+        inspection = _Inspection(sequences, {**self._options, "geometry": self.geometry}, self.check_every)
         self._read("rrt_inspect_read", inspection, seconds)
         return inspection.result()
 
