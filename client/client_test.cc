@@ -97,14 +97,6 @@ TEST_F(RunTest, ControlCalls) {
   EXPECT_EQ(released.samples, 2);
 }
 
-TEST_F(RunTest, AServerOfAnotherMajorVersionIsRefused) {
-  service_.SetVersion("77.0.1");
-  const absl::Status status = client_->JoinRun("run").status();
-  EXPECT_THAT(status, Fails(absl::StatusCode::kFailedPrecondition, Reason::kVersionMismatch));
-  EXPECT_EQ(GetErrorDetail(status)->server_version, "77.0.1");
-  EXPECT_EQ(GetErrorDetail(status)->client_version, ROUTING_REPLAY_VERSION);
-}
-
 TEST_F(RunTest, SettingsInForceComeFromTheServer) {
   ASSERT_OK_AND_ASSIGN(const auto run, client_->OpenRun("run", ModelGeometry(), {.ttl = milliseconds(5000)}));
   EXPECT_EQ(run->settings().ttl, milliseconds(5000));

@@ -339,12 +339,10 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
-  request.set_client_version(ROUTING_REPLAY_VERSION);
   // What was removed is told once.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
   const auto response = caller.Call(&Stub::OpenRun, request, repeat);
   if (!response.ok()) return response.status();
-  if (absl::Status status = CheckServerVersion(response->server_version()); !status.ok()) return status;
   auto geometry = FromProto(response->geometry());
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
@@ -373,10 +371,7 @@ v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, 
   v1::OpenRunRequest request = MakeJoinRun(run);
   *request.mutable_geometry() = ToProto(geometry);
   if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
-  if (resume_at) {
-    request.set_resume_at(*resume_at);
-    request.add_required_features("resume-at");
-  }
+  if (resume_at) request.set_resume_at(*resume_at);
   return request;
 }
 

@@ -14,8 +14,7 @@
 
 namespace routing_replay::client {
 
-// Makes or joins a run: `request` with geometry makes it, without joins. Exchanges versions: FAILED_PRECONDITION
-// (kVersionMismatch) naming both if the server is of another major version.
+// Makes or joins a run: `request` with geometry makes it, without joins.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request);
 
 // The two halves of it: what the server says of the run, and the run over a channel.

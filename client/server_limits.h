@@ -6,9 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-
 namespace routing_replay::client {
 
 // Names in one request: far below any message limit.
@@ -23,9 +20,6 @@ struct ServerLimits {
 
 // The limits that a server stated in OpenRunResponse; 0 where it said nothing.
 ServerLimits LimitsFrom(uint64_t max_message_bytes, uint64_t max_payload_bytes);
-
-// FAILED_PRECONDITION (kVersionMismatch) naming both if the server is of another major version than this client.
-absl::Status CheckServerVersion(absl::string_view server_version);
 
 }  // namespace routing_replay::client
 

@@ -45,8 +45,6 @@ void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error
   error.has_revision = detail->revision.has_value() ? 1 : 0;
   error.revision = detail->revision.value_or(0);
   error.missing_rows = memory.Ranges(detail->missing_rows);
-  error.server_version = memory.Text(detail->server_version);
-  error.client_version = memory.Text(detail->client_version);
 }
 
 rr_error* NewError(const CallEnd& end) noexcept {

@@ -18,7 +18,6 @@
 #include "client/channel/endpoint.h"
 #include "client/rrctl/application.h"
 #include "client/rrctl/connection_checks.h"
-#include "client/server_limits.h"
 #include "client/shard/members.h"
 #include "proto/wire/human.h"
 
@@ -287,19 +286,11 @@ Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer) {
 }
 
 Finding CheckVersion(const v1::ServerInfo& info) {
-  const std::vector<std::string> features(info.features().begin(), info.features().end());
-  Finding finding{.check = "version",
-                  .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}, {"features", features}}};
-  finding.what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION, "; ", features.size(),
-                              " features: ", absl::StrJoin(features, ", "));
-  const absl::Status status = CheckServerVersion(info.version());
-  if (!status.ok()) {
-    finding.verdict = Verdict::kFail;
-    finding.what = std::string(status.message());
-    finding.fix = absl::StrCat("install the packages of release ", info.version());
-  } else if (info.version() != ROUTING_REPLAY_VERSION) {
+  Finding finding{.check = "version", .facts = {{"server", info.version()}, {"client", ROUTING_REPLAY_VERSION}}};
+  finding.what = absl::StrCat("server ", info.version(), ", rrctl ", ROUTING_REPLAY_VERSION);
+  if (info.version() != ROUTING_REPLAY_VERSION) {
     finding.verdict = Verdict::kWarn;
-    finding.fix = "servers serve clients of the two minor releases before theirs; update what is older";
+    finding.fix = absl::StrCat("install the packages of release ", info.version());
   }
   return finding;
 }

@@ -66,11 +66,6 @@ void FakeService::FailNext(int count) {
   failures_ = count;
 }
 
-void FakeService::SetVersion(const std::string& version) {
-  MutexLock lock(mutex_);
-  version_ = version;
-}
-
 void FakeService::OnRead(std::function<bool(v1::ReadResponse&)> change) {
   MutexLock lock(mutex_);
   change_ = std::move(change);
@@ -122,7 +117,6 @@ grpc::Status FakeService::OpenRun(grpc::ServerContext* context, const v1::OpenRu
   if (grpc::Status status = Begin("OpenRun"); !status.ok()) return status;
   MutexLock lock(mutex_);
   peers_.insert(context->peer());
-  response->set_server_version(version_);
   *response->mutable_geometry() = request->has_geometry() ? request->geometry() : ToProto(ModelGeometry());
   *response->mutable_options() = request->options();
   response->mutable_options()->set_block_rows(kBlockRows);

@@ -43,8 +43,6 @@ class FakeService final : public v1::RoutingReplay::Service {
   void OnAppend(std::function<Do(const AppendRequest&)> decide);
   // The next `count` calls of every unary method fail with UNAVAILABLE.
   void FailNext(int count);
-  // What OpenRun says of the server.
-  void SetVersion(const std::string& version);
   // Called for each message of a Read before it is sent; false: the stream hangs there until it is cancelled.
   void OnRead(std::function<bool(v1::ReadResponse&)> change);
 
@@ -79,7 +77,6 @@ class FakeService final : public v1::RoutingReplay::Service {
   std::function<bool(v1::ReadResponse&)> change_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> peers_ ABSL_GUARDED_BY(mutex_);
-  std::string version_ ABSL_GUARDED_BY(mutex_) = ROUTING_REPLAY_VERSION;
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
   int broken_reads_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string endpoint_;

@@ -39,8 +39,6 @@ nlohmann::json StatusToJson(const absl::Status& status) {
   Set(json, "first_differing_block", detail->first_differing_block);
   if (!detail->missing_rows.empty()) json["missing_rows"] = RangesToJson(detail->missing_rows);
   Set(json, "retry_after_ms", detail->retry_after_ms);
-  Set(json, "server_version", detail->server_version);
-  Set(json, "client_version", detail->client_version);
   return json;
 }
 

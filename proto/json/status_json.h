@@ -2,7 +2,7 @@
 //
 //   {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "payload: …", "reason": "ID_RANGE", "field": "payload",
 //    "sample": "math-7/0", "row": 12, "layer": 3, "committed_rows": 0, "revision": 0, "first_differing_block": 0,
-//    "missing_rows": [[0, 4]], "retry_after_ms": 50, "server_version": "0.1.0", "client_version": "0.1.0"}
+//    "missing_rows": [[0, 4]], "retry_after_ms": 50}
 //
 // What follows the message is of the ErrorDetail; fields that are not set are absent.
 #ifndef PROTO_JSON_STATUS_JSON_H_

@@ -129,8 +129,6 @@ std::string EncodeDetail(const ErrorDetail& d) {
   if (d.first_differing_block) w.IntAlways(8, *d.first_differing_block);
   for (RowRange range : d.missing_rows) w.BytesAlways(9, EncodeRange(range));
   if (d.retry_after_ms) w.IntAlways(10, *d.retry_after_ms);
-  w.Bytes(11, d.server_version);
-  w.Bytes(12, d.client_version);
   return w.Take();
 }
 
@@ -168,12 +166,6 @@ std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
         break;
       case 10:
         d.retry_after_ms = static_cast<int32_t>(r.number());
-        break;
-      case 11:
-        d.server_version = std::string(r.bytes());
-        break;
-      case 12:
-        d.client_version = std::string(r.bytes());
         break;
       default:
         break;

@@ -63,8 +63,6 @@ ErrorDetail RandomDetail(std::mt19937_64& random) {
     d.missing_rows.push_back({Maybe<int64_t>(random).value_or(0), Maybe<int64_t>(random).value_or(7)});
   }
   d.retry_after_ms = Maybe<int32_t>(random);
-  d.server_version = RandomText(random);
-  d.client_version = RandomText(random);
   return d;
 }
 

@@ -19,7 +19,6 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/spill_counters.h"
 #include "server/service/authorize.h"
-#include "server/service/features.h"
 #include "server/service/quotas.h"
 #include "server/service/service_context.h"
 #include "server/store/page_limit.h"
@@ -217,10 +216,7 @@ absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const ControlCaller& ca
 absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, const v1::OpenRunRequest& request,
                        v1::OpenRunResponse& response) {
   if (absl::Status allowed = AuthorizeOpenRun(context, caller.call, request); !allowed.ok()) return allowed;
-  const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
-  absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
-  if (status.ok()) status = CheckId(request.run(), "run");
-  if (!status.ok()) return status;
+  if (absl::Status status = CheckId(request.run(), "run"); !status.ok()) return status;
   std::optional<Geometry> geometry;
   if (request.has_geometry()) {
     auto read = FromProto(request.geometry());
@@ -240,8 +236,6 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
     if (!dropped.ok()) return dropped.status();
     WriteReleased(*dropped, *response.mutable_dropped());
   }
-  response.set_server_version(ROUTING_REPLAY_VERSION);
-  for (const char* feature : ServerFeatures()) response.add_features(feature);
   *response.mutable_geometry() = ToProto(*run->geometry);
   WriteOptions(run->options, *response.mutable_options());
   response.set_created(run->created);
@@ -511,7 +505,6 @@ absl::Status DoGetServerInfo(ServiceContext& context, const ControlCaller& calle
   if (!permissions.ok()) return permissions.status();
   const Store::Totals totals = context.store.GetTotals();
   response.set_version(ROUTING_REPLAY_VERSION);
-  for (const char* feature : ServerFeatures()) response.add_features(feature);
   response.set_store(context.store.name());
   response.set_budget_bytes(context.budget.limit());
   response.set_stored_bytes(totals.stored_bytes);

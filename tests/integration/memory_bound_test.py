@@ -23,7 +23,6 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
 from messages import SERVICE, Messages
 
 SERVER = sys.argv[1]

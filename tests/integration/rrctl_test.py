@@ -408,7 +408,6 @@ class DoctorTest(RrctlTest):
         self.assertIn("plaintext", checks["tls"]["what"])
         self.assertLess(abs(checks["clock"]["facts"]["skew_s"]), 5)
         self.assertGreater(checks["limits"]["facts"]["max_message_bytes"], 0)
-        self.assertIn("waiting-read", checks["version"]["facts"]["features"])
         self.assertEqual(self.json("ls"), [])
 
     def test_things_that_are_broken(self):

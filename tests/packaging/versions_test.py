@@ -49,9 +49,6 @@ class VersionsTest(unittest.TestCase):
         for version, date in headings[1:]:
             self.assertRegex(date, r"^\d{4}-\d\d-\d\d$", f"{version} was released, and its heading must say when")
 
-    def test_what_it_says_on_the_wire_is_recorded(self):
-        self.assertTrue((ROOT / "tests/compatibility/corpus" / VERSION).is_dir(), "see tests/compatibility/README.md")
-
     def test_python_projects_have_none_of_their_own(self):
         for project in PROJECTS:
             text = (ROOT / project / "pyproject.toml").read_text()

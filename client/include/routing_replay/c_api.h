@@ -71,7 +71,6 @@ typedef struct rr_error {
   rr_integer row, layer, first_differing_block, retry_after_ms;
   int64_t committed_rows, revision;
   rr_ranges missing_rows;
-  rr_text server_version, client_version;
   /* Of a flush: every sample of which an append failed, up to 100,000, and the first 100 such appends. */
   const rr_text* failed_samples;
   size_t failed_count;

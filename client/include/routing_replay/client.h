@@ -108,7 +108,7 @@ class Client {
   //
   // `resume_at`: training goes on from a checkpoint with this group. The samples of this and of higher groups, of both
   // producers, are what an earlier life of the training left, and are removed; Run::dropped() tells how much. For the
-  // one coordinator, before any worker appends. UNIMPLEMENTED (kVersionMismatch) from a server without it.
+  // one coordinator, before any worker appends.
   virtual absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
                                                        const RunSettings& settings = {},
                                                        std::optional<int64_t> resume_at = {}) = 0;

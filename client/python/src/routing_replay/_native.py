@@ -85,8 +85,6 @@ class Error(Structure):
         ("committed_rows", c_int64),
         ("revision", c_int64),
         ("missing_rows", Ranges),
-        ("server_version", Text),
-        ("client_version", Text),
         ("failed_samples", ctypes.POINTER(Text)),
         ("failed_count", c_size_t),
         ("failures", ctypes.POINTER(c_void_p)),
@@ -531,7 +529,7 @@ VERSION: str = lib.rr_version().decode()
 def _detail(address: int) -> dict[str, Any]:
     error = Error.from_address(address)
     detail: dict[str, Any] = {"code": error.code, "message": str(error.message), "code_name": str(error.code_name)}
-    for name in ("reason", "field", "sample", "server_version", "client_version"):
+    for name in ("reason", "field", "sample"):
         if said := str(getattr(error, name)):
             detail[name] = said
     for name in ("row", "layer", "first_differing_block", "retry_after_ms"):

@@ -27,7 +27,6 @@ class RoutingReplayError(Exception):
     first_differing_block: number of the first block window whose tokens differ
     missing_rows: list of half-open (begin, end)
     retry_after_ms: how long to wait
-    server_version, client_version: of a pair that does not fit
     failed_samples: of `flush`: ids of all samples of which an append failed since the last one, up to 100,000
     failures: of `flush`: the first 100 such appends, as (sample, error)
     """
@@ -49,8 +48,6 @@ class RoutingReplayError(Exception):
         ranges = detail.get("missing_rows")
         self.missing_rows: list[tuple[int, int]] | None = ranges and [(begin, end) for begin, end in ranges]
         self.retry_after_ms: int | None = detail.get("retry_after_ms")
-        self.server_version: str | None = detail.get("server_version")
-        self.client_version: str | None = detail.get("client_version")
         self._detail = detail
 
     @property

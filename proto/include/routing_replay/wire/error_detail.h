@@ -54,8 +54,6 @@ struct ErrorDetail {
   std::optional<int64_t> first_differing_block;
   std::vector<RowRange> missing_rows;
   std::optional<int32_t> retry_after_ms;
-  std::string server_version;
-  std::string client_version;
   friend bool operator==(const ErrorDetail&, const ErrorDetail&) = default;
 };
 
