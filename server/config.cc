@@ -6,21 +6,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
+#include <functional>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/wire/local_address.h"
 #include "proto/wire/nearest.h"
-#include "server/quantity.h"
 #include "server/security/access_control.h"
 #include "server/store/open_store.h"
 
@@ -29,18 +29,88 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a quantity may be, in bytes or milliseconds.
+// What a quantity may be, in bytes or milliseconds, both ends included.
+struct Bounds {
+  int64_t minimum;
+  int64_t maximum;
+  bool or_none = false;  // 0, too.
+};
+
 constexpr Bounds kMemoryBytes = {1 << 20, INT64_MAX};
-constexpr Bounds kPartBytes = {64 << 10, INT64_MAX};
-constexpr Bounds kReadMessageBytes = {64 << 10, 4 << 20};
 constexpr Bounds kRunBytes = {4 << 10, INT64_MAX, /*or_none=*/true};
-constexpr Bounds kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
 // Far from where adding one to the present time overflows.
 constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
 constexpr Bounds kTimeOrNone = {0, kMaxTime};
-constexpr Bounds kSweepTime = {10, kMaxTime};
-constexpr Bounds kSeconds = {1000, kMaxTime};
 constexpr Bounds kSecondsOrNone = {1000, kMaxTime, /*or_none=*/true};
+
+struct Unit {
+  const char* suffix;
+  int64_t factor;
+};
+
+constexpr Unit kByteUnits[] = {
+    {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
+constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
+
+// "4Gi", "4GB", "4g": what was meant can be told.
+std::string InsteadOfBytes(absl::string_view digits, absl::string_view suffix) {
+  for (const Unit& unit : kByteUnits) {
+    const absl::string_view name = unit.suffix;
+    if (digits.empty() || name.empty()) continue;
+    for (const std::string& near : {std::string(name), std::string(name.substr(0, 1)), std::string(name.substr(0, 2)),
+                                    absl::StrCat(name.substr(0, 1), "B")}) {
+      if (absl::EqualsIgnoreCase(suffix, near)) return absl::StrCat(digits, name);
+    }
+  }
+  return "a whole number of bytes, or of KiB, MiB, GiB or TiB, such as 4GiB";
+}
+
+std::string InsteadOfTime(absl::string_view digits, absl::string_view suffix) {
+  if (digits.empty() || !suffix.empty()) return "a whole number of ms, s, m or h, such as 90s";
+  return absl::StrCat(digits, "s; or ", digits, "ms, ", digits, "m, ", digits, "h");
+}
+
+struct Units {
+  const char* what;
+  absl::Span<const Unit> all;  // Ascending.
+  const char* of_zero;
+  // What to write instead of something else, of which the number was read, or nothing.
+  std::string (*instead)(absl::string_view digits, absl::string_view suffix);
+};
+constexpr Units kBytes = {"size", kByteUnits, "", InsteadOfBytes};
+constexpr Units kTimes = {"time", kTimeUnits, "s", InsteadOfTime};
+
+std::string QuantityText(int64_t value, const Units& units) {
+  if (value == 0) return absl::StrCat("0", units.of_zero);
+  const Unit* best = &units.all.front();  // The smallest, which divides everything.
+  for (const Unit& unit : units.all) {
+    if (value % unit.factor == 0) best = &unit;
+  }
+  return absl::StrCat(value / best->factor, best->suffix);
+}
+
+absl::StatusOr<int64_t> ReadQuantity(absl::string_view text, const Units& units, Bounds bounds) {
+  size_t count = 0;
+  while (count < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[count]))) ++count;
+  const absl::string_view digits = text.substr(0, count);
+  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(count));
+  for (const Unit& unit : units.all) {
+    int64_t number = 0, value = 0;
+    const bool zero = digits == "0" && suffix.empty();
+    if (digits.empty() || (suffix != unit.suffix && !zero)) continue;
+    const bool huge = !absl::SimpleAtoi(digits, &number) || __builtin_mul_overflow(number, unit.factor, &value);
+    if (huge || value > bounds.maximum) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' is too large; at most ", QuantityText(bounds.maximum, units)));
+    }
+    if (value >= bounds.minimum || (value == 0 && bounds.or_none)) return value;
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is too small; at least ",
+                                                   QuantityText(bounds.minimum, units),
+                                                   bounds.or_none ? ", or 0 for no bound" : ""));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not a ", units.what, "; write ", units.instead(digits, suffix)));
+}
 
 // One place that names every key: flags, YAML and variables are made from it.
 class Parser {
@@ -51,14 +121,14 @@ class Parser {
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH");
     Key("advertise", config_.advertise, "address that clients are told");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
-    Key("exit-with-pid", config_.exit_with_pid, "process with which the server ends, as after SIGTERM; 0: none")
+    Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store,
         "memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// with TLS), a Redis or "
         "Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
-        "what an acknowledged append has come through in runs that ask for nothing: memory, written (to the operating "
-        "system) or synced (to the disk); by default written, with the store memory: memory");
+        "default durability of runs that do not set one: memory, written (to the operating system) or synced (to the "
+        "disk); written where it is not set, with the store memory: memory");
     BytesKey("memory-budget", config_.memory_budget, kMemoryBytes,
              "bytes of routing data held and on their way; with rocksdb a quarter, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
@@ -66,29 +136,17 @@ class Parser {
         "the memory budget on; its files are removed at every start");
     BytesKey("spill-budget", config_.spill_budget, kMemoryBytes,
              "bytes that the files in the spill directory may take");
-    TimeKey("default-ttl", config_.default_ttl, kSeconds,
-            "a sample idle for so long is removed, where its run does not say");
-    TimeKey("sweep-interval", config_.sweep_interval, kSweepTime, "how often idle samples are looked for");
-    BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "largest message that is received");
-    BytesKey("max-payload-bytes", config_.max_payload_bytes, kPartBytes, "largest append, after decompression");
-    BytesKey("stream-window-bytes", config_.stream_window_bytes, kPartBytes, "credit that one append stream may hold");
-    BytesKey("read-message-bytes", config_.read_message_bytes, kReadMessageBytes, "size of the messages of a read");
-    TimeKey("max-wait", config_.max_wait, kSeconds, "longest wait of a waiting read");
-    TimeKey("stall-timeout", config_.stall_timeout, kSeconds,
-            "a reader that takes nothing for so long, or a request that takes so long to come, is cut off");
+    TimeKey("drain-delay", config_.drain_delay, kTimeOrNone,
+            "time after SIGTERM in which calls are still taken while the server says that it is not ready");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads,
         "threads that serve connections; where a store waits for a disk or a network, others wait for it")
         ->check(CLI::Range(1, 256));
-    Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
-    Key("allocator", config_.allocator, "tuned: freed memory is kept for the next message; default: glibc's own way")
-        ->check(CLI::IsMember({"tuned", "default"}));
     Key("log-level", config_.log_level, "debug, info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
     Key("tls-cert", config_.tls.certificate, "certificate chain of the listeners, PEM; empty: plaintext");
     Key("tls-key", config_.tls.key, "its private key, PEM");
     Key("tls-client-ca", config_.tls.client_ca, "PEM; clients must show a certificate that this authority signed");
-    TimeKey("tls-reload-interval", config_.tls_reload_interval, kSeconds, "how often these files are read again");
     FlagKey("insecure", config_.insecure, "listen without TLS on addresses that are not loopback");
     Key("token-file", config_.token_file,
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
@@ -97,30 +155,15 @@ class Parser {
         "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: none");
     Key("health-listen", config_.health_listen,
         "address of gRPC's health service (names live and ready), always plaintext; empty: none");
-    FlagKey("reflection", config_.reflection, "serve gRPC's reflection on the listeners");
-    FlagKey("channelz", config_.channelz, "serve gRPC's channelz on the health port");
-    FlagKey("run-metrics", config_.run_metrics, "metrics of the 100 largest runs, labelled with their names");
-    TimeKey("drain-delay", config_.drain_delay, kTimeOrNone,
-            "time after SIGTERM in which calls are still taken while the server says that it is not ready");
-    Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
-        ->check(CLI::IsMember({"auto", "json", "text"}));
-    BytesKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: as many as there are");
+    BytesKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: no limit");
     Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
         ->check(CLI::NonNegativeNumber);
-    Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
-    Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
-    Key("max-connections", config_.max_connections,
-        "connections of clients at a time, at most a quarter of the descriptors; more are closed at once")
-        ->check(CLI::PositiveNumber);
     Key("max-connections-per-address", config_.max_connections_per_address,
         "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
         ->check(CLI::PositiveNumber);
-    TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; none for Append streams");
     TimeKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
             "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
             "added; 0: none is");
-    TimeKey("max-connection-age-grace", config_.max_connection_age_grace, kSeconds,
-            "time for the calls of such a connection before it is cut off; at least max-deadline");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -151,6 +194,17 @@ class Parser {
     return warnings;
   }
 
+  std::string ToYaml() const {
+    YAML::Emitter out;
+    out << YAML::BeginMap;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      out << YAML::Key << keys_[i] << YAML::Value;
+      prints_[i](out);
+    }
+    out << YAML::EndMap;
+    return absl::StrCat(out.c_str(), "\n");
+  }
+
   // What CLI11 would print for --help or --version.
   std::string Text(const CLI::Success& done) const {
     std::ostringstream out;
@@ -161,30 +215,38 @@ class Parser {
  private:
   template <typename T>
   CLI::Option* Key(const std::string& key, T& value, const std::string& help) {
-    keys_.push_back(key);
+    Add(key, [&value](YAML::Emitter& out) { out << value; });
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
   }
   // "--key" alone means true.
   void FlagKey(const std::string& key, bool& value, const std::string& help) {
-    keys_.push_back(key);
+    Add(key, [&value](YAML::Emitter& out) { out << value; });
     app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
   void BytesKey(const std::string& key, int64_t& value, Bounds bounds, const std::string& help) {
-    keys_.push_back(key);
+    Add(key, [&value](YAML::Emitter& out) { out << QuantityText(value, kBytes); });
     app_.add_option_function<std::string>(
-            "--" + key, [=, &value](const std::string& text) { value = OrThrow(key, ParseBytes(text, bounds)); }, help)
-        ->default_str(BytesText(value))
+            "--" + key,
+            [=, &value](const std::string& text) { value = OrThrow(key, ReadQuantity(text, kBytes, bounds)); }, help)
+        ->default_str(QuantityText(value, kBytes))
         ->envname(Variable(key));
   }
   void TimeKey(const std::string& key, milliseconds& value, Bounds bounds, const std::string& help) {
-    keys_.push_back(key);
+    Add(key, [&value](YAML::Emitter& out) { out << QuantityText(value.count(), kTimes); });
     app_.add_option_function<std::string>(
-            "--" + key, [=, &value](const std::string& text) { value = OrThrow(key, ParseTime(text, bounds)); }, help)
-        ->default_str(TimeText(value))
+            "--" + key,
+            [=, &value](const std::string& text) {
+              value = milliseconds(OrThrow(key, ReadQuantity(text, kTimes, bounds)));
+            },
+            help)
+        ->default_str(QuantityText(value.count(), kTimes))
         ->envname(Variable(key));
   }
-  template <typename T>
-  static T OrThrow(const std::string& key, const absl::StatusOr<T>& value) {
+  void Add(const std::string& key, std::function<void(YAML::Emitter&)> print) {
+    keys_.push_back(key);
+    prints_.push_back(std::move(print));
+  }
+  static int64_t OrThrow(const std::string& key, const absl::StatusOr<int64_t>& value) {
     if (!value.ok()) throw CLI::ValidationError(absl::StrCat("--", key, ": ", value.status().message()));
     return *value;
   }
@@ -242,6 +304,7 @@ class Parser {
   CLI::App app_{"routing-replay-server: carries expert choices from rollout to trainer", "routing-replay-server"};
   std::string config_file_;
   std::vector<std::string> keys_;
+  std::vector<std::function<void(YAML::Emitter&)>> prints_;  // Of the value of each key.
 };
 
 // host:port or [v6]:port.
@@ -263,15 +326,6 @@ absl::Status CheckOperatorAddress(const std::string& key, const std::string& add
   return absl::InvalidArgumentError(absl::StrCat("--", key, ": '", address, "' is not host:port or [v6]:port"));
 }
 
-// The health port is always plaintext, and without channelz it tells nothing but whether the server is well.
-absl::Status CheckHealthPort(const ServerConfig& config) {
-  if (!config.channelz || config.insecure || IsLocalAddress(config.health_listen)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--health-listen: '", config.health_listen, "' can be reached from elsewhere, and channelz tells ",
-                   "there about all connections in plaintext; leave --channelz out, or set --insecure where the ",
-                   "network is trusted"));
-}
-
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
   std::vector<std::pair<const char*, std::string>> plain;
@@ -284,16 +338,6 @@ absl::Status CheckEncrypted(const ServerConfig& config) {
         "set --tls-cert and --tls-key, or --insecure where the network is trusted"));
   }
   return absl::OkStatus();
-}
-
-// A read that is cut off begins anew, which would come to its end no sooner.
-absl::Status CheckConnectionAge(const ServerConfig& config) {
-  if (config.max_connection_age.count() == 0 || config.max_connection_age_grace >= config.max_deadline) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--max-connection-age-grace: ", TimeText(config.max_connection_age_grace), " is less than max-deadline (",
-      TimeText(config.max_deadline), "), the time that a call may take; raise it, or lower max-deadline"));
 }
 
 absl::Status CheckTokenFile(const std::string& path) {
@@ -350,65 +394,12 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   }
   if (absl::Status status = CheckTls(config); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
-  if (absl::Status status = CheckConnectionAge(config); !status.ok()) return status;
-  if (!config.health_listen.empty()) {
-    if (absl::Status status = CheckHealthPort(config); !status.ok()) return status;
-  }
   if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
   WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);
   WarnOfMode("token-file", config.token_file, S_IWOTH, "change", config);
   return config;
 }
 
-std::string ToYaml(const ServerConfig& c) {
-  YAML::Emitter out;
-  out << YAML::BeginMap;
-  out << YAML::Key << "listen" << YAML::Value << c.listen;
-  out << YAML::Key << "advertise" << YAML::Value << c.advertise;
-  out << YAML::Key << "endpoint-file" << YAML::Value << c.endpoint_file;
-  out << YAML::Key << "exit-with-pid" << YAML::Value << c.exit_with_pid;
-  out << YAML::Key << "store" << YAML::Value << c.store;
-  out << YAML::Key << "durability" << YAML::Value << c.durability;
-  out << YAML::Key << "memory-budget" << YAML::Value << BytesText(c.memory_budget);
-  out << YAML::Key << "spill-directory" << YAML::Value << c.spill_directory;
-  out << YAML::Key << "spill-budget" << YAML::Value << BytesText(c.spill_budget);
-  out << YAML::Key << "default-ttl" << YAML::Value << TimeText(c.default_ttl);
-  out << YAML::Key << "sweep-interval" << YAML::Value << TimeText(c.sweep_interval);
-  out << YAML::Key << "max-message-bytes" << YAML::Value << BytesText(c.max_message_bytes);
-  out << YAML::Key << "max-payload-bytes" << YAML::Value << BytesText(c.max_payload_bytes);
-  out << YAML::Key << "stream-window-bytes" << YAML::Value << BytesText(c.stream_window_bytes);
-  out << YAML::Key << "read-message-bytes" << YAML::Value << BytesText(c.read_message_bytes);
-  out << YAML::Key << "max-wait" << YAML::Value << TimeText(c.max_wait);
-  out << YAML::Key << "stall-timeout" << YAML::Value << TimeText(c.stall_timeout);
-  out << YAML::Key << "drain-timeout" << YAML::Value << TimeText(c.drain_timeout);
-  out << YAML::Key << "threads" << YAML::Value << c.threads;
-  out << YAML::Key << "verify" << YAML::Value << c.verify;
-  out << YAML::Key << "allocator" << YAML::Value << c.allocator;
-  out << YAML::Key << "log-level" << YAML::Value << c.log_level;
-  out << YAML::Key << "tls-cert" << YAML::Value << c.tls.certificate;
-  out << YAML::Key << "tls-key" << YAML::Value << c.tls.key;
-  out << YAML::Key << "tls-client-ca" << YAML::Value << c.tls.client_ca;
-  out << YAML::Key << "tls-reload-interval" << YAML::Value << TimeText(c.tls_reload_interval);
-  out << YAML::Key << "insecure" << YAML::Value << c.insecure;
-  out << YAML::Key << "token-file" << YAML::Value << c.token_file;
-  out << YAML::Key << "operations-listen" << YAML::Value << c.operations_listen;
-  out << YAML::Key << "health-listen" << YAML::Value << c.health_listen;
-  out << YAML::Key << "reflection" << YAML::Value << c.reflection;
-  out << YAML::Key << "channelz" << YAML::Value << c.channelz;
-  out << YAML::Key << "run-metrics" << YAML::Value << c.run_metrics;
-  out << YAML::Key << "drain-delay" << YAML::Value << TimeText(c.drain_delay);
-  out << YAML::Key << "run-budget" << YAML::Value << BytesText(c.run_budget);
-  out << YAML::Key << "run-streams" << YAML::Value << c.run_streams;
-  out << YAML::Key << "max-runs" << YAML::Value << c.max_runs;
-  out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
-  out << YAML::Key << "max-connections" << YAML::Value << c.max_connections;
-  out << YAML::Key << "max-connections-per-address" << YAML::Value << c.max_connections_per_address;
-  out << YAML::Key << "max-deadline" << YAML::Value << TimeText(c.max_deadline);
-  out << YAML::Key << "max-connection-age" << YAML::Value << TimeText(c.max_connection_age);
-  out << YAML::Key << "max-connection-age-grace" << YAML::Value << TimeText(c.max_connection_age_grace);
-  out << YAML::Key << "log-format" << YAML::Value << c.log_format;
-  out << YAML::EndMap;
-  return absl::StrCat(out.c_str(), "\n");
-}
+std::string ToYaml(ServerConfig config) { return Parser(config).ToYaml(); }
 
 }  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/security/tls_files.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay::server {
 
@@ -23,43 +23,40 @@ struct ServerConfig {
   int64_t memory_budget = int64_t{4} << 30;
   std::string spill_directory;               // Of the store memory: where cold samples go; empty: nowhere.
   int64_t spill_budget = int64_t{64} << 30;  // Of that directory.
-  std::chrono::milliseconds default_ttl = std::chrono::hours(24);
-  std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);
-  int64_t max_message_bytes = int64_t{64} << 20;                  // Of one received message.
-  int64_t max_payload_bytes = int64_t{256} << 20;                 // Of one append after decompression and base64.
-  int64_t stream_window_bytes = int64_t{32} << 20;                // Credit that one append stream may hold.
-  int64_t read_message_bytes = int64_t{2} << 20;                  // Of a read message where the reader does not say.
-  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Cap on a waiting read.
-  std::chrono::milliseconds stall_timeout =
-      std::chrono::minutes(2);  // A reader that takes nothing for so long is cut off.
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
-  int threads = 2;                  // Completion-queue threads of data calls.
-  bool verify = false;              // Check encoded blocks for duplicate ids too.
-  std::string allocator = "tuned";  // Or "default": glibc's own settings.
+  // Between the moment when the server says that it is not ready and when it rejects new calls.
+  std::chrono::milliseconds drain_delay{0};
+  int threads = 2;  // Completion-queue threads of data calls.
   std::string log_level = "info";
-  // Of every listener but unix: ones, which stay plaintext.
-  TlsFiles tls;
-  std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
+  TlsFiles tls;                   // Of every listener but unix: ones, which stay plaintext.
   bool insecure = false;          // Plaintext on other than loopback addresses is meant.
   std::string token_file;         // See security/token_file.h; empty: everybody may do everything.
   std::string operations_listen;  // Of the HTTP port: host:port, [v6]:port. Empty: none.
   std::string health_listen;      // Of gRPC's health service alone; always plaintext. Empty: none.
-  bool reflection = false;        // gRPC's reflection, on the listeners.
-  bool channelz = false;          // gRPC's channelz, on the health port.
-  bool run_metrics = false;       // Metrics of runs, under their names.
-  // Between the moment when the server says that it is not ready and when it refuses new calls.
-  std::chrono::milliseconds drain_delay{0};
-  int64_t run_budget = 0;           // Bytes that one run may take; 0: as many as there are.
-  int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
-  int64_t max_runs = 10000;         // Further ones are not made.
-  int max_streams = 256;            // Calls of one connection at a time.
-  int64_t max_connections = 10000;  // And no more than a quarter of the descriptors.
-  int64_t max_connections_per_address = 1000;                      // Of these.
+  int64_t run_budget = 0;         // Bytes that one run may take; 0: no limit.
+  int64_t run_streams = 0;        // Append calls, and as many Read calls, of one run at a time; 0: no limit.
+  int64_t max_connections_per_address = 1000;       // Of max_connections.
+  std::chrono::milliseconds max_connection_age{0};  // An older connection is asked to end; 0: it may last.
+
+  // What no setting changes; tests make it smaller.
+  // One message of the standard hand-off is 4 MiB. 64 of them would fill a server of 4 GiB before any credit counts.
+  int64_t max_message_bytes = int64_t{64} << 20;
+  int64_t max_payload_bytes = int64_t{256} << 20;  // Of one append after decompression: four of the longest messages.
+  int64_t stream_window_bytes = int64_t{32}
+                                << 20;            // Credit of one append stream: eight messages of 4 MiB on their way.
+  int64_t read_message_bytes = int64_t{2} << 20;  // Of a read message: longer ones are no faster (tests/bench).
+  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Of a waiting read. Its client asks again.
+  // A reader that takes nothing for this long, or a request that takes longer to come, is cut off: 64 MiB come in it
+  // over 5 Mbit/s.
+  std::chrono::milliseconds stall_timeout = std::chrono::minutes(2);
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);  // Of a call but Append, whatever its caller says.
-  // A connection that is older is asked to end, and cut off after the grace; 0: it may last.
-  std::chrono::milliseconds max_connection_age{0};
+  std::chrono::milliseconds default_ttl = std::chrono::hours(24);  // Of runs that do not say.
+  // At least max_deadline, so that no read is cut off in the middle.
   std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
-  std::string log_format = "auto";  // Text on a terminal, otherwise JSON; or "json", "text".
+  std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // Of expired samples.
+  int64_t max_runs = 10000;                                            // A run that holds nothing takes 20 to 50 kB.
+  int max_streams = 256;                                               // Calls of one connection at a time.
+  int64_t max_connections = 10000;  // And no more than a quarter of the descriptors; an idle one takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // What is no fault and hardly meant, for whoever started the server.
 
@@ -73,7 +70,7 @@ struct ServerConfig {
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv);
 
 // The configuration as YAML that ParseServerConfig accepts.
-std::string ToYaml(const ServerConfig& config);
+std::string ToYaml(ServerConfig config);
 
 }  // namespace routing_replay::server
 

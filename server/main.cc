@@ -1,20 +1,22 @@
 // routing-replay-server.
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <memory>
+#include <thread>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
-#include "server/operations/descriptor_limit.h"
-#include "server/operations/log/event_log.h"
-#include "server/operations/log/grpc_lines.h"
-#include "server/operations/process_watch.h"
+#include "server/operations/event_log.h"
 #include "server/server.h"
 
 namespace routing_replay::server {
@@ -23,7 +25,8 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
-constexpr int kExitUnreachable = 5;
+// Clients that mean no harm use up fewer.
+constexpr int64_t kFewDescriptors = 8192;
 
 // Two arenas: freed blocks are used again instead of staying with the thread that freed them.
 void TuneServerAllocator() {
@@ -42,10 +45,20 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-// The end of the process counts as a SIGTERM. Null where none is named.
-absl::StatusOr<std::unique_ptr<ProcessWatch>> WatchProcess(int pid) {
-  if (pid == 0) return nullptr;
-  return ProcessWatch::Start(pid, [] { kill(getpid(), SIGTERM); });
+// The end of the process counts as a SIGTERM. A descriptor of it rather than its number, which may be given to another
+// process. The thread lasts as long as this process.
+absl::Status FollowProcess(int pid) {
+  if (pid == 0) return absl::OkStatus();
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (process < 0 && errno == ESRCH) return absl::NotFoundError(absl::StrCat("process ", pid, " does not exist"));
+  if (process < 0) return absl::ErrnoToStatus(errno, absl::StrCat("pidfd_open of process ", pid));
+  std::thread([process] {
+    pollfd ended{.fd = process, .events = POLLIN, .revents = 0};
+    while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
+    }
+    kill(getpid(), SIGTERM);
+  }).detach();
+  return absl::OkStatus();
 }
 
 // A further signal ends the wait: whoever sent it is in a hurry.
@@ -65,27 +78,26 @@ bool StopRequested() {
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
 // Where none is left, connections wait.
-void TakeDescriptors() {
-  const int64_t limit = RaiseDescriptorLimit();
+void RaiseDescriptorLimit() {
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  const auto limit = static_cast<int64_t>(descriptors.rlim_cur);
   LogEvent(limit < kFewDescriptors ? LogLevel::kWarning : LogLevel::kDebug, "descriptor_limit",
            limit < kFewDescriptors ? "few connections can be open; raise the hard limit (ulimit -Hn, LimitNOFILE)" : "",
            {{"limit", limit}});
 }
 
 int Serve(const ServerConfig& config) {
-  TakeDescriptors();
+  RaiseDescriptorLimit();
   const sigset_t signals = BlockStopSignals();
-  const auto watch = WatchProcess(config.exit_with_pid);
-  if (!watch.ok()) {
-    LogEvent(LogLevel::kError, "exit", watch.status().message(), {{"key", "exit-with-pid"}});
+  if (absl::Status followed = FollowProcess(config.exit_with_pid); !followed.ok()) {
+    LogEvent(LogLevel::kError, "exit", followed.message(), {{"key", "exit-with-pid"}});
     return kExitNoProcess;
   }
-  // Counts as a SIGTERM; whoever started the server sees by its status that it is to be started again.
-  std::atomic<bool> unreachable{false};
-  const auto end = [&unreachable] {
-    if (!unreachable.exchange(true)) kill(getpid(), SIGTERM);
-  };
-  auto server = Server::Start(config, Clock::Real(), Warn, StopRequested, end);
+  auto server = Server::Start(config, Clock::Real(), Warn, StopRequested);
   if (absl::IsCancelled(server.status())) {
     LogEvent(LogLevel::kInfo, "stopped", server.status().message());
     return 0;
@@ -103,16 +115,12 @@ int Serve(const ServerConfig& config) {
   WaitForSignal(signals, config.drain_delay);
   (*server)->Shutdown(config.drain_timeout);
   server->reset();  // What the store has yet to write is written now.
-  if (unreachable) {
-    LogEvent(LogLevel::kError, "exit", "no listener answered for about a minute, which only a new start mends");
-    return kExitUnreachable;
-  }
   LogEvent(LogLevel::kInfo, "stopped", "");
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  StartLogging(ChooseLogFormat("auto"));
+  StartLogging(isatty(STDERR_FILENO) ? LogFormat::kText : LogFormat::kJson);
   LogGrpcLines();
   auto config = ParseServerConfig(argc, argv);
   if (config.status().code() == absl::StatusCode::kCancelled) {
@@ -123,7 +131,6 @@ int Main(int argc, char** argv) {
     LogEvent(LogLevel::kError, "exit", config.status().message());
     return kExitConfig;
   }
-  StartLogging(ChooseLogFormat(config->log_format));
   SetLogLevel(config->log_level).IgnoreError();  // The parser takes no other.
   for (const std::string& warning : config->warnings) Warn(warning);
   if (config->print_config) {
@@ -132,7 +139,7 @@ int Main(int argc, char** argv) {
     std::fputs("the configuration is good\n", stdout);
   }
   if (config->print_config || config->check_config) return 0;
-  if (config->allocator == "tuned") TuneServerAllocator();
+  TuneServerAllocator();
   return Serve(*config);
 }
 

@@ -16,22 +16,16 @@
 #include "proto/wire/local_address.h"
 #include "server/admission/byte_budget.h"
 #include "server/connections/accept_loop.h"
+#include "server/connections/grpc_ports.h"
 #include "server/operations/endpoint_file.h"
-#include "server/operations/log/event_log.h"
-#include "server/operations/memory_trim.h"
+#include "server/operations/event_log.h"
 #include "server/operations/operations.h"
-#include "server/operations/operator_check.h"
-#include "server/operations/peer_limits.h"
-#include "server/operations/periodic_thread.h"
-#include "server/operations/server_plugins.h"
-#include "server/operations/sweeper.h"
-#include "server/operations/watched_store.h"
+#include "server/operations/upkeep.h"
 #include "server/security/access_control.h"
 #include "server/security/client_certificates.h"
-#include "server/security/listener_credentials.h"
+#include "server/security/served_tls.h"
 #include "server/service/append_handler.h"
 #include "server/service/control_call.h"
-#include "server/service/put_handler.h"
 #include "server/service/read_handler.h"
 #include "server/store/open_store.h"
 
@@ -41,7 +35,7 @@ namespace {
 // Most clients with something to do make a call in this time.
 constexpr std::chrono::milliseconds kSendHome(500);
 constexpr std::chrono::milliseconds kPoll(5);
-constexpr std::chrono::milliseconds kTlsRetry(1000);
+constexpr std::chrono::milliseconds kLookAtTlsFiles(1000);  // Three small files: cheaper than a watch of them.
 
 // A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
 std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, const std::string& address) {
@@ -49,10 +43,10 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, co
   return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(*tls);
 }
 
-server::ConnectionLimits LimitsOf(const ServerConfig& config) {
-  return server::WithinDescriptors({.connections = config.max_connections,
-                                    .per_address = config.max_connections_per_address,
-                                    .calls_at_a_time = config.max_streams});
+ConnectionLimits LimitsOf(const ServerConfig& config) {
+  return WithinDescriptors({.connections = config.max_connections,
+                            .per_address = config.max_connections_per_address,
+                            .calls_at_a_time = config.max_streams});
 }
 
 absl::StatusOr<std::unique_ptr<ServedTls>> OpenTls(const ServerConfig& config) {
@@ -69,9 +63,6 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
                static_cast<size_t>(kMostMessages * config.max_message_bytes));
-  // Reflection alone takes any.
-  constexpr int kMostThreads = 16;
-  quota.SetMaxThreads(kMostThreads);
   builder.SetResourceQuota(quota);
 }
 
@@ -121,25 +112,22 @@ WorkerPool::Limits StoreWorkers(std::string field) {
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
-             std::function<void()> unreachable, std::unique_ptr<Metrics> metrics, std::unique_ptr<AccessControl> access,
-             std::unique_ptr<ServedTls> tls, std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget,
-             OpenedStore store)
+             std::unique_ptr<Metrics> metrics, std::unique_ptr<AccessControl> access, std::unique_ptr<ServedTls> tls,
+             std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
         warn_(std::move(warn)),
-        unreachable_(std::move(unreachable)),
         owned_metrics_(std::move(metrics)),
         metrics_(*owned_metrics_),
         access_(std::move(access)),
         tls_(std::move(tls)),
         operations_(std::move(operations)),
         budget_(std::move(budget)),
-        versions_(clock),
         found_(std::move(store.found)),
         warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
         lost_samples_(std::move(store.lost_samples)),
-        store_(WatchStore(std::move(store.store), metrics_, versions_)),
+        store_(std::move(store.store)),
         context_(config_, clock, *access_, *budget_, *store_, metrics_),
-        accept_loop_(LimitsOf(config_), [this](server::ConnectionEvent event) { Count(event); }) {
+        accept_loop_(LimitsOf(config_), [this](ConnectionEvent event) { Count(event); }) {
     if (store_->MayWait()) {
       context_.readers = &readers_;
       context_.writers = &writers_;
@@ -169,7 +157,7 @@ class GrpcServer final : public Server {
   void Shutdown(std::chrono::milliseconds patience) override;
 
  private:
-  void Count(server::ConnectionEvent event);
+  void Count(ConnectionEvent event);
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
   void SendHome(std::chrono::system_clock::time_point deadline);
@@ -178,7 +166,6 @@ class GrpcServer final : public Server {
 
   const ServerConfig config_;
   const std::function<void(const std::string&)> warn_;
-  const std::function<void()> unreachable_;
   const std::unique_ptr<Metrics> owned_metrics_;
   Metrics& metrics_;
   std::unique_ptr<AccessControl> access_;
@@ -188,7 +175,6 @@ class GrpcServer final : public Server {
   std::string tls_told_;     // … what was warned of last; the reload thread's.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
-  NewestVersions versions_;
   const std::string found_;
   const std::vector<std::string> warnings_;
   const std::shared_ptr<const std::atomic<int64_t>> lost_samples_;
@@ -201,20 +187,20 @@ class GrpcServer final : public Server {
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<CallLoop>> loops_;
-  server::AcceptLoop accept_loop_;
+  AcceptLoop accept_loop_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Sweeper> sweeper_;
+  std::unique_ptr<PeriodicThread> sweeper_;
   std::unique_ptr<PeriodicThread> tls_reload_;
   std::unique_ptr<PeriodicThread> memory_trim_;
   std::vector<std::string> addresses_;
   std::unique_ptr<EndpointFile> endpoint_file_;
 };
 
-void GrpcServer::Count(server::ConnectionEvent event) {
-  if (event == server::ConnectionEvent::kOpened) metrics_.AddConnections(1);
-  if (event == server::ConnectionEvent::kEnded) metrics_.AddConnections(-1);
-  if (event == server::ConnectionEvent::kRefused) metrics_.CountRefusedConnection();
-  if (event == server::ConnectionEvent::kCut) metrics_.CountCutConnection();
+void GrpcServer::Count(ConnectionEvent event) {
+  if (event == ConnectionEvent::kOpened) metrics_.AddConnections(1);
+  if (event == ConnectionEvent::kEnded) metrics_.AddConnections(-1);
+  if (event == ConnectionEvent::kRefused) metrics_.CountRefusedConnection();
+  if (event == ConnectionEvent::kCut) metrics_.CountCutConnection();
 }
 
 std::vector<std::string> GrpcServer::Listeners() const {
@@ -226,7 +212,7 @@ std::vector<std::string> GrpcServer::Listeners() const {
 }
 
 absl::Status GrpcServer::Listen() {
-  const auto owned = NewServerBuilder({.reflection = config_.reflection});
+  const auto owned = NewServerBuilder(/*health=*/false);
   grpc::ServerBuilder& builder = *owned;
   for (const std::string& wanted : config_.listen) {
     auto address = accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted));
@@ -258,14 +244,13 @@ absl::Status GrpcServer::Listen() {
   }
   for (const auto& loop : loops_) loop->Start();
   accept_loop_.Start();
-  sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
+  sweeper_ = StartSweeper(*store_, metrics_, config_.sweep_interval);
   // The budget is without the store's cache, which is no less the server's.
   memory_trim_ = StartMemoryTrim([this, cache = config_.memory_budget - budget_->limit()] {
     return budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used();
   });
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
-  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_,
-                      unreachable_, lost_samples_});
+  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, Listeners(), lost_samples_});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
@@ -279,7 +264,7 @@ std::chrono::milliseconds GrpcServer::ReloadTls() {
   if (changed.ok()) {
     tls_trouble_.clear();
     tls_told_.clear();
-    return config_.tls_reload_interval;
+    return kLookAtTlsFiles;
   }
   metrics_.CountTlsReloadFailure();
   const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
@@ -287,7 +272,7 @@ std::chrono::milliseconds GrpcServer::ReloadTls() {
     tls_told_ = tls_trouble_;
     warn_(absl::StrCat("the certificates stay as they were: ", tls_trouble_));
   }
-  return std::min(config_.tls_reload_interval, kTlsRetry);
+  return kLookAtTlsFiles;
 }
 
 void GrpcServer::Drain() {
@@ -337,9 +322,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock,
                                                       const std::function<void(const std::string&)>& warn,
-                                                      const std::function<bool()>& give_up,
-                                                      const std::function<void()>& unreachable) {
-  auto metrics = std::make_unique<Metrics>();
+                                                      const std::function<bool()>& give_up) {
+  auto metrics = std::make_unique<Metrics>(clock);
   auto access = OpenAccess(config, clock, *metrics);
   if (!access.ok()) return access.status();
   auto tls = OpenTls(config);
@@ -360,7 +344,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                 {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
   auto server =
-      std::make_unique<GrpcServer>(std::move(config), clock, warn, unreachable, std::move(metrics), *std::move(access),
+      std::make_unique<GrpcServer>(std::move(config), clock, warn, std::move(metrics), *std::move(access),
                                    *std::move(tls), *std::move(operations), std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;

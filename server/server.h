@@ -20,12 +20,11 @@ class Server {
   // `give_up`, which is asked every few seconds: CANCELLED. INVALID_ARGUMENT for an address that cannot be one,
   // UNAVAILABLE if an address is taken or the store cannot be opened, DATA_LOSS if it is damaged as a whole,
   // FAILED_PRECONDITION if another process has the spill directory. `clock` must outlive the server. `warn` takes one
-  // line on what goes wrong later, from any thread; `unreachable` is called from any thread, perhaps again, where no
-  // listener has answered for about a minute, which only a new start mends.
+  // line on what goes wrong later, from any thread.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       ServerConfig config, const Clock& clock = Clock::Real(),
       const std::function<void(const std::string&)>& warn = [](const std::string&) {},
-      const std::function<bool()>& give_up = [] { return false; }, const std::function<void()>& unreachable = [] {});
+      const std::function<bool()>& give_up = [] { return false; });
   virtual ~Server() = default;  // Shuts down with no patience if Shutdown was not called.
 
   // Addresses with the ports that were chosen, in the order of config.listen.

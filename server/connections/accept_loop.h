@@ -15,21 +15,68 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/connections/call_counts.h"
+#include "server/admission/worker_pool.h"
 #include "server/connections/connection_table.h"
-#include "server/connections/listening_socket.h"
-#include "server/operations/log/repeat_filter.h"
-#include "server/service/worker_pool.h"
+#include "server/operations/event_log.h"
 
 namespace routing_replay::server {
+
+// Sockets that listen where `--listen` says.
+// Closes them, and removes the path of a Unix socket.
+class ListeningSocket {
+ public:
+  // host:port, [v6]:port or unix:PATH. A name listens on each of its addresses that this machine has; 0.0.0.0 and [::]
+  // on all of the machine, IPv6 where there is any. A Unix socket takes the place of one that is there, and is closed
+  // to others than the server's user and group. UNAVAILABLE: "cannot listen on ADDRESS: " and why.
+  static absl::StatusOr<ListeningSocket> Open(const std::string& address);
+  ListeningSocket(ListeningSocket&& other) noexcept;
+  ListeningSocket& operator=(ListeningSocket&&) = delete;
+  ~ListeningSocket();
+
+  // One or more, which do not block.
+  const std::vector<int>& fds() const { return fds_; }
+  // With the port that was chosen where it was 0.
+  const std::string& address() const { return address_; }
+
+ private:
+  ListeningSocket() = default;
+  absl::Status OpenUnix(const std::string& path);
+  absl::Status OpenTcp(const std::string& host, const std::string& port);
+
+  std::vector<int> fds_;
+  std::string address_;
+  std::string path_;
+};
+
+// How many calls a connection of gRPC's servers in this process has begun and done, as gRPC counts them where frames
+// come in (channelz): also calls that no handler ever sees.
+// Not thread-safe. Servers must be built with GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
+class CallCountReader {
+ public:
+  // Of the connection whose peer gRPC names so; nothing where gRPC knew of none when it was last asked for all.
+  std::optional<CallCounts> Of(const std::string& peer);
+  // From here on gRPC is asked for all again, once, where a peer is not known.
+  void LookAgain() { listed_ = false; }
+  // The name may be another connection's from here on.
+  void Forget(const std::string& peer) { sockets_.erase(peer); }
+
+ private:
+  void FindSockets();
+  void FindSocketsOf(int64_t server);
+
+  std::map<std::string, int64_t> sockets_;
+  bool listed_ = false;
+};
 
 enum class ConnectionEvent {
   kOpened,

@@ -1,5 +1,7 @@
 #include "server/operations/metrics.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,10 +21,33 @@ std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels
                       "}");
 }
 
+constexpr absl::string_view kMethods[] = {"OpenRun", "Append",   "Put",          "Seal",    "Truncate",
+                                          "Read",    "Stat",     "List",         "Release", "ReleaseForCheckpoint",
+                                          "DropRun", "ListRuns", "GetServerInfo"};
+
+// A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
+const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                          1,     2.5,    5,     10,   30,    60,   120, 300,  600};
+
 }  // namespace
 
-Metrics::Metrics()
-    : refusals_(prometheus::BuildCounter()
+bool IsServersFault(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return GetErrorDetail(status).value_or(ErrorDetail()).reason != Reason::kDraining;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDeadlineExceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Metrics::Metrics(const Clock& clock)
+    : clock_(clock),
+      refusals_(prometheus::BuildCounter()
                     .Name("routing_replay_append_refusals_total")
                     .Help("Appends refused, by reason; nothing of them was stored.")
                     .Register(registry_)),
@@ -98,7 +123,8 @@ prometheus::Counter& Metrics::Add(const std::string& name, const std::string& he
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
 }
 
-void Metrics::CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_bytes) {
+void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack) {
+  const auto [producer, version, rows, payload_bytes] = append;
   if (!ack.error.ok()) return CountRefusal(ack.error);
   appends_.Increment();
   rows_.Increment(static_cast<double>(rows));
@@ -109,9 +135,16 @@ void Metrics::CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_by
   late_rows_.Increment(static_cast<double>(ack.late_rows));
   unrecorded_rows_.Increment(static_cast<double>(ack.unrecorded_rows));
   unverified_rows_.Increment(static_cast<double>(ack.unverified_rows));
+  if (version == kUnknownWeightVersion) return;
+  MutexLock lock(mutex_);
+  newest_put_ = std::max(newest_put_, version);
+  if (producer != Producer::kRollout) return;
+  RunVersions& versions = Use(run);
+  versions.put = std::max(versions.put, version);
 }
 
 void Metrics::CountRefusal(const absl::Status& status) {
+  CountStoreError(status);
   const auto detail = GetErrorDetail(status);
   refusals_.Add({{"reason", ReasonName(detail ? detail->reason : Reason::kUnspecified)}}).Increment();
 }
@@ -124,7 +157,44 @@ void Metrics::SetWaitingReadBytes(int64_t bytes) { waiting_read_bytes_.Set(stati
 
 void Metrics::CountRead() { reads_.Increment(); }
 
-void Metrics::CountRecord(SampleStatus status) { records_.Add({{"status", SampleStatusName(status)}}).Increment(); }
+void Metrics::CountRecord(absl::string_view run, Producer producer, const SampleRecord& record) {
+  records_.Add({{"status", SampleStatusName(record.status)}}).Increment();
+  int64_t version = kUnknownWeightVersion;
+  for (const WeightSpan& span : record.weights) version = std::max(version, span.version);
+  if (version == kUnknownWeightVersion) return;
+  MutexLock lock(mutex_);
+  newest_get_ = std::max(newest_get_, version);
+  if (producer != Producer::kRollout) return;
+  RunVersions& versions = Use(run);
+  // Not the highest: somebody who reads the whole run once, such as an export, would hide the trainer for ever.
+  versions.get = version;
+  versions.read = versions.used;
+}
+
+Metrics::RunVersions& Metrics::Use(absl::string_view run) {
+  auto found = runs_.find(run);
+  if (found == runs_.end()) found = runs_.emplace(run, RunVersions()).first;
+  found->second.used = clock_.Now();
+  return found->second;
+}
+
+void Metrics::ForgetVersions(absl::string_view run) {
+  MutexLock lock(mutex_);
+  if (const auto found = runs_.find(run); found != runs_.end()) runs_.erase(found);
+}
+
+Metrics::Versions Metrics::versions() {
+  constexpr std::chrono::minutes kReaderIsGone(30);
+  const Clock::Time now = clock_.Now();
+  MutexLock lock(mutex_);
+  std::erase_if(runs_, [&](const auto& entry) { return now - entry.second.used >= kReaderIsGone; });
+  Versions all{newest_put_, newest_get_, 0};
+  for (const auto& [name, run] : runs_) {
+    const bool read = run.get != kUnknownWeightVersion && now - run.read < kReaderIsGone;
+    if (read && run.put != kUnknownWeightVersion) all.lag = std::max(all.lag, run.put - run.get);
+  }
+  return all;
+}
 
 void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
   egress_table_bytes_.Increment(static_cast<double>(table_bytes));
@@ -135,8 +205,8 @@ void Metrics::CountAccessRefusal(const absl::Status& status) {
   access_refusals_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
 }
 
-void Metrics::CountStoreError(absl::StatusCode code) {
-  store_errors_.Add({{"code", absl::StatusCodeToString(code)}}).Increment();
+void Metrics::CountStoreError(const absl::Status& status) {
+  if (IsServersFault(status)) store_errors_.Add({{"code", absl::StatusCodeToString(status.code())}}).Increment();
 }
 
 void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quota", quota}}).Increment(); }
@@ -167,6 +237,39 @@ std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
   }
   std::sort(values.begin(), values.end());
   return values;
+}
+
+absl::Span<const absl::string_view> RpcMethods() { return kMethods; }
+
+RpcMetrics::RpcMetrics(prometheus::Registry& registry)
+    : calls_(prometheus::BuildCounter()
+                 .Name("routing_replay_rpcs_total")
+                 .Help("Calls that ended, by method and status code.")
+                 .Register(registry)) {
+  auto& in_flight =
+      prometheus::BuildGauge().Name("routing_replay_rpcs_in_flight").Help("Calls that go on now.").Register(registry);
+  auto& durations = prometheus::BuildHistogram()
+                        .Name("routing_replay_rpc_duration_seconds")
+                        .Help("From a call's arrival to its end; of Append and Read that is their stream's.")
+                        .Register(registry);
+  for (const absl::string_view name : kMethods) {
+    const prometheus::Labels labels = {{"method", std::string(name)}};
+    methods_[name] = {&in_flight.Add(labels), &durations.Add(labels, kSeconds)};
+  }
+}
+
+const RpcMetrics::Method& RpcMetrics::Find(absl::string_view method) const { return methods_.at(method); }
+
+void RpcMetrics::Begin(absl::string_view method) {
+  ++in_flight_;
+  Find(method).in_flight->Increment();
+}
+
+void RpcMetrics::End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took) {
+  --in_flight_;
+  Find(method).in_flight->Decrement();
+  Find(method).duration->Observe(took.count());
+  calls_.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}).Increment();
 }
 
 }  // namespace routing_replay::server

@@ -1,39 +1,28 @@
 #include "server/operations/operations.h"
-
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "server/operations/gauges.h"
-#include "server/operations/health_port.h"
-#include "server/operations/http/http_port.h"
-#include "server/operations/listener_watch.h"
-#include "server/operations/log/event_log.h"
-#include "server/operations/page/rate_history.h"
-#include "server/operations/page/status_page.h"
-#include "server/operations/periodic_thread.h"
-#include "server/operations/server_status.h"
-#include "server/operations/status_json.h"
-#include "server/operations/store_monitor.h"
+#include "proto/wire/mutex.h"
+#include "server/connections/grpc_ports.h"
+#include "server/operations/event_log.h"
+#include "server/operations/http_port.h"
+#include "server/operations/status.h"
+#include "server/operations/status_formats.h"
+#include "server/operations/status_page.h"
+#include "server/operations/upkeep.h"
 
 namespace routing_replay::server {
 namespace {
 
-// What the charts are made of.
-RateHistory::Totals RateTotals(const std::vector<std::pair<std::string, int64_t>>& counters) {
-  RateHistory::Totals totals{};
-  for (const auto& [name, value] : counters) {
-    const auto count = static_cast<double>(value);
-    if (name == "routing_replay_ingest_bytes_total") totals[RateHistory::kIngestBytes] += count;
-    if (name == "routing_replay_egress_bytes_total") totals[RateHistory::kEgressBytes] += count;
-    if (!absl::StartsWith(name, "routing_replay_rpcs_total{")) continue;
-    totals[RateHistory::kCalls] += count;
-    if (!absl::StrContains(name, "code=\"OK\"")) totals[RateHistory::kTroubledCalls] += count;
-  }
-  return totals;
-}
+constexpr std::chrono::milliseconds kHealthInterval(2000);
+// A census takes no more than one part in 50 of the time, and comes no more often than this.
+constexpr std::chrono::milliseconds kCensusInterval(10'000);
+constexpr int64_t kCensusSamples = 20000;
 
 class OpenOperations final : public Operations {
  public:
@@ -52,8 +41,7 @@ class OpenOperations final : public Operations {
 
   absl::Status Open() {
     if (!config_.health_listen.empty()) {
-      auto health = HealthPort::Start(
-          {.address = config_.health_listen, .channelz = config_.channelz, .patience = config_.stall_timeout});
+      auto health = HealthPort::Start({.address = config_.health_listen, .patience = config_.stall_timeout});
       if (!health.ok()) return health.status();
       health_ = *std::move(health);
     }
@@ -68,36 +56,21 @@ class OpenOperations final : public Operations {
 
   void Serve(OperatedServer server) override {
     server_ = std::make_unique<OperatedServer>(std::move(server));
-    monitor_ = std::make_unique<StoreMonitor>(server_->store, readiness_, clock_);
-    source_ = std::make_unique<StatusSource>(StatusSource{.clock = clock_,
-                                                          .budget = server_->budget,
-                                                          .store = server_->store,
-                                                          .readiness = readiness_,
-                                                          .versions = server_->versions,
-                                                          .monitor = *monitor_,
-                                                          .listeners = server_->listeners,
-                                                          .started = started_,
-                                                          .started_at = started_at_,
-                                                          .certificate_expiry = [this] { return Expiry(); },
-                                                          .lost_samples = server_->lost_samples});
-    // Of both the interval is a few seconds.
-    sampler_ = std::make_unique<PeriodicThread>([this] {
-      server_->journal.Flush();
-      rates_.Add(clock_.Now(), RateTotals(server_->metrics.Values()));
-      return RateHistory::kInterval;
+    LookAtStore();
+    store_watch_ = std::make_unique<PeriodicThread>([this] {
+      LookAtStore();
+      if (readiness_.store_health().ok() && clock_.Now() >= next_census_) CountSamples();
+      return kHealthInterval;
     });
-    const auto told = [this](const ListenerWatch::Found& found) { OnListenerLook(found); };
-    listener_watch_ = std::make_unique<ListenerWatch>(ListenerWatch::Options{.addresses = server_->addresses}, told);
     readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
   }
 
   void Drain() override { readiness_.Drain(); }
 
   void Stop() override {
+    stop_ = true;
     http_.reset();
-    listener_watch_.reset();
-    sampler_.reset();
-    monitor_.reset();
+    store_watch_.reset();
     health_.reset();
   }
 
@@ -105,15 +78,63 @@ class OpenOperations final : public Operations {
   std::string health_address() const override { return health_ == nullptr ? "" : health_->address(); }
 
  private:
-  void OnListenerLook(const ListenerWatch::Found& found) {
-    const absl::Status before = readiness_.Get();
-    readiness_.SetListenerHealth(found.answering, found.alive);
-    if (health_ != nullptr) health_->SetLive(readiness_.Alive().ok());
-    if (!found.answering.ok() && before != readiness_.Get()) {
-      LogEvent(LogLevel::kError, "listener_silent", found.answering.message());
+  void LookAtStore() {
+    const absl::Status health = server_->store.Health();
+    const absl::Status before = readiness_.store_health();
+    readiness_.SetStoreHealth(health);
+    if (health == before) return;
+    if (health.ok()) {
+      LogEvent(LogLevel::kInfo, "store_healthy", "");
+    } else {
+      LogEvent(LogLevel::kError, "store_unhealthy", health.message(),
+               {{"code", absl::StatusCodeToString(health.code())}});
     }
-    // While it drains, listeners end as they should.
-    if (!found.reachable && !readiness_.draining()) server_->unreachable();
+  }
+
+  void CountSamples() {
+    const Clock::Time began = clock_.Now();
+    auto census = TakeCensus(server_->store, kCensusSamples, [this] { return stop_.load(); });
+    const Clock::Time ended = clock_.Now();
+    next_census_ = ended + std::max<Clock::Duration>(kCensusInterval, 50 * (ended - began));
+    if (!census.ok()) return;  // Health tells of it, and the last one stays.
+    auto shared = std::make_shared<const Census>(*std::move(census));
+    MutexLock lock(mutex_);
+    census_ = std::move(shared);
+  }
+
+  // As of now. A store that is not well is not asked: what is known of its contents is the last census, if any.
+  ServerStatus Look() const {
+    const Metrics::Versions versions = server_->metrics.versions();
+    ServerStatus status{.version = ROUTING_REPLAY_VERSION,
+                        .store = server_->store.name(),
+                        .listeners = server_->listeners,
+                        .started = started_,
+                        .uptime = clock_.Now() - started_at_,
+                        .ready = readiness_.Get(),
+                        .store_health = readiness_.store_health(),
+                        .draining = readiness_.draining(),
+                        .memory_budget_bytes = server_->budget.limit(),
+                        .memory_used_bytes = server_->budget.used(),
+                        .resident_bytes = LookAtProcess().resident_bytes,
+                        .newest_put = versions.newest_put,
+                        .newest_get = versions.newest_get,
+                        .version_lag = versions.lag,
+                        .certificate_expiry = Expiry()};
+    {
+      MutexLock lock(mutex_);
+      status.census = census_;
+    }
+    if (status.store_health.ok()) {
+      status.totals = server_->store.GetTotals();
+    } else if (status.census != nullptr) {
+      for (const Census::Run& run : status.census->runs) {
+        ++status.totals.runs;
+        status.totals.samples += run.samples;
+        status.totals.stored_bytes += run.stored_bytes;
+      }
+    }
+    if (server_->lost_samples != nullptr) status.lost_samples = server_->lost_samples->load();
+    return status;
   }
 
   std::optional<std::chrono::system_clock::time_point> Expiry() const {
@@ -125,7 +146,7 @@ class OpenOperations final : public Operations {
     const bool starting = readiness_.Get().message() == Readiness::kStarting;
     std::vector<prometheus::MetricFamily> families;
     if (!starting) families = server_->metrics.registry().Collect();
-    for (auto& family : starting ? ProcessGaugesOf(Starting()) : GaugesOf(source_->Look(), config_.run_metrics)) {
+    for (auto& family : starting ? ProcessGaugesOf(Starting()) : GaugesOf(Look())) {
       families.push_back(std::move(family));
     }
     std::ostringstream out;
@@ -141,13 +162,12 @@ class OpenOperations final : public Operations {
             .certificate_expiry = Expiry()};
   }
 
-  std::string Json() const { return StatusJson(source_->Look(), server_->metrics.Values(), server_->journal.Latest()); }
+  std::string Json() const { return StatusJson(Look(), server_->metrics.Values(), server_->journal.Latest()); }
 
   std::string Page(bool refreshing) const {
-    return StatusPage({.status = source_->Look(),
+    return StatusPage({.status = Look(),
                        .counters = server_->metrics.Values(),
                        .troubles = server_->journal.Latest(),
-                       .rates = rates_,
                        .settings = ToYaml(config_),
                        .now = clock_.TimeOfDay(),
                        .refreshing = refreshing});
@@ -162,11 +182,11 @@ class OpenOperations final : public Operations {
   Readiness readiness_;
   const OperationsRoutes routes_;
   std::unique_ptr<OperatedServer> server_;
-  std::unique_ptr<StoreMonitor> monitor_;
-  std::unique_ptr<StatusSource> source_;
-  RateHistory rates_;
-  std::unique_ptr<PeriodicThread> sampler_;
-  std::unique_ptr<ListenerWatch> listener_watch_;
+  std::atomic<bool> stop_{false};
+  Clock::Time next_census_;  // Of the thread.
+  mutable Mutex mutex_;
+  std::shared_ptr<const Census> census_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<PeriodicThread> store_watch_;
   std::unique_ptr<HttpPort> http_;
 };
 

@@ -18,10 +18,9 @@
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
 #include "server/config.h"
-#include "server/operations/calls/call_journal.h"
+#include "server/operations/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/operations/operations_routes.h"
-#include "server/operations/watched_store.h"
 #include "server/security/served_tls.h"
 #include "server/store/store.h"
 
@@ -32,11 +31,8 @@ struct OperatedServer {
   ByteBudget& budget;
   Store& store;
   Metrics& metrics;
-  CallJournal& journal;
-  const NewestVersions& versions;
-  std::vector<std::string> listeners;  // As people write them.
-  std::vector<std::string> addresses;  // Of gRPC, which is asked whether it answers.
-  std::function<void()> unreachable;   // Called, perhaps again, where none of these has answered for long.
+  const CallJournal& journal;
+  std::vector<std::string> listeners;                                  // As people write them.
   std::shared_ptr<const std::atomic<int64_t>> lost_samples = nullptr;  // OpenedStore::lost_samples.
 };
 

@@ -1,12 +1,18 @@
 #include "server/operations/operations_routes.h"
 
+#include <arpa/inet.h>
 #include <nlohmann/json.hpp>
 
+#include <set>
+#include <string>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "server/operations/log/event_log.h"
+#include "proto/wire/local_address.h"
+#include "server/operations/event_log.h"
 
 namespace routing_replay::server {
 namespace {
@@ -60,7 +66,67 @@ HttpResponse Refusal(const absl::Status& status, bool post) {
   return response;
 }
 
+// "Name.:7401" and "[::1]:7401" as "name" and "::1".
+std::string HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon != absl::string_view::npos && address.find(']', colon) == absl::string_view::npos) {
+    address = address.substr(0, colon);
+  }
+  if (absl::ConsumePrefix(&address, "[")) absl::ConsumeSuffix(&address, "]");
+  absl::ConsumeSuffix(&address, ".");
+  return absl::AsciiStrToLower(address);
+}
+
+bool IsIpAddress(const std::string& host) {
+  in6_addr address;  // Of either kind.
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// Where no token is asked for.
+class OpenPort {
+ public:
+  explicit OpenPort(const ServerConfig& config) : names_({"", "localhost"}) {
+    for (const std::string& address : config.listen) {
+      if (!absl::StartsWith(address, "unix:")) names_.insert(HostOf(address));
+    }
+    for (const std::string& address : {config.advertise, config.operations_listen}) names_.insert(HostOf(address));
+  }
+
+  absl::StatusOr<std::string> operator()(const HttpRequest& request, ScopeSet any_of) const {
+    const std::string host = HostOf(request.host);
+    if (!names_.contains(host) && !IsIpAddress(host)) {
+      return absl::FailedPreconditionError(
+          "this server does not know itself by the name in your URL: use its address, "
+          "localhost or the name in --advertise, or set --token-file");
+    }
+    const bool changes = !any_of.overlaps(Scope::kRead);
+    if (changes && !request.from_here) {
+      return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
+    }
+    return "";
+  }
+
+ private:
+  std::set<std::string> names_;
+};
+
 }  // namespace
+
+void Readiness::Change(const std::function<void()>& change) {
+  MutexLock lock(mutex_);
+  const absl::Status before = Verdict();
+  change();
+  const absl::Status after = Verdict();
+  if (changed_ && before != after) changed_(after);
+}
+
+absl::Status Readiness::Verdict() const {
+  if (draining_) return absl::UnavailableError("draining");
+  if (starting_) return absl::UnavailableError(kStarting);
+  if (store_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));
+}
 
 HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
   const bool reads = request.method == "GET" || request.method == "HEAD";
@@ -70,10 +136,7 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
     response.headers.emplace_back("Allow", "GET, HEAD");
     return response;
   }
-  if (request.path == "/healthz") {
-    const absl::Status alive = readiness.Alive();
-    return alive.ok() ? Text(200, "ok") : Text(503, std::string(alive.message()));
-  }
+  if (request.path == "/healthz") return Text(200, "ok");
   const absl::Status ready = readiness.Get();
   if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
   if (request.path == "/metrics") {
@@ -104,6 +167,26 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
     return page;
   }
   return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
+}
+
+OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access) {
+  if (!config.token_file.empty()) {
+    return
+        [&access](const HttpRequest&, absl::string_view authorization, ScopeSet any_of) -> absl::StatusOr<std::string> {
+          absl::Status status = access.Check(authorization, any_of, /*run=*/"");
+          if (!status.ok()) return status;
+          return access.NameOf(authorization);
+        };
+  }
+  const bool by_certificate = !config.tls.client_ca.empty();
+  if (by_certificate && !config.operations_listen.empty() && !IsLocalAddress(config.operations_listen)) {
+    return [](const HttpRequest&, absl::string_view, ScopeSet) {
+      return absl::UnauthenticatedError("no token is known; set --token-file");
+    };
+  }
+  return [open = OpenPort(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {
+    return open(request, any_of);
+  };
 }
 
 }  // namespace routing_replay::server

@@ -17,13 +17,58 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/operations/http/http_message.h"
-#include "server/operations/readiness.h"
-#include "server/security/scope.h"
+#include "proto/wire/mutex.h"
+#include "server/config.h"
+#include "server/operations/http_port.h"
+#include "server/security/access_control.h"
 
 namespace routing_replay::server {
+
+// Starting, then serving as long as the store is well, then draining. Thread-safe.
+class Readiness {
+ public:
+  static constexpr char kStarting[] = "starting";
+
+  // `changed` is called with every new verdict, one call at a time, by whoever caused it; it must not call this.
+  explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
+
+  void Started() {
+    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { starting_ = false; });
+  }
+  void Drain() {
+    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { draining_ = true; });
+  }
+  void SetStoreHealth(const absl::Status& health) {
+    Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { store_ = health; });
+  }
+
+  // OK, or UNAVAILABLE with the reason as its message.
+  absl::Status Get() const {
+    MutexLock lock(mutex_);
+    return Verdict();
+  }
+  absl::Status store_health() const {
+    MutexLock lock(mutex_);
+    return store_;
+  }
+  bool draining() const {
+    MutexLock lock(mutex_);
+    return draining_;
+  }
+
+ private:
+  void Change(const std::function<void()>& change);
+  absl::Status Verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::function<void(const absl::Status&)> changed_;
+  mutable Mutex mutex_;
+  bool starting_ ABSL_GUARDED_BY(mutex_) = true;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status store_ ABSL_GUARDED_BY(mutex_);
+};
 
 // The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
 // for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
@@ -46,6 +91,15 @@ struct OperationsRoutes {
  private:
   HttpResponse AnswerOperator(const HttpRequest& request) const;
 };
+
+// By tokens, where the server has some. Without:
+// - who calls the server by another name than those of its settings is rejected: so comes a page in an operator's
+//   browser that has the name of its own server lead here. "localhost" and addresses are never such a name.
+// - changes come from this machine alone.
+// - where clients are known by their certificates, which the operations port does not ask for, nobody may on a port
+//   that is reached from elsewhere.
+// `access` outlives it.
+OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access);
 
 }  // namespace routing_replay::server
 

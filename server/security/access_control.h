@@ -11,12 +11,42 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/wire/changing_file.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "server/security/token_file.h"
 
 namespace routing_replay::server {
+
+// Which scope each call needs: the one table that the handlers and SECURITY.md share.
+enum class Rpc {
+  kMakeRun,
+  kJoinRun,
+  kResumeAt,
+  kAppend,
+  kPut,
+  kSeal,
+  kTruncate,
+  kRead,
+  kStat,
+  kList,
+  kRelease,
+  kReleaseForCheckpoint,
+  kDropRun,
+  kListRuns,
+  kGetServerInfo,
+};
+
+struct CallRule {
+  absl::string_view call;  // For people: the call, and which use of it.
+  Rpc rpc;
+  ScopeSet any_of;  // One of them is needed, on the run that the call names.
+};
+
+// In the order of Rpc.
+absl::Span<const CallRule> CallRules();
+const CallRule& RuleOf(Rpc rpc);
 
 // What the bearer of one token may do, as the token file was when it was asked. Immutable.
 class Permissions {

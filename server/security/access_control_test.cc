@@ -3,16 +3,20 @@
 #include <fcntl.h>
 #include <openssl/sha.h>
 #include <sys/stat.h>
-
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/store/store_errors.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay::server {
+namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using testing::Fails;
@@ -197,5 +201,22 @@ TEST_F(AccessControlTest, ABrokenFileIsNoBeginning) {
   EXPECT_FALSE(AccessControl::Create("/does/not/exist", clock_, [](const absl::Status&) {}).ok());
 }
 
+std::string RowOf(const CallRule& rule) {
+  std::vector<std::string> names;
+  for (const ScopeName& scope : kScopeNames) {
+    if (rule.any_of.overlaps(scope.scope)) names.push_back(absl::StrCat("`", scope.name, "`"));
+  }
+  return absl::StrCat("| ", rule.call, " | ", rule.any_of == kAnyScope ? "any" : absl::StrJoin(names, " or "), " |");
+}
+
+TEST(CallRulesTest, SecurityMdShowsThem) {
+  std::ifstream file("SECURITY.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const CallRule& rule : CallRules()) {
+    EXPECT_TRUE(absl::StrContains(text.str(), RowOf(rule))) << "SECURITY.md lacks: " << RowOf(rule);
+  }
+}
+
 }  // namespace
-}  // namespace routing_replay::server
+}  // namespace routing_replay::testing

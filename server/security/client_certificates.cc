@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/security/pem.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay::server {
 namespace {

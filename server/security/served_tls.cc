@@ -1,19 +1,52 @@
 #include "server/security/served_tls.h"
 
 #include <fcntl.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/changing_file.h"
 
 namespace routing_replay::server {
 namespace {
+
+using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
+
+BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+
+// A key with a passphrase is refused; OpenSSL would ask the terminal for it.
+int NoPassphrase(char*, int, int, void*) { return 0; }
+
+std::string TextOf(const BioPtr& bio) {
+  char* text = nullptr;
+  const auto size = BIO_get_mem_data(bio.get(), &text);
+  return {text, static_cast<size_t>(size)};
+}
+
+absl::Status Fault(absl::string_view setting, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
+}
+
+absl::StatusOr<std::string> Read(absl::string_view setting, const std::string& path) {
+  auto text = ChangingFile(path).Look();
+  if (!text.ok()) return Fault(setting, absl::StrCat("cannot read ", path, ": ", text.status().message()));
+  return **std::move(text);
+}
+
+absl::Status FaultOf(absl::string_view setting, const std::string& path, const absl::Status& what) {
+  return Fault(setting, absl::StrCat(path, " ", what.message()));
+}
 
 absl::Status NoMemoryFile() {
   return absl::UnavailableError(absl::StrCat("a file in memory for the TLS keys: ", std::strerror(errno)));
@@ -38,7 +71,79 @@ absl::Status WriteAll(int fd, const std::string& text) {
   return absl::OkStatus();
 }
 
+constexpr unsigned kLookSeconds = 1;
+
 }  // namespace
+
+absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
+  ERR_clear_error();
+  const BioPtr text = Open(pem);
+  std::vector<CertificatePtr> certificates;
+  while (X509* certificate = PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)) {
+    certificates.emplace_back(certificate);
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (certificates.empty()) return absl::InvalidArgumentError("holds no certificate in PEM form");
+  if (!at_end) return absl::InvalidArgumentError("holds a certificate that is not whole");
+  return certificates;
+}
+
+absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
+  KeyPtr key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (key == nullptr) return absl::InvalidArgumentError("holds no private key without a passphrase in PEM form");
+  return key;
+}
+
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate) {
+  std::tm time{};
+  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) == 1;
+  ERR_clear_error();
+  if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
+  return std::chrono::system_clock::from_time_t(timegm(&time));
+}
+
+std::string ToPem(const std::vector<CertificatePtr>& certificates) {
+  const BioPtr text(BIO_new(BIO_s_mem()));
+  for (const CertificatePtr& certificate : certificates) PEM_write_bio_X509(text.get(), certificate.get());
+  return TextOf(text);
+}
+
+std::string ToPem(const KeyPtr& key) {
+  const BioPtr text(BIO_new(BIO_s_mem()));
+  PEM_write_bio_PrivateKey(text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  return TextOf(text);
+}
+
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
+  TlsTexts texts;
+  if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
+  if (files.certificate.empty()) return Fault("tls-cert", "missing beside the other TLS settings");
+  if (files.key.empty()) return Fault("tls-key", "missing beside --tls-cert");
+  const auto certificate = Read("tls-cert", files.certificate);
+  if (!certificate.ok()) return certificate.status();
+  const auto chain = CertificatesOf(*certificate);
+  if (!chain.ok()) return FaultOf("tls-cert", files.certificate, chain.status());
+  const auto expires = ExpiryOf(chain->front().get());
+  if (!expires.ok()) return FaultOf("tls-cert", files.certificate, expires.status());
+  const auto key = Read("tls-key", files.key);
+  if (!key.ok()) return key.status();
+  const auto private_key = PrivateKeyOf(*key);
+  if (!private_key.ok()) return FaultOf("tls-key", files.key, private_key.status());
+  if (X509_check_private_key(chain->front().get(), private_key->get()) != 1) {
+    ERR_clear_error();
+    return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
+  }
+  texts = {.certificate = ToPem(*chain), .key = ToPem(*private_key), .client_ca = "", .expires = *expires};
+  if (files.client_ca.empty()) return texts;
+  const auto client_ca = Read("tls-client-ca", files.client_ca);
+  if (!client_ca.ok()) return client_ca.status();
+  const auto authorities = CertificatesOf(*client_ca);
+  if (!authorities.ok()) return FaultOf("tls-client-ca", files.client_ca, authorities.status());
+  texts.client_ca = ToPem(*authorities);
+  return texts;
+}
 
 // A descriptor behind which the file changes as a whole.
 class ServedTls::MemoryFile {
@@ -100,6 +205,22 @@ absl::StatusOr<bool> ServedTls::Reload() {
 std::shared_ptr<const TlsTexts> ServedTls::texts() const {
   MutexLock lock(mutex_);
   return texts_;
+}
+
+// gRPC ends the process where a file that it watches is empty, and refuses everybody where one is not whole. So it
+// watches none of the operator's.
+std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served) {
+  namespace tls = grpc::experimental;
+  const TlsFiles& shown = served.shown();
+  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(shown.key, shown.certificate,
+                                                                              shown.client_ca, kLookSeconds);
+  tls::TlsServerCredentialsOptions options(provider);
+  options.watch_identity_key_cert_pairs();
+  if (!shown.client_ca.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return tls::TlsServerCredentials(options);
 }
 
 }  // namespace routing_replay::server

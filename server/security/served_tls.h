@@ -1,16 +1,59 @@
-// What the listeners show of the operator's TLS files: always a whole set that was found good, whatever state the files
-// are in. Knows no gRPC.
+// The operator's TLS files: read and checked, and what the listeners show of them, which is always a whole set that was
+// found good, whatever state the files are in.
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
+#include <grpcpp/security/server_credentials.h>
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
-#include "server/security/tls_files.h"
+#include "proto/wire/openssl_free.h"
 
 namespace routing_replay::server {
+
+// Certificates and keys in PEM form, as OpenSSL objects.
+using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
+
+// Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
+absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem);
+// The first private key. INVALID_ARGUMENT where there is none, or it wants a passphrase.
+absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem);
+
+// After that time it is good no more. INVALID_ARGUMENT where it states none that can be read.
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate);
+
+// The same again as text, and nothing else that may have been in the file.
+std::string ToPem(const std::vector<CertificatePtr>& certificates);
+std::string ToPem(const KeyPtr& key);
+
+struct TlsFiles {
+  std::string certificate;  // PEM: the certificate, then those that lead to a root. Empty: plaintext.
+  std::string key;          // PEM, without a passphrase.
+  std::string client_ca;    // PEM: who signs client certificates, which are then required. Empty: nobody is asked.
+};
+
+// What is in the files, in PEM form and without anything else; empty where none is named.
+struct TlsTexts {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;
+  std::chrono::system_clock::time_point expires;  // After that the certificate is good no more.
+  friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
+};
+
+// The files, read once and found good: every certificate in them is whole, and the key fits the first one.
+// INVALID_ARGUMENT naming the setting and the file.
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
 class ServedTls {
  public:
@@ -40,6 +83,10 @@ class ServedTls {
   mutable Mutex mutex_;
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
 };
+
+// TLS with what is served, which gRPC looks at every second: connections that are there stay as they are. With a client
+// CA, a client without a certificate of it gets no connection. `served` must outlive the server.
+std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served);
 
 }  // namespace routing_replay::server
 

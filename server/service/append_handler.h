@@ -1,4 +1,5 @@
 // Append: a stream of appends of many samples, credited by bytes, one ack each. See append.proto for the protocol.
+// Put: one append in one call, counted against the budget when it arrives.
 #ifndef SERVER_SERVICE_APPEND_HANDLER_H_
 #define SERVER_SERVICE_APPEND_HANDLER_H_
 
@@ -8,9 +9,7 @@
 #include <string>
 
 #include "server/service/call_loop.h"
-#include "server/service/raw_service.h"
 #include "server/service/service_context.h"
-#include "server/service/store_work.h"
 
 namespace routing_replay::server {
 
@@ -96,6 +95,46 @@ class AppendCall final : public Call {
   bool reading_ = false;
   bool writing_ = false;
   std::optional<absl::Status> final_status_;
+  bool finishing_ = false;
+};
+
+class PutCall final : public Call {
+ public:
+  // Waits for the next Put call on `loop`; makes its own successor when one comes.
+  static void Listen(ServiceContext& context, RawService& service, CallLoop& loop);
+
+  void Drain() override;
+
+ private:
+  PutCall(ServiceContext& context, RawService& service, CallLoop& loop)
+      : context_(context), service_(service), loop_(loop) {}
+
+  void OnArrived(bool ok);
+  void OnReceived(bool ok);
+  void OnHandled();
+  void OnRequestDue(bool fired);
+
+  // May wait for the store.
+  absl::StatusOr<AppendAck> Handle();
+  void FinishWith(const absl::Status& status);
+  // What there is to do before gRPC is told of the end.
+  void End(const absl::Status& status);
+
+  ServiceContext& context_;
+  RawService& service_;
+  CallLoop& loop_;
+  grpc::ServerContext grpc_context_;
+  std::optional<CallRecord> record_;
+  grpc::ByteBuffer request_;
+  RawStream stream_{&grpc_context_};
+  CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
+  CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
+  CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
+  CallEvent ended_{this, [this](bool) { SetFinished(); }};
+  StoreWork work_{this, [this] { OnHandled(); }};
+  absl::StatusOr<AppendAck> ack_;  // The worker's, until OnHandled.
+  grpc::Alarm request_alarm_;
+  std::unique_ptr<ConnectionCalls::Place> connection_;
   bool finishing_ = false;
 };
 

@@ -1,14 +1,23 @@
 #include "server/service/append_processor.h"
 
+#include <tuple>
 #include <utility>
 #include <variant>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
 namespace {
+
+// The same for an append that is sent again, and for nothing else.
+uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
+  const auto name = std::make_tuple(run, absl::string_view(header.sample), static_cast<int32_t>(header.producer),
+                                    header.rows.begin, header.rows.end, header.revision, header.resend_key);
+  return absl::Hash<decltype(name)>()(name);
+}
 
 // The blocks' rows, in order, are exactly the recorded rows of the header.
 absl::Status CheckCover(const AppendHeader& header, absl::Span<const BlockHeader> blocks) {
@@ -51,9 +60,32 @@ absl::Status CheckNoPayload(const AppendHeader& header, const ByteChain& payload
 
 }  // namespace
 
+std::optional<AppendAck> RecentAppends::Find(absl::string_view run, const AppendHeader& header) const {
+  if (header.resend_key == 0) return std::nullopt;
+  MutexLock lock(mutex_);
+  const auto at = known_.find(NameOf(run, header));
+  if (at == known_.end()) return std::nullopt;
+  const Known& known = at->second;
+  return AppendAck{.committed_rows = known.committed_rows,
+                   .revision = known.revision,
+                   .content_id = known.content_id,
+                   .sealed = known.sealed};
+}
+
+void RecentAppends::Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack) {
+  if (header.resend_key == 0) return;
+  const uint64_t name = NameOf(run, header);
+  MutexLock lock(mutex_);
+  if (!known_.insert_or_assign(name, Known{ack.committed_rows, ack.revision, ack.content_id, ack.sealed}).second)
+    return;
+  order_.push_back(name);
+  if (order_.size() <= kCapacity) return;
+  known_.erase(order_.front());
+  order_.pop_front();
+}
+
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
-                                                     const AppendHeader& header, const ByteChain& payload,
-                                                     bool verify_duplicates) {
+                                                     const AppendHeader& header, const ByteChain& payload) {
   const auto& headers = std::get<std::vector<BlockHeader>>(header.payload_kind);
   if (absl::Status cover = CheckCover(header, headers); !cover.ok()) return cover;
   std::vector<Block> blocks;
@@ -68,7 +100,7 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
     bytes.CopyTo(block.bytes.span());
     absl::Status good = CheckShape(geometry, block.view(), block_rows);
     if (good.ok()) good = CheckCrc(geometry, block.view());
-    if (good.ok()) good = CheckIds(geometry, block.view(), verify_duplicates);
+    if (good.ok()) good = CheckIds(geometry, block.view(), /*verify_duplicates=*/false);
     if (!good.ok()) return good;
     blocks.push_back(std::move(block));
   }
@@ -126,7 +158,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
     // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
     // refused before it takes any.
-    const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= options_.max_payload_bytes;
+    const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= max_payload_bytes_;
     auto extra = ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0);
     if (!extra.ok()) return extra.status();
     Buffer scratch;
@@ -136,13 +168,12 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
                                  .expected_rows = header.rows.size(),
                                  .block_rows = run.options.block_rows,
                                  .codec = run.options.codec,
-                                 .max_payload_bytes = options_.max_payload_bytes});
+                                 .max_payload_bytes = max_payload_bytes_});
     if (!decoded.ok()) return decoded.status();
     command.header.unrecorded = std::move(decoded->unrecorded);
     command.blocks = std::move(decoded->blocks);
   } else if (HasPayloadKind(header)) {
-    auto blocks =
-        TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload, options_.verify_duplicates);
+    auto blocks = TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload);
     if (!blocks.ok()) return blocks.status();
     command.blocks = *std::move(blocks);
   } else if (absl::Status status = CheckNoPayload(header, request.payload); !status.ok()) {

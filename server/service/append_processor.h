@@ -3,26 +3,49 @@
 #define SERVER_SERVICE_APPEND_PROCESSOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <unordered_map>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/message/append_message.h"
+#include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
-#include "server/service/recent_appends.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
 
+// What was acknowledged last, so that an append that is sent again does not bring back a sample that is gone since. Of
+// appends with a resend_key; some 6 MB at most. Thread-safe.
+class RecentAppends {
+ public:
+  static constexpr size_t kCapacity = 65'536;
+
+  // The ack of this very append, if it is among the last ones: without append_id and sample.
+  std::optional<AppendAck> Find(absl::string_view run, const AppendHeader& header) const;
+  // An append that was acknowledged with `ack`.
+  void Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack);
+
+ private:
+  struct Known {
+    int64_t committed_rows = 0;
+    int64_t revision = 0;
+    uint64_t content_id = 0;
+    bool sealed = false;
+  };
+
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Known> known_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint64_t> order_ ABSL_GUARDED_BY(mutex_);  // Its keys, the oldest first.
+};
+
 // Thread-safe.
 class AppendProcessor {
  public:
-  struct Options {
-    int64_t max_payload_bytes = 0;
-    bool verify_duplicates = false;  // In encoded blocks, too.
-  };
-  // `store` and `budget` must outlive the processor.
-  AppendProcessor(Store& store, ByteBudget& budget, const Options& options)
-      : store_(store), budget_(budget), options_(options) {}
+  // `store` and `budget` must outlive the processor. `max_payload_bytes`: of one append after decompression.
+  AppendProcessor(Store& store, ByteBudget& budget, int64_t max_payload_bytes)
+      : store_(store), budget_(budget), max_payload_bytes_(max_payload_bytes) {}
 
   // `request.append` must be there; `run` is the stream's. `reservation` covers the payload's bytes and is given back,
   // or handed to the store, before the return. An error is also in the ack, where a stream reports it.
@@ -37,15 +60,14 @@ class AppendProcessor {
 
   Store& store_;
   ByteBudget& budget_;
-  const Options options_;
+  const int64_t max_payload_bytes_;
   mutable RecentAppends recent_;
 };
 
 // Cuts the payload of encoded blocks apart and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row
 // and layer. The blocks must be exactly header.rows without header.unrecorded.
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
-                                                     const AppendHeader& header, const ByteChain& payload,
-                                                     bool verify_duplicates);
+                                                     const AppendHeader& header, const ByteChain& payload);
 
 }  // namespace routing_replay::server
 

@@ -1,11 +1,14 @@
 #include "server/service/append_processor.h"
 
+#include <gtest/gtest.h>
 #include <memory>
 
 #include "server/store/memory/memory_store.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay::server {
+namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 class AppendProcessorTest : public ::testing::Test {
@@ -28,7 +31,7 @@ class AppendProcessorTest : public ::testing::Test {
   const Geometry geometry_ = Geometry::Uniform(2, 16, 2);
   ByteBudget budget_{int64_t{1} << 26};
   const std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
-  const AppendProcessor processor_{*store_, budget_, {.max_payload_bytes = int64_t{1} << 20}};
+  const AppendProcessor processor_{*store_, budget_, int64_t{1} << 20};
 };
 
 // Its answer was lost, and what it appended was used and released before it came again.
@@ -73,5 +76,42 @@ TEST_F(AppendProcessorTest, WhatWasRefusedIsNotAcknowledgedLater) {
   EXPECT_FALSE(Append(2, 77, {1, 2}).error.ok());
 }
 
+AppendHeader Header(uint64_t resend_key) { return {.sample = "s", .rows = {0, 4}, .resend_key = resend_key}; }
+
+TEST(RecentAppendsTest, KnowsTheVeryAppendAlone) {
+  RecentAppends recent;
+  recent.Add("run", Header(7), {.committed_rows = 4, .revision = 2, .content_id = 9, .sealed = true});
+  const auto ack = recent.Find("run", Header(7));
+  ASSERT_TRUE(ack.has_value());
+  EXPECT_EQ(ack->committed_rows, 4);
+  EXPECT_EQ(ack->revision, 2);
+  EXPECT_EQ(ack->content_id, 9u);
+  EXPECT_TRUE(ack->sealed);
+  EXPECT_FALSE(recent.Find("run", Header(8)));
+  EXPECT_FALSE(recent.Find("other", Header(7)));
+  AppendHeader other = Header(7);
+  other.sample = "t";
+  EXPECT_FALSE(recent.Find("run", other));
+  other = Header(7);
+  other.rows = {0, 5};
+  EXPECT_FALSE(recent.Find("run", other));
+}
+
+TEST(RecentAppendsTest, WithoutAKeyNothingIsKnown) {
+  RecentAppends recent;
+  recent.Add("run", Header(0), {});
+  EXPECT_FALSE(recent.Find("run", Header(0)));
+}
+
+TEST(RecentAppendsTest, TheOldestAreForgotten) {
+  RecentAppends recent;
+  for (uint64_t key = 1; key <= RecentAppends::kCapacity + 2; ++key) recent.Add("run", Header(key), {});
+  recent.Add("run", Header(3), {});  // Again, which is no new one.
+  EXPECT_FALSE(recent.Find("run", Header(1)));
+  EXPECT_FALSE(recent.Find("run", Header(2)));
+  EXPECT_TRUE(recent.Find("run", Header(3)));
+  EXPECT_TRUE(recent.Find("run", Header(RecentAppends::kCapacity + 2)));
+}
+
 }  // namespace
-}  // namespace routing_replay::server
+}  // namespace routing_replay::testing

@@ -1,10 +1,18 @@
 #include "server/service/call_loop.h"
 
+#include <grpcpp/support/method_handler.h>
 #include <pthread.h>
 
 #include <vector>
 
 namespace routing_replay::server {
+namespace {
+
+const google::protobuf::ServiceDescriptor& Description() {
+  return *v1::SealRequest::descriptor()->file()->FindServiceByName("RoutingReplay");
+}
+
+}  // namespace
 
 void* CallEvent::Begin() {
   ++call_->open_operations_;
@@ -55,6 +63,18 @@ void CallLoop::DrainCalls() {
   // A call may end others' existence but not its own here: deletion waits for an event.
   const std::vector<Call*> calls(calls_.begin(), calls_.end());
   for (Call* call : calls) call->Drain();
+}
+
+RawService::RawService() {
+  for (int i = 0; i < Description().method_count(); ++i) {
+    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // Which a raw method does without again.
+    MarkMethodRaw(i);
+  }
+}
+
+void RawService::RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream,
+                             grpc::CompletionQueue* call_queue, grpc::ServerCompletionQueue* queue, void* tag) {
+  RequestAsyncBidiStreaming(Description().FindMethodByName(method)->index(), call, stream, call_queue, queue, tag);
 }
 
 }  // namespace routing_replay::server

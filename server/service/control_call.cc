@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "proto/transport/grpc_status.h"
-#include "server/service/authorize.h"
-#include "server/service/caller_deadline.h"
-#include "server/service/welcome.h"
+#include "server/service/service_context.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay::server {
@@ -61,7 +59,10 @@ void ControlCall::Answer() {
 }
 
 void ControlCall::OnAnswered() {
-  if (!answer_.ok()) return FinishWith(answer_.status());
+  if (!answer_.ok()) {
+    home_.context.metrics.CountStoreError(answer_.status());
+    return FinishWith(answer_.status());
+  }
   // The answer may be long, and is held until the caller takes it. So its place is, too.
   End(absl::OkStatus());
   answer_alarm_.Set(home_.loop.queue(), std::chrono::system_clock::now() + home_.context.config.stall_timeout,

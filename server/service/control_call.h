@@ -6,11 +6,10 @@
 #include <memory>
 #include <optional>
 
+#include "server/admission/worker_pool.h"
 #include "server/service/call_loop.h"
 #include "server/service/control_methods.h"
-#include "server/service/raw_service.h"
 #include "server/service/service_context.h"
-#include "server/service/worker_pool.h"
 
 namespace routing_replay::server {
 

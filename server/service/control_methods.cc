@@ -17,9 +17,7 @@
 #include "proto/convert/convert.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/operations/spill_counters.h"
-#include "server/service/authorize.h"
-#include "server/service/quotas.h"
+#include "server/operations/status.h"
 #include "server/service/service_context.h"
 #include "server/store/page_limit.h"
 
@@ -147,7 +145,7 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
 // Of what was asked and refused, the journal tells. What failed may have been done, or a part of it.
 void Audit(const ControlCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
-  if (status.ok() || IsServersFault(status.code())) caller.record.Audit(action, run, status, what);
+  if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);
 }
 
 // OpenRun is three calls in one.
@@ -234,6 +232,7 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
     Audit(caller, "resume_at", request.run(), dropped.status(),
           {{"group", static_cast<int64_t>(request.resume_at())}, {"samples", dropped.ok() ? dropped->samples : 0}});
     if (!dropped.ok()) return dropped.status();
+    context.metrics.ForgetVersions(request.run());
     WriteReleased(*dropped, *response.mutable_dropped());
   }
   *response.mutable_geometry() = ToProto(*run->geometry);
@@ -494,6 +493,7 @@ absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, co
 absl::Status DoDropRun(ServiceContext& context, const v1::DropRunRequest& request, v1::DropRunResponse& response) {
   const auto result = context.store.DropRun(request.run());
   if (!result.ok()) return result.status();
+  context.metrics.ForgetVersions(request.run());
   response.set_samples(result->samples);
   response.set_bytes(result->bytes);
   return absl::OkStatus();

@@ -5,10 +5,7 @@
 
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
-#include "server/service/authorize.h"
-#include "server/service/caller_deadline.h"
-#include "server/service/quotas.h"
-#include "server/service/welcome.h"
+#include "server/service/service_context.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay::server {
@@ -150,12 +147,16 @@ void ReadCall::OnStep() {
   if (step_.kind == ReadStep::Kind::kWait) return Park();
   waiting_place_.reset();
   if (step_.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
-  if (step_.kind == ReadStep::Kind::kFailed) return FinishWith(step_.failure);
+  if (step_.kind == ReadStep::Kind::kFailed) {
+    context_.metrics.CountStoreError(step_.failure);
+    return FinishWith(step_.failure);
+  }
   SendStep(std::exchange(step_, {}));
 }
 
 void ReadCall::SendStep(ReadStep step) {
-  for (const SampleRecord& record : step.records) context_.metrics.CountRecord(record.status);
+  for (const SampleRecord& record : step.records)
+    context_.metrics.CountRecord(session_->run(), session_->producer(), record);
   context_.metrics.CountSent(static_cast<int64_t>(step.header.size()), step.payload_bytes);
   ByteBufferBuilder builder;
   builder.Add(std::move(step.header));

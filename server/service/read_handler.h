@@ -9,10 +9,8 @@
 #include <optional>
 
 #include "server/service/call_loop.h"
-#include "server/service/raw_service.h"
 #include "server/service/read_session.h"
 #include "server/service/service_context.h"
-#include "server/service/store_work.h"
 
 namespace routing_replay::server {
 

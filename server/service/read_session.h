@@ -4,6 +4,7 @@
 #define SERVER_SERVICE_READ_SESSION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,11 +12,23 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/message/read_message.h"
+#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
-#include "server/service/sample_check.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
+
+struct SampleVerdict {
+  SampleStatus status = SampleStatus::kOk;
+  std::string message;  // Why, when not OK.
+};
+
+// kNotReady means: may become OK (or something else) when the sample grows or is sealed; everything else is final for
+// this revision. `until_seal`: a request without rows waits for the seal instead of taking what is committed. `matches`
+// tells whether a token check fits; nothing if it cannot be told.
+SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
+                          const std::function<std::optional<bool>(const TokenCheck&)>& matches);
 
 // Payload bytes to send: by reference, kept alive by `owner`.
 struct PayloadPart {

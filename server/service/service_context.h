@@ -1,24 +1,32 @@
-// What every handler needs. Owned by the server; outlives the handlers.
+// What every handler needs, and what each of them begins with: who calls, and whether there is room for it.
 #ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
 #define SERVER_SERVICE_SERVICE_CONTEXT_H_
 
+#include <grpcpp/server_context.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/message/append_message.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
-#include "server/admission/connection_calls.h"
+#include "server/admission/call_limits.h"
 #include "server/admission/run_quota.h"
-#include "server/admission/waiting_room.h"
+#include "server/admission/worker_pool.h"
 #include "server/config.h"
-#include "server/operations/calls/call_record.h"
+#include "server/operations/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
 #include "server/security/client_certificates.h"
 #include "server/service/append_processor.h"
-#include "server/service/worker_pool.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
@@ -54,7 +62,7 @@ struct ServiceContext {
         waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
         metrics(metrics),
         calls(metrics.registry(), clock, access),
-        processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
+        processor(store, budget, config.max_payload_bytes) {}
 
   const ServerConfig& config;
   const Clock& clock;
@@ -98,6 +106,51 @@ inline absl::Status DrainingError() {
 inline absl::Status LateRequest() {
   return absl::DeadlineExceededError("the request did not come within stall-timeout");
 }
+
+// By Clock::Real(); in a hundred years where none was stated.
+inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
+  const auto now = std::chrono::system_clock::now();
+  // In ms first: "for ever" less any time fits them.
+  const auto ms = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
+  };
+  return DeadlineAfter(Clock::Real().Now(), ms(call.deadline()) - ms(now));
+}
+
+// Who calls, as of now; asked anew for every message of a stream. Errors as AccessControl::Identify; counted.
+absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
+// Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
+// are none.
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
+// Whether `rpc` is allowed on the run. Errors as Permissions::Check; counted.
+absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
+// Both.
+absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run);
+// For a call that names no run: one of the scopes, on whatever run.
+absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
+
+// Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
+// already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
+absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
+                                           RunQuota::Hold promised);
+// How much of `wanted` the run may be promised as credit; all of it, with an empty hold, where there is no limit.
+// Errors as RunQuota::AdmitUpTo.
+struct PromisedCredit {
+  int64_t bytes = 0;
+  RunQuota::Hold hold;
+};
+absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted);
+// A stream of the run; null where there is no limit. Errors as RunQuota::Open.
+absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& context, absl::string_view run,
+                                                             RunQuota::StreamKind kind);
+// What to say, and count, of a call that took longer than --max-deadline.
+absl::Status OverDeadline(ServiceContext& context);
+
+// OK if it is known who calls, and the connection has not too many calls; `place` is then that of the call, to be given
+// up with its end: before it is told, but for an answer that is held until the peer takes it. Errors as Identify and
+// ConnectionCalls::Enter, and DrainingError.
+absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
+                     std::unique_ptr<ConnectionCalls::Place>& place);
 
 }  // namespace routing_replay::server
 

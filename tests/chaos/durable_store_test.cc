@@ -110,7 +110,7 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
       disk_.emplace(directory_.path());
       if (!disk_->missing().empty()) GTEST_SKIP() << disk_->missing();
     }
-    flags_ = {"--store", absl::StrCat("rocksdb:", directory_.path(), "/db"), "--sweep-interval", "50ms"};
+    flags_ = {"--store", absl::StrCat("rocksdb:", directory_.path(), "/db")};
     flags_.push_back("--durability");
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }

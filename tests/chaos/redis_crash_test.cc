@@ -68,8 +68,8 @@ class RedisCrashTest : public ::testing::Test {
   }
 
   ServerProcess StartServer(const std::string& log = "") {
-    std::vector<std::string> flags = {"--store", cluster_->url(), "--sweep-interval", "50ms"};
-    if (!log.empty()) flags.insert(flags.end(), {"--log-level", "debug", "--log-format", "json"});
+    std::vector<std::string> flags = {"--store", cluster_->url()};
+    if (!log.empty()) flags.insert(flags.end(), {"--log-level", "debug"});
     auto server = StartServerProcess(RR_SERVER, flags, log);
     EXPECT_OK(server);
     return *std::move(server);

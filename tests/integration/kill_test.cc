@@ -106,17 +106,6 @@ TEST(KillTest, AppenderGoesOnWithANewServer) {
   EXPECT_THAT(run_again->Stat("old"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
 }
 
-// Who starts it again need not ask it anything. A listener whose socket is gone is one that takes no connections.
-TEST(KillTest, AServerThatNobodyCanReachEnds) {
-  const ScratchDirectory scratch;
-  const std::string socket = scratch.path() + "/socket", started = scratch.path() + "/endpoint";
-  ASSERT_OK_AND_ASSIGN(const auto server, Process::Start({RR_SERVER, "--listen", absl::StrCat("unix:", socket),
-                                                          "--endpoint-file", started}));
-  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_TRUE(std::filesystem::remove(socket));
-  EXPECT_THAT(server->Wait(std::chrono::minutes(2)), ::testing::Eq(absl::StatusOr<int>(5)));
-}
-
 class LifeTest : public ServerTest {};
 
 TEST_F(LifeTest, AppendFromBeforeATruncateNeverLands) {

@@ -31,7 +31,7 @@ class ServerLogTest(unittest.TestCase):
         self.directory = Path(directory.name)
 
     def start(self, *flags):
-        command = [SERVER, "--listen", "127.0.0.1:0", "--log-format", "json", *map(str, flags)]
+        command = [SERVER, "--listen", "127.0.0.1:0", *map(str, flags)]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.addCleanup(server.stderr.close)
         self.addCleanup(server.wait)

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "absl/strings/str_replace.h"
-#include "server/security/call_rules.h"
+#include "server/security/access_control.h"
 #include "tests/security/guarded_server.h"
 #include "tests/support/status_matchers.h"
 

@@ -24,8 +24,9 @@ inline constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 class AttackTest : public ::testing::Test {
  protected:
-  void Start(std::vector<std::string> flags = {}, bool encrypted = false, const std::string& program = RR_SERVER) {
-    flags.insert(flags.end(), {"--memory-budget", "64MiB", "--max-message-bytes", "8MiB"});
+  void Start(std::vector<std::string> flags = {}, bool encrypted = false,
+             const std::string& program = RR_LIMITED_SERVER) {
+    flags.insert(flags.end(), {"--memory-budget", "64MiB", "--max-message-bytes", "8388608"});
     server_ = std::make_unique<GuardedServer>(std::vector<TestToken>{{.token = "attacker"}, {.token = "other"}}, flags,
                                               encrypted, program);
     stub_ = v1::RoutingReplay::NewStub(server_->NewChannel());

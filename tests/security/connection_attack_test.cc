@@ -22,7 +22,7 @@ constexpr char kRefused[] = "routing_replay_connections_refused_total 1";  // Or
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   const ScratchDirectory scratch;
   const std::string program = scratch.path() + "/few";
-  std::ofstream(program) << "#!/bin/sh\nulimit -n 100\nexec " RR_SERVER " \"$@\"\n";
+  std::ofstream(program) << "#!/bin/sh\nulimit -n 100\nexec " RR_LIMITED_SERVER " \"$@\"\n";
   ASSERT_EQ(chmod(program.c_str(), 0755), 0);
   const std::string http = FreeAddress();
   Start({"--operations-listen", http}, false, program);

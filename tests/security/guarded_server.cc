@@ -93,8 +93,7 @@ GuardedServer::GuardedServer(const std::vector<TestToken>& tokens, std::vector<s
   flags.insert(flags.end(), {"--token-file", path("tokens.yaml")});
   if (encrypted_) {
     SetIdentity(authority_.Issue(kLocalNames));
-    flags.insert(flags.end(),
-                 {"--tls-cert", path("server.crt"), "--tls-key", path("server.key"), "--tls-reload-interval", "1s"});
+    flags.insert(flags.end(), {"--tls-cert", path("server.crt"), "--tls-key", path("server.key")});
   }
   auto process = StartServerProcess(program, flags);
   EXPECT_TRUE(process.ok()) << process.status();

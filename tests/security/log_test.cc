@@ -22,8 +22,7 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   ReplaceFile(program, absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log, "\n"));
   ASSERT_EQ(chmod(program.c_str(), 0700), 0);
   {
-    GuardedServer server({{.token = "very-secret"}},
-                         {"--log-format", "json", "--tls-client-ca", directory.path() + "/ca"}, true, program);
+    GuardedServer server({{.token = "very-secret"}}, {"--tls-client-ca", directory.path() + "/ca"}, true, program);
     const TestIdentity identity = clients.Issue("URI:spiffe://example.org/worker");
     const auto stub = v1::RoutingReplay::NewStub(
         server.NewChannel(grpc::SslCredentials({.pem_root_certs = server.authority().certificate(),

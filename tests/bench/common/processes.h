@@ -12,7 +12,7 @@
 namespace routing_replay::bench {
 
 // routing-replay-server on a free port of the loopback interface; returns when it listens.
-absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program, bool tuned);
+absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program);
 
 absl::StatusOr<Team> StartTeam(const std::string& name, int count, bool tuned, const MakeRole& make);
 

@@ -70,7 +70,7 @@ absl::Status Handoff::Start() {
 }
 
 absl::Status Handoff::StartProcesses() {
-  auto server = StartServer(server_program_, tuning_.server);
+  auto server = StartServer(server_program_);
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   const auto start = [&](const std::string& name, int count, const MakeRole& make, std::optional<Team>& team) {

@@ -64,7 +64,7 @@ absl::Status Setup::StartTeam(const std::string& name, bool tuned, const MakeRol
 }
 
 absl::Status Setup::Start(const std::string& server_program) {
-  auto server = StartServer(server_program, tuning_.server);
+  auto server = StartServer(server_program);
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   absl::Status status = StartTeam(

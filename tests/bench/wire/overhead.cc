@@ -91,7 +91,7 @@ class Loopback {
   ByteBudget budget_{kBudget};
   ByteBudget memory_{kBudget};  // Of reads.
   std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
-  const AppendProcessor processor_{*store_, budget_, {.max_payload_bytes = kMaxPayloadBytes}};
+  const AppendProcessor processor_{*store_, budget_, kMaxPayloadBytes};
 };
 
 Figure Share(const std::string& name, int64_t bytes, int64_t payload) {

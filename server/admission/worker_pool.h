@@ -1,0 +1,76 @@
+// Threads for work that may wait, for what runs on threads that must not; shared among those whose work it is.
+#ifndef SERVER_ADMISSION_WORKER_POOL_H_
+#define SERVER_ADMISSION_WORKER_POOL_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay::server {
+
+// Thread-safe.
+class WorkerPool {
+ public:
+  struct Limits {
+    size_t threads = 128;  // Made as they are needed.
+    size_t threads_of_an_owner = 64;
+    size_t waiting_of_an_owner = 1024;
+    std::string field = "control-calls";  // That a refusal names.
+  };
+  explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
+  ~WorkerPool() { Finish(); }
+
+  // Calls `work` once on one of the threads: of one owner in the order they came, of several in turns.
+  // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too many of the owner wait, or the system
+  // has not even one thread for the pool; UNAVAILABLE (kDraining) after Finish; then `work` is not called.
+  absl::Status Run(const std::string& owner, std::function<void()> work);
+  // Waits for all work that was taken. Not on one of the threads, and on one thread at a time.
+  void Finish();
+
+ private:
+  struct Owner {
+    std::deque<std::function<void()>> waiting;
+    size_t working = 0;
+  };
+  using Owners = std::map<std::string, Owner>;
+
+  struct Taken {
+    std::string owner;
+    std::function<void()> work;
+  };
+
+  // Whether the system had one more.
+  bool AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Work();
+  // The next work, waited for; nothing once all is done after Finish.
+  std::optional<Taken> Take();
+  void End(const std::string& owner);
+  // Whose turn it is; end() where nobody has work that may begin.
+  Owners::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBegin(const Owner& owner) const {
+    return !owner.waiting.empty() && owner.working < limits_.threads_of_an_owner;
+  }
+
+  const Limits limits_;
+  Mutex mutex_;
+  CondVar changed_;
+  Owners owners_ ABSL_GUARDED_BY(mutex_);     // Who has work that waits or is done.
+  std::string last_ ABSL_GUARDED_BY(mutex_);  // Whose turn it was.
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all.
+  size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace routing_replay::server
+
+#endif  // SERVER_ADMISSION_WORKER_POOL_H_

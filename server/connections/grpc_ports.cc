@@ -1,0 +1,101 @@
+#include "server/connections/grpc_ports.h"
+
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/connections/accept_loop.h"
+
+namespace routing_replay::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kHandshake(20'000), kKeepalive(60'000), kKeepaliveAnswer(20'000), kShortest(1000);
+// Clients keep idle connections alive every 30 s; gRPC's default floor of 5 minutes would cut them off.
+constexpr int kPingFloorMs = 10'000;
+
+// Probes make one call at a time.
+constexpr int kMaxStreams = 100;
+constexpr int kMaxConnections = 1000;
+
+class GrpcHealthPort final : public HealthPort {
+ public:
+  ~GrpcHealthPort() override {
+    // At once: those who watch would keep it open.
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  absl::Status Listen(const HealthPortOptions& options) {
+    const std::string& address = options.address;
+    const auto builder = NewServerBuilder(/*health=*/true);
+    SetPeerLimits(options.patience, *builder);
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    auto listening = accept_loop_.Listen(*builder, address, grpc::InsecureServerCredentials());
+    if (!listening.ok()) {
+      return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
+    }
+    address_ = *std::move(listening);
+    // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
+    builder->RegisterCallbackGenericService(&nothing_else_);
+    server_ = builder->BuildAndStart();
+    if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");
+    accept_loop_.Start();
+    server_->GetHealthCheckService()->SetServingStatus("live", true);
+    SetReady(false);
+    return absl::OkStatus();
+  }
+
+  void SetReady(bool ready) override {
+    for (const char* name : {"", "ready"}) server_->GetHealthCheckService()->SetServingStatus(name, ready);
+  }
+  const std::string& address() const override { return address_; }
+
+ private:
+  AcceptLoop accept_loop_{WithinDescriptors({.connections = kMaxConnections, .calls_at_a_time = kMaxStreams}),
+                          [](ConnectionEvent) {}};
+  grpc::CallbackGenericService nothing_else_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health) {
+  // Not thread-safe, so it is switched on before the first builder is made, and nothing changes after.
+  static std::once_flag once;
+  std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
+  auto builder = std::make_unique<grpc::ServerBuilder>();
+  // gRPC inflates a message before it looks at its length, and before any handler looks at the caller.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  if (!health) builder->SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  return builder;
+}
+
+void SetPeerLimits(milliseconds patience, grpc::ServerBuilder& builder) {
+  const auto at_most = [&](milliseconds time) {
+    return static_cast<int>(std::clamp(patience, kShortest, time).count());
+  };
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, at_most(kHandshake));
+  // A peer that stops in the middle of a frame does not answer pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, at_most(kKeepalive));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingFloorMs);
+}
+
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const HealthPortOptions& options) {
+  auto port = std::make_unique<GrpcHealthPort>();
+  if (absl::Status status = port->Listen(options); !status.ok()) return status;
+  return port;
+}
+
+}  // namespace routing_replay::server

@@ -1,0 +1,43 @@
+// How the servers of gRPC in this process are built, and the one that serves health alone.
+#ifndef SERVER_CONNECTIONS_GRPC_PORTS_H_
+#define SERVER_CONNECTIONS_GRPC_PORTS_H_
+
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace routing_replay::server {
+
+// Every server of the process is built by one of these: none takes messages that gRPC compressed. Thread-safe.
+std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
+
+// Of every connection of the server that is built: a handshake ends within 20 s, and a peer that is silent for 60 s
+// answers a ping within 20 s; each sooner where `patience` is less, but not below 1 s. Clients may ping every 10 s.
+void SetPeerLimits(std::chrono::milliseconds patience, grpc::ServerBuilder& builder);
+
+// The health service of gRPC on a port of its own, for probes that can do no TLS and must not depend on the listeners
+// of the service: names "live", "ready" and "", which is ready.
+struct HealthPortOptions {
+  std::string address;                                           // host:port or [v6]:port; port 0: any free one.
+  std::chrono::milliseconds patience = std::chrono::minutes(2);  // As of SetPeerLimits.
+};
+
+class HealthPort {
+ public:
+  // Live and not ready when it returns. UNAVAILABLE naming the address if it cannot be had.
+  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const HealthPortOptions& options);
+  virtual ~HealthPort() = default;
+
+  // Those who watch hear of it. Thread-safe.
+  virtual void SetReady(bool ready) = 0;
+  // With the port that was chosen.
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace routing_replay::server
+
+#endif  // SERVER_CONNECTIONS_GRPC_PORTS_H_

@@ -1,0 +1,154 @@
+#include "server/operations/call_record.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+
+namespace routing_replay::server {
+namespace {
+
+bool IsLowerHex(absl::string_view text) { return text.find_first_not_of("0123456789abcdef") == text.npos; }
+bool IsZero(absl::string_view text) { return text.find_first_not_of('0') == text.npos; }
+
+std::string NewId() {
+  thread_local std::mt19937_64 random{std::random_device()()};
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad16));
+}
+
+CallTrouble Describe(absl::string_view method, const absl::Status& status) {
+  CallTrouble trouble{.method = std::string(method), .code = absl::StatusCodeToString(status.code())};
+  const auto detail = GetErrorDetail(status);
+  if (detail && detail->reason != Reason::kUnspecified) trouble.reason = ReasonName(detail->reason);
+  if (detail) trouble.field = detail->field;
+  trouble.failed = IsServersFault(status);
+  return trouble;
+}
+
+bool SameKind(const CallTrouble& a, const CallTrouble& b) {
+  return a.method == b.method && a.code == b.code && a.reason == b.reason && a.field == b.field;
+}
+
+absl::string_view Metadata(const grpc::ServerContext& call, const char* key) {
+  const auto found = call.client_metadata().find(key);
+  if (found == call.client_metadata().end()) return "";
+  return {found->second.data(), found->second.size()};
+}
+
+}  // namespace
+
+std::string RequestId(absl::string_view given) {
+  return CheckId(given, kRequestIdKey).ok() ? std::string(given) : NewId();
+}
+
+std::string TraceParent(absl::string_view given) {
+  constexpr size_t kSize = 55;  // 00-(32 digits: trace)-(16 digits: parent)-(2 digits: flags)
+  if (given.size() != kSize || given.substr(0, 3) != "00-" || given[35] != '-' || given[52] != '-') return "";
+  const absl::string_view trace = given.substr(3, 32), parent = given.substr(36, 16), flags = given.substr(53, 2);
+  if (!IsLowerHex(trace) || !IsLowerHex(parent) || !IsLowerHex(flags) || IsZero(trace) || IsZero(parent)) return "";
+  return std::string(given);
+}
+
+void CallJournal::Note(absl::string_view method, const absl::Status& status,
+                       const std::function<LogFields()>& identity) {
+  CallTrouble trouble = Describe(method, status);
+  LogFields fields = {{"method", trouble.method}, {"code", trouble.code}};
+  if (!trouble.reason.empty()) fields.emplace_back("reason", trouble.reason);
+  if (!trouble.field.empty()) fields.emplace_back("field", trouble.field);
+  const std::string key = absl::StrCat(trouble.method, " ", trouble.code, " ", trouble.reason);
+  const char* event = trouble.failed ? "call_failed" : "call_refused";
+  // A client that goes away is its own affair.
+  const bool cancelled = status.code() == absl::StatusCode::kCancelled;
+  const LogLevel level = trouble.failed ? LogLevel::kWarning : cancelled ? LogLevel::kDebug : LogLevel::kInfo;
+  if (!cancelled) Remember(std::move(trouble));
+  if (!IsLogged(level)) return;
+  const bool debug = IsLogged(LogLevel::kDebug);
+  const auto held_back = debug ? std::make_optional<int64_t>(0) : filter_.Pass(key);
+  if (!held_back) return;
+  for (auto& field : identity()) fields.push_back(std::move(field));
+  if (*held_back > 0) fields.emplace_back("held_back", *held_back);
+  LogEvent(level, event, debug ? status.message() : "", fields);
+}
+
+void CallJournal::Remember(CallTrouble trouble) {
+  trouble.last = clock_.TimeOfDay();
+  trouble.count = 1;
+  MutexLock lock(mutex_);
+  const auto found =
+      std::find_if(latest_.begin(), latest_.end(), [&](const CallTrouble& known) { return SameKind(known, trouble); });
+  if (found != latest_.end()) {
+    trouble.count += found->count;
+    latest_.erase(found);
+  }
+  latest_.push_front(std::move(trouble));
+  if (latest_.size() > kKinds) latest_.pop_back();
+}
+
+std::vector<CallTrouble> CallJournal::Latest() const {
+  MutexLock lock(mutex_);
+  return {latest_.begin(), latest_.end()};
+}
+
+absl::string_view AuthorizationOf(const grpc::ServerContextBase& call) {
+  const auto [begin, end] = call.client_metadata().equal_range("authorization");
+  if (begin == end || std::next(begin) != end) return "";
+  return {begin->second.data(), begin->second.size()};
+}
+
+CallRecord::CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call)
+    : book_(book), method_(method), call_(call), began_(book.clock.Now()) {
+  book_.metrics.Begin(method_);
+}
+
+CallRecord::~CallRecord() { End(absl::CancelledError("the call was not answered")); }
+
+void CallRecord::End(const absl::Status& status) {
+  if (ended_) return;
+  ended_ = true;
+  const Clock::Duration took = book_.clock.Now() - began_;
+  book_.metrics.End(method_, status.code(), took);
+  if (!status.ok()) return Refuse(status);
+  if (!IsLogged(LogLevel::kDebug)) return;
+  LogFields fields = Identity();
+  fields.emplace_back("method", std::string(method_));
+  fields.emplace_back("took_us", std::chrono::duration_cast<std::chrono::microseconds>(took).count());
+  LogEvent(LogLevel::kDebug, "call", "", fields);
+}
+
+void CallRecord::Refuse(const absl::Status& status) {
+  book_.journal.Note(method_, status, [this] { return Identity(); });
+}
+
+void CallRecord::Audit(const char* action, absl::string_view run, const absl::Status& status,
+                       const LogFields& what) const {
+  LogFields fields = {{"action", action}, {"run", std::string(run)}, {"code", absl::StatusCodeToString(status.code())}};
+  fields.insert(fields.end(), what.begin(), what.end());
+  const LogFields who = Identity();
+  fields.insert(fields.end(), who.begin(), who.end());
+  LogEvent(LogLevel::kInfo, "audit", "", fields);
+}
+
+LogFields CallRecord::Identity() const {
+  if (request_id_.empty()) request_id_ = RequestId(Metadata(call_, kRequestIdKey));
+  LogFields fields = {{"request_id", request_id_}};
+  std::string trace = TraceParent(Metadata(call_, kTraceParentKey));
+  if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
+  fields.emplace_back("peer", call_.peer());
+  // What a client certificate says of its bearer. It belongs to the connection, as this does; it allows nothing.
+  std::string client;
+  if (const auto authentication = call_.auth_context(); authentication != nullptr) {
+    for (const grpc::string_ref& name : authentication->GetPeerIdentity()) {
+      absl::StrAppend(&client, client.empty() ? "" : " ", absl::string_view(name.data(), name.size()));
+    }
+  }
+  if (!client.empty()) fields.emplace_back("client", std::move(client));
+  std::string token = book_.access.NameOf(AuthorizationOf(call_));
+  if (!token.empty()) fields.emplace_back("token", std::move(token));
+  return fields;
+}
+
+}  // namespace routing_replay::server

@@ -1,0 +1,360 @@
+#include "server/operations/http_port.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace ssl = boost::asio::ssl;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
+namespace beast = boost::beast;
+namespace http = beast::http;
+
+// For a client's close_notify: it has the answer, and few send one.
+constexpr std::chrono::milliseconds kShutdownPatience(500);
+
+std::string Text(beast::string_view text) { return {text.data(), text.size()}; }
+
+HttpRequest ToRequest(const http::request<http::string_body>& message) {
+  HttpRequest request{.method = Text(message.method_string()),
+                      .path = Text(message.target()),
+                      .authorization = Text(message[http::field::authorization]),
+                      .content_type = Text(message[http::field::content_type]),
+                      .origin = Text(message[http::field::origin]),
+                      .host = Text(message[http::field::host]),
+                      .body = message.body()};
+  const size_t question = request.path.find('?');
+  if (question != std::string::npos) {
+    request.query = request.path.substr(question + 1);
+    request.path.resize(question);
+  }
+  return request;
+}
+
+bool IsLoopback(const boost::asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return make_address_v4(boost::asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
+}
+
+// What the parser makes of a request that is none, or too large.
+int CodeOf(beast::error_code error) {
+  if (error == http::error::header_limit) return 431;
+  if (error == http::error::body_limit) return 413;
+  return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
+}
+
+// A connection that the port waits for: for its request, for it to take the answer, or for its end.
+class WaitingSession {
+ public:
+  virtual ~WaitingSession() = default;
+  virtual void Cut() = 0;  // From any thread.
+};
+
+// What the sessions of a port share. Outlives them. Thread-safe.
+class HttpSessions {
+ public:
+  HttpSessions(HttpPortOptions port_options, HttpHandler port_handler)
+      : options(std::move(port_options)), handler(std::move(port_handler)) {}
+
+  // Whether one more may come in: where there are too many, for the one that the port has waited for the longest, which
+  // is cut. A client that sends or takes nothing holds its place against nobody who asks.
+  bool MakeRoom();
+  // Until Forget with what this returns.
+  uint64_t Await(std::weak_ptr<WaitingSession> session);
+  void Forget(uint64_t waiting);
+
+  const HttpPortOptions options;
+  const HttpHandler handler;
+  std::atomic<int> open{0};
+
+ private:
+  Mutex mutex_;
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::weak_ptr<WaitingSession>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+};
+
+using PlainStream = beast::tcp_stream;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
+// `Stream`: PlainStream or TlsStream.
+template <typename Stream>
+class Session final : public WaitingSession, public std::enable_shared_from_this<Session<Stream>> {
+ public:
+  // `keep`: what the stream uses.
+  Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
+      : keep_(std::move(keep)), stream_(std::move(stream)), sessions_(sessions) {
+    ++sessions_.open;
+    parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
+    parser_.body_limit(sessions_.options.max_body_bytes);
+  }
+  ~Session() override {
+    sessions_.Forget(waiting_);
+    --sessions_.open;
+  }
+
+  void Start() {
+    waiting_ = sessions_.Await(this->weak_from_this());
+    SetDeadline(sessions_.options.timeout);
+    if constexpr (std::is_same_v<Stream, TlsStream>) {
+      stream_.async_handshake(boost::asio::ssl::stream_base::server,
+                              [self = this->shared_from_this()](beast::error_code error) {
+                                if (!error) self->Read();
+                              });
+    } else {
+      Read();
+    }
+  }
+
+  void Cut() override {
+    boost::asio::post(stream_.get_executor(),
+                      [self = this->shared_from_this()] { beast::get_lowest_layer(self->stream_).close(); });
+  }
+
+ private:
+  void SetDeadline(std::chrono::milliseconds after) { beast::get_lowest_layer(stream_).expires_after(after); }
+
+  void Read() {
+    SetDeadline(sessions_.options.timeout);
+    http::async_read(stream_, buffer_, parser_,
+                     [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnRead(error); });
+  }
+
+  void OnRead(beast::error_code error) {
+    sessions_.Forget(waiting_);
+    if (!error) {
+      const bool head = parser_.get().method() == http::verb::head;
+      HttpRequest request = ToRequest(parser_.get());
+      beast::error_code no_peer;
+      const auto peer = beast::get_lowest_layer(stream_).socket().remote_endpoint(no_peer);
+      request.from_here = !no_peer && IsLoopback(peer.address());
+      if (!no_peer) request.peer = (std::ostringstream() << peer).str();
+      return Answer(sessions_.handler(request), head);
+    }
+    const int code = error == http::error::end_of_stream ? 0 : CodeOf(error);
+    if (code != 0) Answer({.code = code, .body = std::string(http::obsolete_reason(http::status(code))) + "\n"}, false);
+  }
+
+  void Answer(HttpResponse response, bool head) {
+    response_.version(11);
+    response_.result(static_cast<unsigned>(response.code));
+    response_.set(http::field::content_type, response.content_type);
+    response_.set(http::field::cache_control, "no-store");
+    response_.set("X-Content-Type-Options", "nosniff");
+    for (const auto& [name, value] : response.headers) response_.set(name, value);
+    response_.keep_alive(false);
+    response_.content_length(response.body.size());
+    if (!head) response_.body() = std::move(response.body);
+    waiting_ = sessions_.Await(this->weak_from_this());  // Not while the handler ran: the port waits for the client.
+    SetDeadline(sessions_.options.timeout);
+    http::async_write(stream_, response_,
+                      [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
+  }
+
+  void OnWritten(beast::error_code error) {
+    if constexpr (std::is_same_v<Stream, TlsStream>) {
+      if (error) return;
+      SetDeadline(std::min(sessions_.options.timeout, kShutdownPatience));
+      stream_.async_shutdown([self = this->shared_from_this()](beast::error_code) {});
+    } else {
+      stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+    }
+  }
+
+  const std::shared_ptr<void> keep_;
+  Stream stream_;
+  HttpSessions& sessions_;
+  uint64_t waiting_ = 0;
+  beast::flat_buffer buffer_;
+  http::request_parser<http::string_body> parser_;
+  http::response<http::string_body> response_;
+};
+
+bool HttpSessions::MakeRoom() {
+  if (open < options.max_connections) return true;
+  std::shared_ptr<WaitingSession> oldest;
+  {
+    MutexLock lock(mutex_);
+    while (oldest == nullptr && !waiting_.empty()) {
+      oldest = waiting_.begin()->second.lock();
+      waiting_.erase(waiting_.begin());
+    }
+  }
+  if (oldest == nullptr) return false;
+  oldest->Cut();
+  return true;
+}
+
+uint64_t HttpSessions::Await(std::weak_ptr<WaitingSession> session) {
+  MutexLock lock(mutex_);
+  waiting_.emplace(++next_, std::move(session));
+  return next_;
+}
+
+void HttpSessions::Forget(uint64_t waiting) {
+  MutexLock lock(mutex_);
+  waiting_.erase(waiting);
+}
+
+void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls, HttpSessions& sessions) {
+  if (tls == nullptr) {
+    std::make_shared<Session<PlainStream>>(PlainStream(std::move(socket)), nullptr, sessions)->Start();
+  } else {
+    TlsStream stream(std::move(socket), *tls);
+    std::make_shared<Session<TlsStream>>(std::move(stream), std::move(tls), sessions)->Start();
+  }
+}
+
+// Not thread-safe. Clients are not asked for certificates, as probes have none.
+class TlsContext {
+ public:
+  // UNAVAILABLE where OpenSSL does not take what is served. `served` outlives it.
+  static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const ServedTls& served);
+
+  // For a new connection. Where OpenSSL does not take what is served now, it stays as it was.
+  std::shared_ptr<boost::asio::ssl::context> Get();
+
+ private:
+  explicit TlsContext(const ServedTls& served) : served_(served) {}
+  absl::Status Take(std::shared_ptr<const TlsTexts> texts);
+
+  const ServedTls& served_;
+  std::shared_ptr<const TlsTexts> taken_;
+  std::shared_ptr<boost::asio::ssl::context> context_;
+};
+
+absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Create(const ServedTls& served) {
+  std::unique_ptr<TlsContext> made(new TlsContext(served));
+  if (absl::Status status = made->Take(served.texts()); !status.ok()) return status;
+  return made;
+}
+
+absl::Status TlsContext::Take(std::shared_ptr<const TlsTexts> texts) {
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  boost::system::error_code error;
+  context->set_options(ssl::context::default_workarounds | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1, error);
+  if (!error) context->use_certificate_chain(boost::asio::buffer(texts->certificate), error);
+  if (!error) context->use_private_key(boost::asio::buffer(texts->key), ssl::context::pem, error);
+  if (error) return absl::UnavailableError(absl::StrCat("--tls-cert, --tls-key: ", error.message()));
+  context_ = std::move(context);
+  taken_ = std::move(texts);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<ssl::context> TlsContext::Get() {
+  if (auto texts = served_.texts(); texts != taken_) Take(std::move(texts)).IgnoreError();
+  return context_;
+}
+
+constexpr int kBacklog = 64;
+// Until there may be a file descriptor again.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+class AsioHttpPort final : public HttpPort {
+ public:
+  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_(options, std::move(handler)) {}
+  ~AsioHttpPort() override {
+    io_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  absl::Status Listen() {
+    if (sessions_.options.tls != nullptr) {
+      auto tls = TlsContext::Create(*sessions_.options.tls);
+      if (!tls.ok()) return tls.status();
+      tls_ = *std::move(tls);
+    }
+    const std::string& address = sessions_.options.address;
+    const size_t colon = address.rfind(':');
+    if (colon == std::string::npos) return absl::UnavailableError(absl::StrCat(address, ": not host:port"));
+    std::string host = address.substr(0, colon);
+    if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
+    error_code error;
+    const auto found = tcp::resolver(io_).resolve(host, address.substr(colon + 1), tcp::resolver::passive, error);
+    if (!error) Bind(found.begin()->endpoint(), error);
+    if (error == asio::error::address_family_not_supported && host == "::") {
+      Bind({tcp::v4(), found.begin()->endpoint().port()}, error);
+    }
+    if (error) return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.message()));
+    address_ = absl::StrCat(address.substr(0, colon + 1), acceptor_.local_endpoint(error).port());
+    return absl::OkStatus();
+  }
+
+  void Run() {
+    Accept();
+    for (int i = 0; i < sessions_.options.threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  }
+
+  const std::string& address() const override { return address_; }
+
+ private:
+  void Bind(const tcp::endpoint& endpoint, error_code& error) {
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    // As gRPC's listeners do, whatever net.ipv6.bindv6only says.
+    const bool every = endpoint.address() == asio::ip::address_v6::any();
+    if (!error && every) acceptor_.set_option(asio::ip::v6_only(false), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(kBacklog, error);
+  }
+
+  void Accept() {
+    acceptor_.async_accept(asio::make_strand(io_), [this](error_code error, tcp::socket socket) {
+      if (error) {
+        pause_.expires_after(kAcceptPause);
+        return pause_.async_wait([this](error_code) { Accept(); });
+      }
+      if (sessions_.MakeRoom()) {
+        StartHttpSession(std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(), sessions_);
+      }
+      Accept();
+    });
+  }
+
+  HttpSessions sessions_;  // Ends after io_, which has the sessions.
+  asio::io_context io_;
+  tcp::acceptor acceptor_{io_};
+  std::unique_ptr<TlsContext> tls_;  // Null: plaintext. Used where connections are accepted.
+  asio::steady_timer pause_{io_};
+  std::string address_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const HttpPortOptions& options, HttpHandler handler) {
+  auto port = std::make_unique<AsioHttpPort>(options, std::move(handler));
+  if (absl::Status status = port->Listen(); !status.ok()) return status;
+  port->Run();
+  return port;
+}
+
+}  // namespace routing_replay::server

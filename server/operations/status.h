@@ -1,0 +1,95 @@
+// What there is to tell of a server: looked at when somebody asks, but for the census.
+#ifndef SERVER_OPERATIONS_STATUS_H_
+#define SERVER_OPERATIONS_STATUS_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/clock.h"
+#include "routing_replay/wire/sample_state.h"
+#include "server/store/store.h"
+
+namespace routing_replay::server {
+
+// What is stored, by run and weight version: counted by going over the samples, a bounded number of them.
+struct Census {
+  struct Share {
+    int64_t samples = 0;  // With rows of this version; one of several versions counts in each.
+    int64_t rows = 0;
+    int64_t bytes = 0;  // A sample's bytes in proportion to its rows.
+  };
+  struct Run {
+    std::string run;
+    int64_t samples = 0;  // These are of the run as a whole …
+    int64_t sealed_samples = 0;
+    int64_t committed_rows = 0;
+    int64_t stored_bytes = 0;
+    int64_t looked_at = 0;  // … and these of so many samples.
+    std::map<int64_t, Share> by_version;
+  };
+  std::vector<Run> runs;        // By name.
+  int64_t oldest_idle_ms = -1;  // Of the samples that were looked at; -1: there are none.
+  int64_t samples = 0;          // In the store …
+  int64_t looked_at = 0;        // … and looked at here.
+};
+
+// Looks at `limit` samples at most, the same number of each run, the first ones by id. Errors as the store's; CANCELLED
+// soon after `stop` gives true.
+absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop);
+
+struct ProcessUsage {
+  double cpu_seconds = 0;         // User and system.
+  double start_time_seconds = 0;  // Since 1970.
+  int64_t resident_bytes = 0;
+  int64_t virtual_bytes = 0;
+  int64_t threads = 0;
+  int64_t open_fds = 0;
+  int64_t max_fds = 0;
+};
+
+// As of now. Thread-safe.
+ProcessUsage LookAtProcess();
+
+struct ServerStatus {
+  std::string version;
+  std::string store;
+  std::vector<std::string> listeners;
+  std::chrono::system_clock::time_point started;
+  Clock::Duration uptime{};
+  absl::Status ready;
+  absl::Status store_health;
+  bool draining = false;
+  int64_t memory_budget_bytes = 0;
+  int64_t memory_used_bytes = 0;
+  int64_t resident_bytes = 0;  // Of the process.
+  Store::Totals totals;
+  std::optional<int64_t> lost_samples;  // OpenedStore::lost_samples.
+  int64_t newest_put = kUnknownWeightVersion;
+  int64_t newest_get = kUnknownWeightVersion;
+  int64_t version_lag = 0;               // As Metrics::Versions::lag.
+  std::shared_ptr<const Census> census;  // Null: none yet.
+  std::optional<std::chrono::system_clock::time_point> certificate_expiry;
+};
+
+// By the names of their metrics.
+inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::Totals::Spill& spill) {
+  return {{"routing_replay_spilled_samples_total", spill.samples},
+          {"routing_replay_spilled_bytes_total", spill.bytes},
+          {"routing_replay_spill_loads_total", spill.loads},
+          {"routing_replay_spill_lost_blocks_total", spill.lost_blocks},
+          {"routing_replay_spill_failures_total", spill.write_failures}};
+}
+
+}  // namespace routing_replay::server
+
+#endif  // SERVER_OPERATIONS_STATUS_H_

@@ -1,0 +1,145 @@
+#include "server/operations/status.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "server/operations/status_formats.h"
+#include "server/store/conformance/conformance.h"
+#include "server/store/conformance/trajectory.h"
+#include "server/store/memory/memory_store.h"
+
+namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
+namespace {
+
+class CensusTest : public ::testing::Test {
+ protected:
+  RunInfo Open(const std::string& name) { return *store_->OpenRun(name, &TestGeometry(), std::nullopt); }
+  void Append(const RunInfo& run, const std::string& sample, RowRange rows, int64_t version) {
+    EXPECT_OK(
+        store_->Append(MakeAppend(run, {.run = run.run, .sample = sample, .rows = rows, .weight_version = version})));
+  }
+  Census Take(int64_t limit = 1000) {
+    return *TakeCensus(*store_, limit, [] { return false; });
+  }
+
+  ManualClock clock_;
+  ByteBudget budget_{int64_t{64} << 20};
+  const std::unique_ptr<Store> store_ = NewMemoryStore({.clock = &clock_, .budget = &budget_});
+};
+
+TEST_F(CensusTest, AnEmptyStore) {
+  const Census census = Take();
+  EXPECT_TRUE(census.runs.empty());
+  EXPECT_EQ(census.oldest_idle_ms, -1);
+}
+
+TEST_F(CensusTest, SamplesAreCountedByRunAndWeightVersion) {
+  const RunInfo a = Open("a"), b = Open("b");
+  Append(a, "1", {0, 30}, 7);
+  clock_.Advance(std::chrono::seconds(5));
+  Append(a, "2", {0, 10}, 7);
+  Append(a, "2", {10, 40}, 8);
+  Append(b, "1", {0, 10}, kUnknownWeightVersion);
+  const Census census = Take();
+  EXPECT_EQ(census.oldest_idle_ms, 5000);
+  EXPECT_EQ(census.samples, 3);
+  EXPECT_EQ(census.looked_at, 3);
+  ASSERT_EQ(census.runs.size(), 2u);
+  const Census::Run& run = census.runs[0];
+  EXPECT_EQ(run.run, "a");
+  EXPECT_EQ(run.samples, 2);
+  EXPECT_EQ(run.committed_rows, 70);
+  ASSERT_EQ(run.by_version.size(), 2u);
+  EXPECT_EQ(run.by_version.at(7).samples, 2);
+  EXPECT_EQ(run.by_version.at(7).rows, 40);
+  EXPECT_EQ(run.by_version.at(8).samples, 1);
+  EXPECT_EQ(run.by_version.at(8).rows, 30);
+  // Shares of samples are rounded down, a byte each.
+  EXPECT_NEAR(run.by_version.at(7).bytes + run.by_version.at(8).bytes, run.stored_bytes, 3);
+  EXPECT_EQ(census.runs[1].by_version.at(kUnknownWeightVersion).rows, 10);
+}
+
+TEST_F(CensusTest, TheNumberOfSamplesIsBoundedPerRun) {
+  const RunInfo a = Open("a"), b = Open("b");
+  for (int i = 0; i < 10; ++i) Append(a, "s" + std::to_string(i), {0, 10}, 1);
+  Append(b, "s", {0, 10}, 1);
+  const Census census = Take(8);
+  EXPECT_EQ(census.runs[0].looked_at, 4);
+  EXPECT_EQ(census.runs[0].samples, 10);
+  EXPECT_EQ(census.runs[1].looked_at, 1);
+  EXPECT_EQ(census.looked_at, 5);
+  EXPECT_EQ(census.samples, 11);
+}
+
+TEST_F(CensusTest, ItStopsWhenItIsTold) {
+  Append(Open("a"), "s", {0, 10}, 1);
+  EXPECT_EQ(TakeCensus(*store_, 10, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
+}
+
+// Samples and labels of one family.
+const prometheus::MetricFamily* Find(const std::vector<prometheus::MetricFamily>& families, const std::string& name) {
+  for (const auto& family : families) {
+    if (family.name == name) return &family;
+  }
+  return nullptr;
+}
+
+TEST_F(CensusTest, LostSamplesAreCountedWhereTheStoreCounts) {
+  const std::string name = "routing_replay_store_lost_samples_total";
+  EXPECT_EQ(Find(GaugesOf({}), name), nullptr);
+  const auto families = GaugesOf({.lost_samples = 3});
+  ASSERT_NE(Find(families, name), nullptr);
+  EXPECT_EQ(Find(families, name)->metric[0].counter.value, 3);
+}
+
+TEST_F(CensusTest, ReadinessIsAMetric) {
+  for (const absl::Status& ready : {absl::OkStatus(), absl::UnavailableError("a listener does not answer")}) {
+    const auto families = GaugesOf({.ready = ready});
+    const auto* family = Find(families, "routing_replay_ready");
+    ASSERT_NE(family, nullptr);
+    EXPECT_EQ(family->metric[0].gauge.value, ready.ok() ? 1 : 0);
+  }
+}
+
+TEST_F(CensusTest, AStatusIsOneJsonValueWhateverItsNamesAre) {
+  Append(Open("a"), "s", {0, 10}, 3);
+  ServerStatus status{.version = "1", .store = "m\"\n\xff", .ready = absl::UnavailableError("draining")};
+  status.census = std::make_shared<const Census>(Take());
+  const std::string text = StatusJson(status, {{"x{a=\"b\"}", 1}}, {{.method = "Read", .count = 2}});
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["ready"], false);
+  EXPECT_EQ(json["not_ready_because"], "draining");
+  EXPECT_EQ(json["runs"][0]["weight_versions"][0]["weight_version"], 3);
+  EXPECT_EQ(json["counters"]["x{a=\"b\"}"], 1);
+  EXPECT_EQ(json["troubles"][0]["count"], 2);
+}
+
+TEST(ProcessUsageTest, WhatAProcessHasAtLeast) {
+  const ProcessUsage usage = LookAtProcess();
+  EXPECT_GT(usage.cpu_seconds, 0);
+  EXPECT_GE(usage.threads, 1);
+  EXPECT_GT(usage.resident_bytes, 64 << 10);
+  EXPECT_GT(usage.virtual_bytes, usage.resident_bytes);
+  // Within an hour, by the machine's own clock.
+  EXPECT_NEAR(usage.start_time_seconds, static_cast<double>(time(nullptr)), 3600);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(usage.max_fds, static_cast<int64_t>(limit.rlim_cur));
+}
+
+TEST(ProcessUsageTest, DescriptorsAreCounted) {
+  const int64_t before = LookAtProcess().open_fds;
+  const int fd = open("/dev/null", O_RDONLY);
+  EXPECT_EQ(LookAtProcess().open_fds, before + 1);
+  close(fd);
+  EXPECT_EQ(LookAtProcess().open_fds, before);
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
