@@ -22,7 +22,6 @@
 #include "server/operations/operations.h"
 #include "server/operations/upkeep.h"
 #include "server/security/access_control.h"
-#include "server/security/client_certificates.h"
 #include "server/security/served_tls.h"
 #include "server/service/append_handler.h"
 #include "server/service/control_call.h"
@@ -33,7 +32,7 @@ namespace routing_replay::server {
 namespace {
 
 // Most clients with something to do make a call in this time.
-constexpr std::chrono::milliseconds kSendHome(500);
+constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr std::chrono::milliseconds kLookAtTlsFiles(1000);  // Three small files: cheaper than a watch of them.
 
@@ -66,7 +65,8 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   builder.SetResourceQuota(quota);
 }
 
-// A connection that is old is told to end, so that its client looks for servers anew; gRPC spreads the ages by a tenth.
+// A connection that is old is told to end, so that its client looks for servers again; gRPC spreads the ages by a
+// tenth.
 void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) {
   if (config.max_connection_age.count() == 0) return;
   const auto in_range = [](std::chrono::milliseconds time) {
@@ -160,7 +160,7 @@ class GrpcServer final : public Server {
   void Count(ConnectionEvent event);
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
-  void SendHome(std::chrono::system_clock::time_point deadline);
+  void RejectNewCalls(std::chrono::system_clock::time_point deadline);
   // Says when to look again.
   std::chrono::milliseconds ReloadTls();
 
@@ -282,8 +282,8 @@ void GrpcServer::Drain() {
 
 // gRPC cancels calls that come in when its server ends, which tells their clients nothing. So new calls are first
 // answered for a moment, with what sends them to another server, while those in flight end.
-void GrpcServer::SendHome(std::chrono::system_clock::time_point deadline) {
-  const auto enough = std::chrono::system_clock::now() + kSendHome;
+void GrpcServer::RejectNewCalls(std::chrono::system_clock::time_point deadline) {
+  const auto enough = std::chrono::system_clock::now() + kRejectingTime;
   for (auto now = std::chrono::system_clock::now(); now < deadline; now = std::chrono::system_clock::now()) {
     if (now >= enough && context_.calls.metrics.in_flight() == 0) return;
     std::this_thread::sleep_for(kPoll);
@@ -296,8 +296,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
     const auto deadline = std::chrono::system_clock::now() + patience;
-    SendHome(deadline);
-    // gRPC waits for handlers that run, however late it is; those that wait for the store are sent home in time.
+    RejectNewCalls(deadline);
+    // gRPC waits for handlers that run, however late it is; those that wait for the store are answered in time.
     std::promise<void> drained;
     std::thread giving_up([&] {
       drained.get_future().wait_until(deadline);

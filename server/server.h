@@ -41,7 +41,7 @@ class Server {
   virtual const std::vector<std::string>& warnings() const = 0;
   // Says that it is not ready, and withdraws the endpoint file: nobody new is to come. Serves as before.
   virtual void Drain() = 0;
-  // Drains if it does not yet, refuses new work, lets calls in flight end within `patience`, cancels the rest, stops
+  // Drains if it does not yet, rejects new work, lets calls in flight end within `patience`, cancels the rest, stops
   // all threads. Once.
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;
 };

@@ -1,6 +1,7 @@
 #include "server/admission/call_limits.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -11,6 +12,18 @@ namespace routing_replay::server {
 namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
+
+constexpr std::chrono::milliseconds kLookInterval(1000);
+constexpr std::chrono::milliseconds kFullLookInterval(100);
+constexpr std::chrono::seconds kIdle(2);
+// The part of a run's bytes that is not promised as credit: what appends cost beside their payload.
+constexpr int64_t kPartNotPromised = 16;
+
+absl::Status OverQuota(const char* limit, absl::string_view what) {
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = limit};
+  detail.retry_after_ms = kRetryAfterMs;
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
+}
 
 }  // namespace
 
@@ -93,6 +106,141 @@ void WaitingRoom::Leave(const Waiting& waiting, BySize::iterator position) {
 void WaitingRoom::Add(int64_t bytes) {
   used_ += bytes;
   tell_(used_);
+}
+
+RunQuota::Hold& RunQuota::Hold::operator=(Hold&& other) noexcept {
+  if (this == &other) return *this;
+  ShrinkTo(0);
+  quota_ = other.quota_;
+  run_ = std::move(other.run_);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+RunQuota::Hold RunQuota::Hold::Split(int64_t bytes) {
+  bytes_ -= bytes;
+  return Hold(quota_, run_, bytes);
+}
+
+void RunQuota::Hold::Merge(Hold other) {
+  if (bytes_ == 0) {
+    *this = std::move(other);
+  } else {
+    assert(other.bytes_ == 0 || other.run_ == run_);
+    bytes_ += std::exchange(other.bytes_, 0);
+  }
+}
+
+void RunQuota::Hold::ShrinkTo(int64_t bytes) {
+  if (bytes_ <= bytes) return;
+  MutexLock lock(quota_->mutex_);
+  quota_->uses_[run_].held -= bytes_ - bytes;
+  bytes_ = bytes;
+}
+
+void RunQuota::Hold::Commit() {
+  if (bytes_ == 0) return;
+  MutexLock lock(quota_->mutex_);
+  Use& use = quota_->uses_[run_];
+  use.held -= bytes_;
+  use.committed += std::exchange(bytes_, 0);
+}
+
+bool RunQuota::BeginLook(absl::string_view run, Clock::Duration interval) {
+  MutexLock lock(mutex_);
+  ForgetIdle();
+  for (auto found = uses_.find(run); found != uses_.end(); found = uses_.find(run)) {
+    if (!found->second.looking || found->second.known) break;
+    looked_.Wait(mutex_);
+  }
+  const Clock::Time now = clock_.Now();
+  auto found = uses_.find(run);
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  Use& use = found->second;
+  if (use.looking || (use.looked && now < *use.looked + interval)) return false;
+  use.looking = true;
+  use.looked = now;
+  use.settling += std::exchange(use.committed, 0);
+  return true;
+}
+
+void RunQuota::ForgetIdle() {
+  const Clock::Time now = clock_.Now();
+  if (now < forget_at_) return;
+  forget_at_ = now + kIdle;
+  std::erase_if(uses_, [&](const auto& entry) {
+    const Use& use = entry.second;
+    return !use.looking && use.held == 0 && (!use.looked || now >= *use.looked + kIdle);
+  });
+}
+
+// The store may take its time: others go on meanwhile by what is known.
+bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
+  if (!BeginLook(run, interval)) return false;
+  absl::StatusOr<int64_t> stored = stored_(run);
+  if (absl::IsNotFound(stored.status())) stored = 0;
+  MutexLock lock(mutex_);
+  Use& use = uses_.find(run)->second;  // Not forgotten while it is looked at.
+  use.looking = false;
+  looked_.NotifyAll();
+  if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
+  use.known = true;
+  use.stored = *stored;
+  use.settling = 0;
+  return true;
+}
+
+// What is admitted is a guess from above, which a look replaces by what is stored.
+absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
+  if (limits_.bytes == 0) return Hold();
+  LookAgain(run, kLookInterval);
+  auto hold = TryTake(run, wish);
+  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
+  return hold;
+}
+
+absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wish& wish) {
+  MutexLock lock(mutex_);
+  auto found = uses_.find(run);
+  const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
+  const int64_t left = wish.limit - used;
+  if (left <= 0 || wish.least > left) {
+    return OverQuota(kRunBudget, absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
+                                              "; release samples of it or try again later"));
+  }
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  const int64_t bytes = std::min(wish.most, left);
+  found->second.held += bytes;
+  return Hold(this, std::string(run), bytes);
+}
+
+absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) {
+  return Take(run, {.least = bytes, .most = bytes, .limit = limits_.bytes});
+}
+
+absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) {
+  return Take(run, {.least = 1, .most = bytes, .limit = limits_.bytes - limits_.bytes / kPartNotPromised});
+}
+
+absl::StatusOr<std::unique_ptr<RunQuota::Stream>> RunQuota::Open(absl::string_view run, StreamKind kind) {
+  if (limits_.streams == 0) return nullptr;
+  MutexLock lock(mutex_);
+  auto found = streams_.find(run);
+  if (found == streams_.end()) found = streams_.emplace(run, Streams()).first;
+  int64_t& streams = found->second[static_cast<size_t>(kind)];
+  if (streams >= limits_.streams) {
+    return OverQuota(kRunStreams, absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
+  }
+  ++streams;
+  return std::make_unique<Stream>(*this, std::string(run), kind);
+}
+
+void RunQuota::Close(const std::string& run, StreamKind kind) {
+  MutexLock lock(mutex_);
+  const auto found = streams_.find(run);
+  --found->second[static_cast<size_t>(kind)];
+  const Streams& left = found->second;
+  if (std::all_of(left.begin(), left.end(), [](int64_t count) { return count == 0; })) streams_.erase(found);
 }
 
 }  // namespace routing_replay::server

@@ -1,16 +1,21 @@
-// How many calls one connection may have open, and how much memory reads take that wait.
+// What one connection and one run may take of the server, so that they leave something to the others: calls at a time,
+// memory of reads that wait, bytes that are stored and promised.
 #ifndef SERVER_ADMISSION_CALL_LIMITS_H_
 #define SERVER_ADMISSION_CALL_LIMITS_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay::server {
@@ -104,6 +109,116 @@ class WaitingRoom {
   Mutex mutex_;
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+};
+
+inline constexpr char kRunBudget[] = "run-budget";
+inline constexpr char kRunStreams[] = "run-streams";
+
+// Thread-safe.
+class RunQuota {
+ public:
+  struct Limits {
+    int64_t bytes = 0;    // Stored of a run, and promised to it; 0: no limit.
+    int64_t streams = 0;  // Of a run at a time, of each kind; 0: no limit.
+  };
+  enum class StreamKind { kAppend, kRead };
+  // The bytes that are stored of a run; NOT_FOUND if there is none.
+  using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
+
+  // `clock` and what `stored` needs must outlive this. `stored` is asked of a run that is to take bytes, once a second,
+  // and ten times a second where it is full by what was admitted; by one thread at a time for each run, and only where
+  // the bytes are limited.
+  RunQuota(const Limits& limits, const Clock& clock, Stored stored)
+      : limits_(limits), clock_(clock), stored_(std::move(stored)) {}
+
+  bool limits_bytes() const { return limits_.bytes > 0; }
+  bool limits_streams() const { return limits_.streams > 0; }
+
+  // Bytes of a run's limit that were admitted and are not stored yet; given back on destruction. Move-only, not
+  // thread-safe itself. Before the quota is destroyed.
+  class Hold {
+   public:
+    Hold() = default;
+    Hold(Hold&& other) noexcept { *this = std::move(other); }
+    Hold& operator=(Hold&& other) noexcept;
+    ~Hold() { ShrinkTo(0); }
+
+    int64_t bytes() const { return bytes_; }
+    // Moves this many bytes (at most bytes()) into a hold of their own.
+    Hold Split(int64_t bytes);
+    // Adds `other` (of the same run, or empty) to this one.
+    void Merge(Hold other);
+    // Gives back what is over `bytes`.
+    void ShrinkTo(int64_t bytes);
+    // They are in the store now: they count until the store is asked again.
+    void Commit();
+
+   private:
+    friend class RunQuota;
+    Hold(RunQuota* quota, std::string run, int64_t bytes) : quota_(quota), run_(std::move(run)), bytes_(bytes) {}
+
+    RunQuota* quota_ = nullptr;
+    std::string run_;
+    int64_t bytes_ = 0;
+  };
+  // Before `bytes` are stored for the run, or promised to it: RESOURCE_EXHAUSTED (kOverBudget, field run-budget,
+  // retry_after_ms) if they would be too many, or if the run has all that it may have.
+  absl::StatusOr<Hold> Admit(absl::string_view run, int64_t bytes);
+  // The same, of at most `bytes` and at least one. The last sixteenth of what the run may have is kept for Admit.
+  absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
+
+  // A stream of the run, until it is destroyed; before the quota is.
+  class Stream {
+   public:
+    Stream(RunQuota& quota, std::string run, StreamKind kind) : quota_(quota), run_(std::move(run)), kind_(kind) {}
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    ~Stream() { quota_.Close(run_, kind_); }
+
+   private:
+    RunQuota& quota_;
+    const std::string run_;
+    const StreamKind kind_;
+  };
+  // Null where there is no limit. RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms).
+  absl::StatusOr<std::unique_ptr<Stream>> Open(absl::string_view run, StreamKind kind);
+
+ private:
+  struct Use {
+    int64_t stored = 0;     // At the last look.
+    int64_t committed = 0;  // Since a look began that is not over, …
+    int64_t settling = 0;   // … and before: that look finds them.
+    int64_t held = 0;
+    bool looking = false;
+    bool known = false;                 // A look has ended well.
+    std::optional<Clock::Time> looked;  // When the last look began.
+    int64_t bytes() const { return stored + committed + settling + held; }
+  };
+  using Streams = std::array<int64_t, 2>;  // By kind.
+  struct Wish {
+    int64_t least, most;
+    int64_t limit;  // For all that the run has then.
+  };
+
+  absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
+  void Close(const std::string& run, StreamKind kind);
+  absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
+  // If the last look at the run is so long ago: whether there was a look.
+  bool LookAgain(absl::string_view run, Clock::Duration interval);
+  // Whether it is time; then what was committed begins to settle. Waits for the first look, if another thread has begun
+  // it.
+  bool BeginLook(absl::string_view run, Clock::Duration interval);
+  // Runs that take nothing any more are looked at again when they do.
+  void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Limits limits_;
+  const Clock& clock_;
+  const Stored stored_;
+  Mutex mutex_;
+  CondVar looked_;
+  Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Streams, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

@@ -1,6 +1,7 @@
 #include "server/admission/call_limits.h"
 
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "routing_replay/wire/error_detail.h"
@@ -113,6 +114,137 @@ TEST_F(WaitingRoomTest, TheLargestGoFirstWhereOneIsNotEnough) {
   EXPECT_OK(Enter(6, "c", 40));
   EXPECT_THAT(sent_away_, ElementsAre(1, 0));
   EXPECT_EQ(used_, 100);
+}
+
+using testing::Fails;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr auto kAppend = RunQuota::StreamKind::kAppend;
+
+class RunQuotaTest : public ::testing::Test {
+ protected:
+  RunQuota Make(const RunQuota::Limits& limits) {
+    return RunQuota(limits, clock_, [this](absl::string_view run) -> absl::StatusOr<int64_t> {
+      ++looks_;
+      if (stored_now_) stored_now_();
+      const auto found = stored_.find(std::string(run));
+      if (found == stored_.end()) return absl::NotFoundError("no such run");
+      return found->second;
+    });
+  }
+  static void ExpectOver(const absl::Status& status, const std::string& limit) {
+    EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+    EXPECT_EQ(GetErrorDetail(status)->field, limit);
+    EXPECT_GT(GetErrorDetail(status)->retry_after_ms.value_or(0), 0);
+  }
+
+  ManualClock clock_;
+  std::map<std::string, int64_t> stored_;
+  int looks_ = 0;
+  std::function<void()> stored_now_;  // Called by a look.
+};
+
+TEST_F(RunQuotaTest, WithoutLimitsNothingIsAsked) {
+  RunQuota quota = Make({});
+  ASSERT_OK_AND_ASSIGN(const RunQuota::Hold hold, quota.Admit("a", int64_t{1} << 60));
+  EXPECT_EQ(hold.bytes(), 0);
+  EXPECT_EQ(*quota.Open("a", kAppend), nullptr);
+  EXPECT_EQ(looks_, 0);
+}
+
+TEST_F(RunQuotaTest, BytesOfEachRun) {
+  RunQuota quota = Make({.bytes = 100});
+  stored_["a"] = 40;
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold all, quota.Admit("a", 60));
+  ExpectOver(quota.Admit("a", 1).status(), kRunBudget);
+  ExpectOver(quota.Admit("a", 0).status(), kRunBudget);  // What costs nothing is refused, too, at the limit.
+  EXPECT_OK(quota.Admit("b", 100));
+  ExpectOver(quota.Admit("c", 101).status(), kRunBudget);
+  EXPECT_EQ(looks_, 3);  // One at each.
+  // What was admitted is stored by now, and some of it released.
+  all.Commit();
+  stored_["a"] = 70;
+  ExpectOver(quota.Admit("a", 30).status(), kRunBudget);
+  clock_.Advance(std::chrono::seconds(1));
+  EXPECT_OK(quota.Admit("a", 30));
+  EXPECT_EQ(looks_, 4);
+}
+
+TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
+  RunQuota quota = Make({.bytes = 100});
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold slow, quota.Admit("a", 60));
+  for (int i = 0; i < 3; ++i) {
+    clock_.Advance(std::chrono::seconds(2));
+    ExpectOver(quota.Admit("a", 50).status(), kRunBudget);
+  }
+  // What failed is free at once.
+  { const auto failed = quota.Admit("a", 40); }
+  EXPECT_OK(quota.Admit("a", 40));
+  slow.ShrinkTo(10);
+  EXPECT_OK(quota.Admit("a", 90));
+  // Committed while a look is on its way: that look may not have seen it.
+  stored_now_ = [&] { slow.Commit(); };
+  clock_.Advance(std::chrono::seconds(2));
+  ExpectOver(quota.Admit("a", 91).status(), kRunBudget);
+  stored_now_ = nullptr;
+  clock_.Advance(std::chrono::seconds(2));
+  EXPECT_OK(quota.Admit("a", 100));
+}
+
+TEST_F(RunQuotaTest, ARunThatRestedIsLookedAtAnew) {
+  RunQuota quota = Make({.bytes = 100});
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.Admit("a", 60));
+  hold.Commit();  // And gone from the store by now.
+  clock_.Advance(std::chrono::seconds(10));
+  EXPECT_OK(quota.Admit("b", 1));
+  EXPECT_OK(quota.Admit("a", 100));
+  EXPECT_EQ(looks_, 3);
+}
+
+// Before anything is known of a run, what others of its appends find out is waited for.
+TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
+  RunQuota quota = Make({.bytes = 100});
+  stored_["a"] = 90;
+  absl::Status other;
+  std::thread second;
+  stored_now_ = [&] {
+    if (looks_ > 1) return;
+    second = std::thread([&] { other = quota.Admit("a", 20).status(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // For the other to come, if it is quick.
+  };
+  ExpectOver(quota.Admit("a", 20).status(), kRunBudget);
+  second.join();
+  ExpectOver(other, kRunBudget);
+  EXPECT_EQ(looks_, 1);
+}
+
+TEST_F(RunQuotaTest, HoldsArePartedAndJoined) {
+  RunQuota quota = Make({.bytes = 100});
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.AdmitUpTo("a", 1000));
+  EXPECT_EQ(hold.bytes(), 94);
+  ExpectOver(quota.AdmitUpTo("a", 1).status(), kRunBudget);  // The last sixteenth is for what comes beside it.
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold rest, quota.Admit("a", 6));
+  hold.Merge(std::move(rest));
+  {
+    const RunQuota::Hold part = hold.Split(30);
+    EXPECT_EQ(hold.bytes(), 70);
+    ExpectOver(quota.Admit("a", 1).status(), kRunBudget);
+  }
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold more, quota.AdmitUpTo("a", 1000));
+  EXPECT_EQ(more.bytes(), 24);
+  hold.Merge(std::move(more));
+  EXPECT_EQ(hold.bytes(), 94);
+}
+
+TEST_F(RunQuotaTest, StreamsOfEachRunAndKind) {
+  RunQuota quota = Make({.streams = 2});
+  auto first = quota.Open("a", kAppend), second = quota.Open("a", kAppend);
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  ExpectOver(quota.Open("a", kAppend).status(), kRunStreams);
+  EXPECT_OK(quota.Open("b", kAppend));
+  EXPECT_OK(quota.Open("a", RunQuota::StreamKind::kRead));
+  first->reset();
+  EXPECT_OK(quota.Open("a", kAppend));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class WorkerPool {
     size_t threads = 128;  // Made as they are needed.
     size_t threads_of_an_owner = 64;
     size_t waiting_of_an_owner = 1024;
-    std::string field = "control-calls";  // That a refusal names.
+    std::string field = "control-calls";  // That an error names.
   };
   explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }

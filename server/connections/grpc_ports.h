@@ -28,7 +28,7 @@ struct HealthPortOptions {
 
 class HealthPort {
  public:
-  // Live and not ready when it returns. UNAVAILABLE naming the address if it cannot be had.
+  // Live and not ready when it returns. UNAVAILABLE naming the address if it is taken.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const HealthPortOptions& options);
   virtual ~HealthPort() = default;
 

@@ -111,7 +111,7 @@ void CallRecord::End(const absl::Status& status) {
   ended_ = true;
   const Clock::Duration took = book_.clock.Now() - began_;
   book_.metrics.End(method_, status.code(), took);
-  if (!status.ok()) return Refuse(status);
+  if (!status.ok()) return Reject(status);
   if (!IsLogged(LogLevel::kDebug)) return;
   LogFields fields = Identity();
   fields.emplace_back("method", std::string(method_));
@@ -119,7 +119,7 @@ void CallRecord::End(const absl::Status& status) {
   LogEvent(LogLevel::kDebug, "call", "", fields);
 }
 
-void CallRecord::Refuse(const absl::Status& status) {
+void CallRecord::Reject(const absl::Status& status) {
   book_.journal.Note(method_, status, [this] { return Identity(); });
 }
 

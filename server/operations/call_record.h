@@ -39,7 +39,7 @@ struct CallTrouble {
   std::string code;
   std::string reason;  // Of the ErrorDetail; empty: none.
   std::string field;
-  bool failed = false;  // By the server's fault; otherwise the call was refused.
+  bool failed = false;  // By the server's fault; otherwise the call was rejected.
   int64_t count = 0;
   std::chrono::system_clock::time_point last;
 };
@@ -92,8 +92,8 @@ class CallRecord {
 
   // The call ends with `status`. Of several the first counts.
   void End(const absl::Status& status);
-  // One message of the call was refused, and the call goes on.
-  void Refuse(const absl::Status& status);
+  // One message of the call was rejected, and the call goes on.
+  void Reject(const absl::Status& status);
   // Tells who made or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
   void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;
 

@@ -65,7 +65,7 @@ bool IsLoopback(const boost::asio::ip::address& address) {
   return address.is_loopback();
 }
 
-// What the parser makes of a request that is none, or too large.
+// The answer to a request that is malformed or too large.
 int CodeOf(beast::error_code error) {
   if (error == http::error::header_limit) return 431;
   if (error == http::error::body_limit) return 413;

@@ -49,7 +49,7 @@ Metrics::Metrics(const Clock& clock)
     : clock_(clock),
       refusals_(prometheus::BuildCounter()
                     .Name("routing_replay_append_refusals_total")
-                    .Help("Appends refused, by reason; nothing of them was stored.")
+                    .Help("Appends rejected, by reason; nothing of them was stored.")
                     .Register(registry_)),
       records_(prometheus::BuildCounter()
                    .Name("routing_replay_read_samples_total")
@@ -57,7 +57,7 @@ Metrics::Metrics(const Clock& clock)
                    .Register(registry_)),
       access_refusals_(prometheus::BuildCounter()
                            .Name("routing_replay_access_refusals_total")
-                           .Help("Calls and messages refused for their token, by what the answer was.")
+                           .Help("Calls and messages rejected for their token, by what the answer was.")
                            .Register(registry_)),
       store_errors_(prometheus::BuildCounter()
                         .Name("routing_replay_store_errors_total")
@@ -66,7 +66,7 @@ Metrics::Metrics(const Clock& clock)
       quota_refusals_(
           prometheus::BuildCounter()
               .Name("routing_replay_quota_refusals_total")
-              .Help("Calls and messages refused or ended for a limit of one run, one call or one kind of calls.")
+              .Help("Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.")
               .Register(registry_)),
       append_sizes_(prometheus::BuildHistogram()
                         .Name("routing_replay_append_size_bytes")
@@ -104,7 +104,7 @@ Metrics::Metrics(const Clock& clock)
       unrecorded_rows_(Add("routing_replay_unrecorded_rows_total", "Rows committed without a route.")),
       unverified_rows_(Add("routing_replay_unverified_rows_total", "Trimmed rows whose tokens could not be compared.")),
       credits_(Add("routing_replay_credits_total", "Credit requests granted.")),
-      credit_refusals_(Add("routing_replay_credit_refusals_total", "Credit requests refused: over budget.")),
+      credit_refusals_(Add("routing_replay_credit_refusals_total", "Credit requests rejected: over budget.")),
       reads_(Add("routing_replay_reads_total", "Reads begun.")),
       egress_bytes_(Add("routing_replay_egress_bytes_total", "Payload bytes of read messages.")),
       egress_table_bytes_(Add("routing_replay_egress_table_bytes_total", "Bytes of read messages beside the payload.")),

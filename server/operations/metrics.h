@@ -1,4 +1,4 @@
-// Counters of what the server carries, in Prometheus form. Every fallback and refusal has one: nothing is silent.
+// Counters of what the server carries, in Prometheus form. Every fallback and rejection has one: nothing is silent.
 #ifndef SERVER_OPERATIONS_METRICS_H_
 #define SERVER_OPERATIONS_METRICS_H_
 

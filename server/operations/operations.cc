@@ -1,23 +1,125 @@
 #include "server/operations/operations.h"
+
+#include <arpa/inet.h>
 #include <prometheus/text_serializer.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <set>
 #include <sstream>
+#include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/wire/local_address.h"
 #include "proto/wire/mutex.h"
 #include "server/connections/grpc_ports.h"
 #include "server/operations/event_log.h"
 #include "server/operations/http_port.h"
 #include "server/operations/status.h"
-#include "server/operations/status_formats.h"
-#include "server/operations/status_page.h"
 #include "server/operations/upkeep.h"
 
 namespace routing_replay::server {
 namespace {
+
+using nlohmann::json;
+
+constexpr char kJson[] = "application/json";
+constexpr char kLogLevelPath[] = "/api/v1/log-level";
+
+HttpResponse Text(int code, const std::string& text) { return {.code = code, .body = text + "\n"}; }
+
+HttpResponse LogLevelNow() {
+  return {.content_type = kJson, .body = json{{"level", std::string(GetLogLevel())}}.dump() + "\n"};
+}
+
+HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token) {
+  // A browser that sends no Origin sends no such type either without asking first, which nothing here answers.
+  if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) {
+    return Text(415, "Content-Type must be application/json");
+  }
+  const json asked = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
+  if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
+    return Text(400, R"(send a JSON object such as {"level":"debug"})");
+  }
+  const std::string before(GetLogLevel());
+  const absl::Status status = SetLogLevel(asked["level"].get<std::string>());
+  if (!status.ok()) return Text(400, std::string(status.message()));
+  LogFields fields = {{"from", before}, {"to", std::string(GetLogLevel())}, {"peer", request.peer}};
+  if (!token.empty()) fields.emplace_back("token", token);
+  // Also told where warnings are not from here on.
+  LogEvent(IsLogged(LogLevel::kWarning) ? LogLevel::kWarning : LogLevel::kError, "log_level_changed", "", fields);
+  return LogLevelNow();
+}
+
+// A browser asks its user for a name and a password: the password is the token.
+std::string BearerOf(const std::string& authorization) {
+  absl::string_view rest = authorization;
+  std::string pair;
+  if (!absl::ConsumePrefix(&rest, "Basic ") || !absl::Base64Unescape(rest, &pair)) return authorization;
+  const size_t colon = pair.find(':');
+  return colon == std::string::npos ? "" : absl::StrCat("Bearer ", pair.substr(colon + 1));
+}
+
+HttpResponse Refusal(const absl::Status& status, bool post) {
+  if (absl::IsFailedPrecondition(status)) return Text(403, std::string(status.message()));
+  const absl::string_view scopes = post ? "admin" : "read or admin";
+  const std::string needed = absl::StrCat("this needs a token with the scope ", scopes, " on every run");
+  if (!absl::IsUnauthenticated(status)) return Text(403, needed);
+  HttpResponse response = Text(401, needed);
+  response.headers.emplace_back("WWW-Authenticate", R"(Basic realm="routing-replay: the token is the password")");
+  return response;
+}
+
+// "Name.:7401" and "[::1]:7401" as "name" and "::1".
+std::string HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon != absl::string_view::npos && address.find(']', colon) == absl::string_view::npos) {
+    address = address.substr(0, colon);
+  }
+  if (absl::ConsumePrefix(&address, "[")) absl::ConsumeSuffix(&address, "]");
+  absl::ConsumeSuffix(&address, ".");
+  return absl::AsciiStrToLower(address);
+}
+
+bool IsIpAddress(const std::string& host) {
+  in6_addr address;  // Of either kind.
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// Where no token is asked for.
+class OpenPort {
+ public:
+  explicit OpenPort(const ServerConfig& config) : names_({"", "localhost"}) {
+    for (const std::string& address : config.listen) {
+      if (!absl::StartsWith(address, "unix:")) names_.insert(HostOf(address));
+    }
+    for (const std::string& address : {config.advertise, config.operations_listen}) names_.insert(HostOf(address));
+  }
+
+  absl::StatusOr<std::string> operator()(const HttpRequest& request, ScopeSet any_of) const {
+    const std::string host = HostOf(request.host);
+    if (!names_.contains(host) && !IsIpAddress(host)) {
+      return absl::FailedPreconditionError(
+          "this server does not know itself by the name in your URL: use its address, "
+          "localhost or the name in --advertise, or set --token-file");
+    }
+    const bool changes = !any_of.overlaps(Scope::kRead);
+    if (changes && !request.from_here) {
+      return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
+    }
+    return "";
+  }
+
+ private:
+  std::set<std::string> names_;
+};
 
 constexpr std::chrono::milliseconds kHealthInterval(2000);
 // A census takes no more than one part in 50 of the time, and comes no more often than this.
@@ -191,6 +293,83 @@ class OpenOperations final : public Operations {
 };
 
 }  // namespace
+
+void Readiness::Change(const std::function<void()>& change) {
+  MutexLock lock(mutex_);
+  const absl::Status before = Verdict();
+  change();
+  const absl::Status after = Verdict();
+  if (changed_ && before != after) changed_(after);
+}
+
+absl::Status Readiness::Verdict() const {
+  if (draining_) return absl::UnavailableError("draining");
+  if (starting_) return absl::UnavailableError(kStarting);
+  if (store_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));
+}
+
+HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const bool changes_level = request.method == "POST" && request.path == kLogLevelPath;
+  if (!reads && !changes_level) {
+    HttpResponse response = Text(405, "GET and HEAD are served here");
+    response.headers.emplace_back("Allow", "GET, HEAD");
+    return response;
+  }
+  if (request.path == "/healthz") return Text(200, "ok");
+  const absl::Status ready = readiness.Get();
+  if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
+  if (request.path == "/metrics") {
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
+  }
+  // Before that there is nothing to show.
+  if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
+  return AnswerOperator(request);
+}
+
+HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const {
+  const bool post = request.method == "POST";
+  // Any page in an operator's browser may send a POST to here, and where there are no tokens nothing else is asked for.
+  if (post && !request.origin.empty()) return Text(403, "no page changes anything here: ask without a browser");
+  // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
+  const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
+  const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
+  const auto token = check(request, authorization, needed);
+  if (!token.ok()) return Refusal(token.status(), post);
+  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request, *token) : LogLevelNow();
+  if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
+  if (request.path == "/statusz" || request.path == "/") {
+    const bool refreshing = request.query == "refresh";
+    HttpResponse page = {.content_type = "text/html; charset=utf-8", .body = status_page(refreshing)};
+    page.headers.emplace_back("Content-Security-Policy",
+                              "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
+    if (refreshing) page.headers.emplace_back("Refresh", "10");
+    return page;
+  }
+  return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
+}
+
+OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access) {
+  if (!config.token_file.empty()) {
+    return
+        [&access](const HttpRequest&, absl::string_view authorization, ScopeSet any_of) -> absl::StatusOr<std::string> {
+          absl::Status status = access.Check(authorization, any_of, /*run=*/"");
+          if (!status.ok()) return status;
+          return access.NameOf(authorization);
+        };
+  }
+  const bool by_certificate = !config.tls.client_ca.empty();
+  if (by_certificate && !config.operations_listen.empty() && !IsLocalAddress(config.operations_listen)) {
+    return [](const HttpRequest&, absl::string_view, ScopeSet) {
+      return absl::UnauthenticatedError("no token is known; set --token-file");
+    };
+  }
+  return [open = OpenPort(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {
+    return open(request, any_of);
+  };
+}
 
 absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig& config, const Clock& clock,
                                                               const ServedTls* tls, OperatorCheck check) {

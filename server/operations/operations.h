@@ -6,6 +6,20 @@
 //   (*operations)->Serve({…});                                   // /readyz: ok, as long as the store is well
 //   (*operations)->Drain();                                      // /readyz: draining
 //   (*operations)->Stop();                                       // The ports are closed.
+//
+// What the operations port answers, path by path.
+//
+//   GET  /healthz           200
+//   GET  /readyz            200, or 503 with the reason
+//   GET  /metrics           the format of Prometheus, version 0.0.4
+//   GET  /api/v1/status     the status as JSON
+//   GET  /statusz           the same for people
+//   GET  /api/v1/log-level  {"level":"info"}
+//   POST /api/v1/log-level  {"level":"debug"}
+//
+// The first three are for everybody who reaches the port. The others name runs: where the server has tokens they need
+// one with the scope read or admin on every run, and POST one with admin. A browser may give the token as the password
+// of basic authentication, for what is read. Where it has none, see MakeOperatorCheck.
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
@@ -14,17 +28,95 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
 #include "server/config.h"
 #include "server/operations/call_record.h"
+#include "server/operations/http_port.h"
 #include "server/operations/metrics.h"
-#include "server/operations/operations_routes.h"
+#include "server/security/access_control.h"
 #include "server/security/served_tls.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
+
+// Starting, then serving as long as the store is well, then draining. Thread-safe.
+class Readiness {
+ public:
+  static constexpr char kStarting[] = "starting";
+
+  // `changed` is called with every new verdict, one call at a time, by whoever caused it; it must not call this.
+  explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
+
+  void Started() {
+    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { starting_ = false; });
+  }
+  void Drain() {
+    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { draining_ = true; });
+  }
+  void SetStoreHealth(const absl::Status& health) {
+    Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { store_ = health; });
+  }
+
+  // OK, or UNAVAILABLE with the reason as its message.
+  absl::Status Get() const {
+    MutexLock lock(mutex_);
+    return Verdict();
+  }
+  absl::Status store_health() const {
+    MutexLock lock(mutex_);
+    return store_;
+  }
+  bool draining() const {
+    MutexLock lock(mutex_);
+    return draining_;
+  }
+
+ private:
+  void Change(const std::function<void()>& change);
+  absl::Status Verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::function<void(const absl::Status&)> changed_;
+  mutable Mutex mutex_;
+  bool starting_ ABSL_GUARDED_BY(mutex_) = true;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status store_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
+// for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
+// saying how to ask, where this is no matter of tokens.
+using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
+                                                                absl::string_view authorization, ScopeSet any_of)>;
+
+struct OperationsRoutes {
+  const Readiness& readiness;
+  OperatorCheck check;
+  // Of the process alone before the server has started. Thread-safe, as the others.
+  std::function<std::string()> metrics;
+  // Each is called once the server has started, and not before.
+  std::function<std::string()> status_json;
+  std::function<std::string(bool refreshing)> status_page;
+
+  // Thread-safe.
+  HttpResponse Answer(const HttpRequest& request) const;
+
+ private:
+  HttpResponse AnswerOperator(const HttpRequest& request) const;
+};
+
+// By tokens, where the server has some. Without:
+// - who calls the server by another name than those of its settings is rejected: so comes a page in an operator's
+//   browser that has the name of its own server lead here. "localhost" and addresses are never such a name.
+// - changes come from this machine alone.
+// - where clients are known by their certificates, which the operations port does not ask for, nobody may on a port
+//   that is reached from elsewhere.
+// `access` outlives it.
+OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access);
 
 // What is told about. Outlives Operations::Stop.
 struct OperatedServer {
@@ -38,7 +130,7 @@ struct OperatedServer {
 
 class Operations {
  public:
-  // Opens the ports that are configured, which may be none. UNAVAILABLE naming an address that cannot be had. `clock`
+  // Opens the ports that are configured, which may be none. UNAVAILABLE naming an address that is taken. `clock`
   // and `tls`, which is null where the listeners have none, outlive it.
   static absl::StatusOr<std::unique_ptr<Operations>> Start(const ServerConfig& config, const Clock& clock,
                                                            const ServedTls* tls, OperatorCheck check);

@@ -1,6 +1,9 @@
-// What there is to tell of a server: looked at when somebody asks, but for the census.
+// What there is to tell of a server, looked at when somebody asks (but for the census), and how it is told: to
+// Prometheus, to programs as JSON, and to people as one HTML page, which loads nothing and needs no JavaScript.
 #ifndef SERVER_OPERATIONS_STATUS_H_
 #define SERVER_OPERATIONS_STATUS_H_
+
+#include <prometheus/metric_family.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/sample_state.h"
+#include "server/operations/call_record.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
@@ -89,6 +93,36 @@ inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_lost_blocks_total", spill.lost_blocks},
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
+
+// The process alone, of which `status` has version, start, readiness and certificate.
+std::vector<prometheus::MetricFamily> ProcessGaugesOf(const ServerStatus& status);
+
+std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status);
+
+// `counters`: as Metrics::Values. One line, whatever the names in it are.
+std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,
+                       const std::vector<CallTrouble>& troubles);
+
+// 2026-03-01T12:00:00Z
+std::string FormatUtc(std::chrono::system_clock::time_point time);
+
+struct StatusPageInput {
+  const ServerStatus& status;
+  const std::vector<std::pair<std::string, int64_t>>& counters;  // As Metrics::Values.
+  const std::vector<CallTrouble>& troubles;
+  std::string settings;  // As YAML.
+  std::chrono::system_clock::time_point now;
+  bool refreshing = false;  // The page is asked for again and again.
+};
+
+// status_page.html, which the build makes a constant.
+extern const char kStatusPageTemplate[];
+
+// Runs and weight versions on the page are no more than this, those with the most bytes.
+inline constexpr size_t kMostShares = 50;
+
+// Every value is escaped.
+std::string StatusPage(const StatusPageInput& input);
 
 }  // namespace routing_replay::server
 

@@ -1,5 +1,5 @@
 // The operator's TLS files: read and checked, and what the listeners show of them, which is always a whole set that was
-// found good, whatever state the files are in.
+// found good, whatever state the files are in. And which certificates of clients are still trusted.
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
@@ -7,14 +7,18 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <array>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/openssl_free.h"
 
@@ -87,6 +91,31 @@ class ServedTls {
 // TLS with what is served, which gRPC looks at every second: connections that are there stay as they are. With a client
 // CA, a client without a certificate of it gets no connection. `served` must outlive the server.
 std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served);
+
+// Thread-safe.
+class ClientCertificates {
+ public:
+  // `served`, which has a client CA, and `clock` must outlive this.
+  ClientCertificates(const ServedTls& served, const Clock& clock) : served_(served), clock_(clock) {}
+
+  // OK if `certificate` leads, perhaps by way of those in `chain` (both PEM), to the client CA as it is served now, and
+  // none on that way has expired. UNAVAILABLE otherwise, as for one that gets no connection: another connection, with
+  // another certificate, is what helps. What was found is kept until the client CA changes: a good verdict for the
+  // certificate, a bad one for it with that chain alone. A connection that goes on with the TLS session of an earlier
+  // one has no chain, and so shuts its certificate out from no other.
+  absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
+
+ private:
+  using Hash = std::array<unsigned char, 32>;
+  const ServedTls& served_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // What the verdicts are about.
+  // Of a certificate: when the first on its way expires.
+  mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
+  // Of a certificate with its chain.
+  mutable std::set<Hash> bad_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace routing_replay::server
 

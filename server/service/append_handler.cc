@@ -47,7 +47,7 @@ void AppendCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   record_.emplace(context_.calls, "Append", grpc_context_);
   Listen(context_, service_, loop_);
-  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
   StartStallAlarm();
   ReadNext();
 }
@@ -128,7 +128,7 @@ void AppendCall::OnHandled() {
 
 absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
-  // Anew for every message: a stream lives long, and a token that was revoked meanwhile ends it.
+  // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(message);
@@ -148,7 +148,7 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   return response;
 }
 
-// The message was not understood, or is not allowed. If it says whose append it is, that append is refused and the
+// The message was not understood, or is not allowed. If it says whose append it is, that append is rejected and the
 // stream goes on.
 absl::StatusOr<AppendResponse> AppendCall::Refuse(const ByteChain& message, const Permissions& permissions,
                                                   const absl::Status& status) {
@@ -160,7 +160,7 @@ absl::StatusOr<AppendResponse> AppendCall::Refuse(const ByteChain& message, cons
       .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
   // The client has counted the payload against its credit.
   UseCredit(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
-  record_->Refuse(response.ack->error);
+  record_->Reject(response.ack->error);
   context_.metrics.CountAppend(run_, {}, *response.ack);
   if (refused->want_bytes > 0) {
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
@@ -221,13 +221,13 @@ AppendAck AppendCall::Process(AppendRequest request) {
                                                             credit_.bytes(), " granted; ask for credit first"),
                                                detail));
   } else {
-    UsedCredit used = UseCredit(payload_bytes);  // Refused or not, as the client has counted it.
+    UsedCredit used = UseCredit(payload_bytes);  // Rejected or not, as the client has counted it.
     auto admitted = not_there_.ok() ? AdmitAppend(context_, run_, request, std::move(used.promised)) : not_there_;
     ack = admitted.ok() ? context_.processor.Process(run_, std::move(request), std::move(used.reservation))
                         : RefusalOf(*request.append, admitted.status());
     if (ack.error.ok()) admitted->Commit();
   }
-  if (!ack.error.ok()) record_->Refuse(ack.error);
+  if (!ack.error.ok()) record_->Reject(ack.error);
   context_.metrics.CountAppend(run_, counted, ack);
   return ack;
 }
@@ -289,7 +289,7 @@ void PutCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   Listen(context_, service_, loop_);
   record_.emplace(context_.calls, "Put", grpc_context_);
-  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
   request_alarm_.Set(loop_.queue(), std::chrono::system_clock::now() + context_.config.stall_timeout,
                      request_due_.Begin());
   stream_.Read(&request_, received_.Begin());
@@ -334,7 +334,7 @@ void PutCall::End(const absl::Status& status) {
 
 absl::StatusOr<AppendAck> PutCall::Handle() {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
-  // Anew: it may have taken its time to come.
+  // Again: it may have taken its time to come.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(request_);

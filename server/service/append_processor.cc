@@ -157,7 +157,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
   AppendCommand command{.run = run.run, .geometry = run.geometry, .header = CopyWithoutPayloadKind(*request.append)};
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
     // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
-    // refused before it takes any.
+    // rejected before it takes any.
     const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= max_payload_bytes_;
     auto extra = ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0);
     if (!extra.ok()) return extra.status();

@@ -23,7 +23,7 @@ void ControlCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(home_, method_);
   record_.emplace(home_.context.calls, method_.name, grpc_context_);
-  absl::Status status = Welcome(home_.context, grpc_context_, connection_);
+  absl::Status status = AdmitCall(home_.context, grpc_context_, connection_);
   if (!status.ok()) return FinishWith(status);
   request_alarm_.Set(home_.loop.queue(), std::chrono::system_clock::now() + home_.context.config.stall_timeout,
                      request_due_.Begin());
@@ -48,7 +48,7 @@ void ControlCall::Answer() {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
   if (gone_) {
     // Its caller may have asked again: what it does now, it would do to what came after.
-    answer_ = absl::CancelledError("the caller was gone before it was its turn");
+    answer_ = absl::CancelledError("cancelled by the client while queued");
   } else if (home_.context.draining) {
     answer_ = DrainingError();
   } else {

@@ -72,7 +72,7 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_shard_fingerprint(options.shard_fingerprint);
 }
 
-// Makes `memory` what a call needs that takes so many bytes.
+// Makes `memory` what a call needs that takes this many bytes.
 absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory) {
   const int64_t missing = bytes - kFreeBytes - memory.bytes();
   if (missing <= 0) return absl::OkStatus();
@@ -142,7 +142,7 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_kept(released.kept);
 }
 
-// Of what was asked and refused, the journal tells. What failed may have been done, or a part of it.
+// Of what was asked and rejected, the journal tells. What failed may have been done, or a part of it.
 void Audit(const ControlCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
   if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);

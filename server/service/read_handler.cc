@@ -34,7 +34,7 @@ void ReadCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(context_, service_, loop_);
   record_.emplace(context_.calls, "Read", grpc_context_);
-  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
   request_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, request_due_.Begin());
   writer_.Read(&request_, received_.Begin());
 }
@@ -48,7 +48,7 @@ void ReadCall::OnReceived(bool ok) {
   if (finishing_) return;
   if (!ok) return FinishWith(absl::CancelledError("no request came"));
   context_.metrics.CountRead();
-  // Anew: it may have taken its time to come.
+  // Again: it may have taken its time to come.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
   auto request = TakeRequest();

@@ -42,7 +42,7 @@ int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
   return std::max(bytes, std::min(tensor->raw_size, max_payload_bytes));
 }
 
-// As if the sample were new. What a run that is not there would be charged is nothing: the store refuses it.
+// As if the sample were new. What a run that is not there would be charged is nothing: the store rejects it.
 int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendRequest& request) {
   const auto info = context.store.KnownRun(run);
   if (!info.ok() || !request.append) return 0;
@@ -122,8 +122,8 @@ absl::Status OverDeadline(ServiceContext& context) {
   return absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)");
 }
 
-absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
-                     std::unique_ptr<ConnectionCalls::Place>& place) {
+absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call,
+                       std::unique_ptr<ConnectionCalls::Place>& place) {
   if (context.draining) return DrainingError();
   if (const auto permissions = Identify(context, call); !permissions.ok()) return permissions.status();
   auto entered = context.connections.Enter(call.peer());

@@ -19,13 +19,12 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
 #include "server/admission/call_limits.h"
-#include "server/admission/run_quota.h"
 #include "server/admission/worker_pool.h"
 #include "server/config.h"
 #include "server/operations/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
-#include "server/security/client_certificates.h"
+#include "server/security/served_tls.h"
 #include "server/service/append_processor.h"
 #include "server/store/store.h"
 
@@ -117,7 +116,7 @@ inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
   return DeadlineAfter(Clock::Real().Now(), ms(call.deadline()) - ms(now));
 }
 
-// Who calls, as of now; asked anew for every message of a stream. Errors as AccessControl::Identify; counted.
+// Who calls, as of now; asked again for every message of a stream. Errors as AccessControl::Identify; counted.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
 // Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
 // are none.
@@ -149,8 +148,8 @@ absl::Status OverDeadline(ServiceContext& context);
 // OK if it is known who calls, and the connection has not too many calls; `place` is then that of the call, to be given
 // up with its end: before it is told, but for an answer that is held until the peer takes it. Errors as Identify and
 // ConnectionCalls::Enter, and DrainingError.
-absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
-                     std::unique_ptr<ConnectionCalls::Place>& place);
+absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call,
+                       std::unique_ptr<ConnectionCalls::Place>& place);
 
 }  // namespace routing_replay::server
 

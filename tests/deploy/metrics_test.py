@@ -174,7 +174,7 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(wanted - set().union(*map(names, self.exposed)), set())
 
     def test_reads_that_wait_are_told_apart(self):
-        # The alert's quantile is never above the last finite bound: --max-wait is 10 minutes.
+        # The alert's quantile is never above the last finite bound: a read waits 10 minutes at most.
         self.assertIn('method="Read",le="600"', self.exposed[0])
 
     def test_promtool_takes_it(self):

@@ -1,4 +1,4 @@
-#include "server/operations/operations_routes.h"
+#include "server/operations/operations.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
