@@ -25,6 +25,7 @@ from pathlib import Path
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = ROOT / "deploy/quickstart/main.py"
 CONTAINER = ROOT / "deploy/container"
 IN_IMAGE = Path(__file__).with_name("in_image.sh")
 SKIPPED = 77
@@ -220,7 +221,14 @@ class ImageTest(unittest.TestCase):
         start.write_text(f'#!/bin/sh\nchown -R 65532:65532 "$TMPDIR"\nexec {IN_IMAGE} {self.root} "$@"\n')
         start.chmod(0o755)
         done = subprocess.run(
-            [sys.executable, ROOT / "deploy/quickstart/main.py", "--server", start, "--json", directory / "figures.json"],
+            [
+                sys.executable,
+                ROOT / "deploy/quickstart/main.py",
+                "--server",
+                start,
+                "--json",
+                directory / "figures.json",
+            ],
             env={
                 **os.environ,
                 "TMPDIR": str(directory),
