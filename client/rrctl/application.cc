@@ -42,7 +42,7 @@ Examples:
   rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
-  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
+  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples that it lacks
   rrctl import /checkpoints/grpo-42           back into a server
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl report grpo-42 -o report.html         charts of its routes, in one file
@@ -92,7 +92,7 @@ bool IsOfTheCommandLine(absl::string_view field) {
          std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
 }
 
-// Whether standard output is a pipe that nobody reads any more, as of `rrctl get … | head`.
+// Whether standard output is a pipe whose reader has closed it, as of `rrctl get … | head`.
 bool ReaderIsGone() {
   pollfd end{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
   return poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
@@ -128,7 +128,7 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
   return names;
 }
 
-// Of the command and of the program, whose flags may stand behind every command.
+// Of the command, and of the program, whose flags every command takes.
 std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* owner : {&command, &app}) {

@@ -90,7 +90,7 @@ class Application {
   // what they fill must live as long as `command`.
   CLI::App* Add(const std::string& name, const std::string& help, Command command);
 
-  // `words` are those behind the program's name.
+  // `words`: the command line without the program's name.
   ExitCode Main(std::vector<std::string> words);
 
  private:

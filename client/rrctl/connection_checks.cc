@@ -86,7 +86,7 @@ struct TlsProbe {
   int64_t seconds_left = 0;
   bool http2 = false;    // The server agreed to speak HTTP/2.
   std::string distrust;  // Why the certificate is not accepted; empty: it is.
-  std::string ended;     // How the server ended the connection behind the handshake; empty: it did not.
+  std::string ended;     // How the server closed the connection after the handshake; empty: it did not.
 };
 
 using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
@@ -139,7 +139,7 @@ absl::Status AddAuthorities(SSL_CTX* context, const std::string& pem) {
     added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
   }
   ERR_clear_error();
-  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: holds no certificate in PEM");
+  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must have a certificate in PEM");
 }
 
 absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
@@ -147,7 +147,7 @@ absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
   const Bio certificates = Reader(identity.certificate);
   const Certificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
   if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("holds no certificate in PEM")));
+    return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("must have a certificate in PEM")));
   }
   while (X509* signer = PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr)) {
     SSL_CTX_add_extra_chain_cert(context, signer);  // Takes it.
@@ -155,7 +155,7 @@ absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
   ERR_clear_error();
   const Key key(PEM_read_bio_PrivateKey(Reader(identity.key).get(), nullptr, nullptr, nullptr));
   if (key == nullptr || SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("key: ", Reason("holds no key in PEM")));
+    return absl::InvalidArgumentError(absl::StrCat("key: ", Reason("must have a key in PEM")));
   }
   return absl::OkStatus();
 }
@@ -211,7 +211,7 @@ void Describe(SSL* connection, TlsProbe& probe) {
 }
 
 // UNAVAILABLE: what answers speaks no TLS, or ends the handshake. A server that wants another certificate of the
-// client, or one at all, may say so in the handshake or end the connection behind it. INVALID_ARGUMENT: authorities,
+// client, or one at all, may say so in the handshake or close the connection after it. INVALID_ARGUMENT: authorities,
 // certificate or key are no PEM.
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& identity) {
   const WithoutBrokenPipe guard;

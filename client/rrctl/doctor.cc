@@ -31,7 +31,7 @@ constexpr double kSlowMs = 50;
 constexpr double kFullShare = 0.85;
 // A skew of this much breaks when tokens and certificates expire, and the order of log lines …
 constexpr double kSkewWarnSeconds = 2;
-// … and beyond this one servers over Redis remove nothing any more.
+// … and with this much servers over Redis no longer remove anything.
 constexpr double kSkewFailSeconds = 60;
 
 double Milliseconds(Clock::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
@@ -57,7 +57,7 @@ std::string FixOf(const absl::Status& status) {
 absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
   if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
   if (absl::IsNotFound(end)) return std::optional<bool>();
-  return end.ok() ? absl::InternalError("a run exists that nobody made") : end;
+  return end.ok() ? absl::InternalError("the run exists, and should not") : end;
 }
 
 absl::StatusOr<Answer> AskServer(const Caller& caller) {
@@ -415,7 +415,7 @@ void AddDoctor(Application& application) {
         return session.output().format() == Format::kJson ? session.Show(ToDocument(*findings))
                                                           : session.Show(FindingTable(*findings), Layout::kColumns);
       });
-  doctor->add_option("--run", options->run, "ask what the token allows on runs whose names begin so")
+  doctor->add_option("--run", options->run, "ask what the token allows on runs whose names start with this")
       ->capture_default_str()
       ->type_name("PREFIX");
 }

@@ -75,7 +75,7 @@ struct Access {
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
 
 struct DoctorOptions {
-  // What the names of the runs begin with that the token is asked about.
+  // The names of runs start with this, for the question what the token allows on them.
   std::string run = "rrctl-doctor";
 };
 

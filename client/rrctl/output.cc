@@ -17,7 +17,7 @@
 namespace routing_replay::client {
 namespace {
 
-// The bytes of the UTF-8 character that `text` begins with, 0 if it is none. `text` is not empty.
+// Bytes of the UTF-8 character at the start of `text`, which is not empty; 0 if there is no valid one.
 size_t CharacterBytes(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const size_t bytes = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;

@@ -329,7 +329,7 @@ std::string RenderReport(const Document& report, const std::string& made) {
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  // Nobody else who may write into the folder knows the name beforehand, and puts a link there.
+  // A random name, so that another user who may write into the folder cannot put a link there first.
   const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));

@@ -87,7 +87,7 @@ struct PutOptions {
   int32_t num_experts = 0;           // To make the run where it does not exist; otherwise 0.
   std::optional<int32_t> top_k;      // With num_experts; absent: the file's K.
   std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
-  std::optional<int64_t> row_start;  // Absent: behind the committed rows.
+  std::optional<int64_t> row_start;  // Absent: after the committed rows.
   std::optional<int64_t> group;
   bool seal = false;
 };
@@ -131,7 +131,7 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   return run;
 }
 
-// Appends rows of the file to one sample, behind those that it has.
+// Appends rows of the file to one sample, after those that it has.
 absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, const std::string& sample,
                                         const RowsFile& rows, std::optional<RowRange> take) {
   AppendOptions append{.sample = sample,

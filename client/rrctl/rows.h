@@ -30,7 +30,7 @@ struct GetOptions {
 // Reads in portions of some MB, so that a sample of any size needs the memory of one, and gives each to `show` as an
 // array of {"row", "layer", "experts"}, rows ascending and layers ascending in a row; "experts" is null for an
 // unrecorded row. ABORTED if the sample starts a new revision meanwhile; FAILED_PRECONDITION with the sample's status
-// where it cannot be read; OUT_OF_RANGE for rows behind the committed ones.
+// where it cannot be read; OUT_OF_RANGE for rows after the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);
 
 // All bytes of the file, of `input` where the path is "-". NOT_FOUND; DATA_LOSS; INVALID_ARGUMENT for more than an

@@ -86,7 +86,7 @@ absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
 }
 
 // A server that looks at the file meanwhile sees all of it, or what it was; half an entry may be a wider grant. The
-// file keeps its owner and mode, or the server might not be able to read it any more, and its place behind symbolic
+// file keeps its owner and mode, or the server could no longer read it, and its place at the end of symbolic
 // links.
 absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   std::error_code ignored;
@@ -169,8 +169,8 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
 std::string PrefixHint(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty() || !absl::ascii_isalnum(static_cast<unsigned char>(prefix.back()))) continue;
-    return absl::StrCat("--run ", prefix, " covers every run whose name begins so, ", prefix, "2 and ", prefix,
-                        "-other too; with a separator at its end (", prefix, "-) it covers those behind it alone");
+    return absl::StrCat("--run ", prefix, " covers every run whose name starts with it, also ", prefix, "2 and ",
+                        prefix, "-other; end it with a separator (", prefix, "-) to exclude ", prefix, "2");
   }
   return "";
 }
@@ -187,7 +187,7 @@ void AddToken(Application& application) {
                                       return session.Show(made);
                                     });
   token->add_option("NAME", options->name, "whose it is, for people")->required();
-  token->add_option("--run", options->run_prefixes, "runs whose names begin so; \"\" is every run")
+  token->add_option("--run", options->run_prefixes, "runs whose names start with this; \"\" is every run")
       ->required()
       ->type_name("PREFIX");
   token->add_option("--scope", options->scopes, "put, read or admin; may be given several times")

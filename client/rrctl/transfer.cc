@@ -124,7 +124,7 @@ void AddTransfers(Application& application) {
   const auto out = std::make_shared<TransferOptions>();
   CLI::App* exported =
       application.Add("export",
-                      "write a run's sealed samples to a directory, those that are not there yet\n"
+                      "write a run's sealed samples to a directory, those that it lacks\n"
                       "The directory is an exported run, which a trainer can also replay from. An interrupted "
                       "one continues when it is called again.",
                       [out](Session& session) { return session.Show(RunTransfer(session, *out, ExportToDirectory)); });
@@ -140,7 +140,7 @@ void AddTransfers(Application& application) {
   const auto in = std::make_shared<TransferOptions>();
   CLI::App* imported =
       application.Add("import",
-                      "append the samples of a directory to a run, those that are not there yet\n"
+                      "append the samples of a directory to a run, those that it lacks\n"
                       "An interrupted one continues when it is called again.",
                       [in](Session& session) { return session.Show(RunTransfer(session, *in, ImportFromDirectory)); });
   imported->add_option("DIR", in->directory, "an exported run")->required();
