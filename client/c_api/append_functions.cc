@@ -323,6 +323,6 @@ rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, cons
       *commit = NewCommit(*outcome);
       return {};
     };
-    return Perform(call, work, Timeout::kOfWork);
+    return Perform(call, work);
   });
 }

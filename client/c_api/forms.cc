@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/c_api/values.h"
-#include "proto/json/object_form.h"
-#include "proto/json/routes_in_json.h"
+#include "proto/json/engine_json.h"
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/output_weights.h"
 #include "proto/wire/payload/payload_shape.h"

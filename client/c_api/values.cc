@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/capi/token_ids.h"
+#include "proto/wire/token_ids.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::c_api {
@@ -145,11 +145,11 @@ absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::
                                                  absl::string_view sample) {
   std::vector<uint32_t> ids;
   if (tokens.data == nullptr) return ids;
-  const auto narrow = capi::TokenIds({.dtype = String(tokens.dtype),
-                                      .axes = tokens.axes,
-                                      .field = std::string(field),
-                                      .sample = std::string(sample),
-                                      .bytes = {static_cast<const uint8_t*>(tokens.data), tokens.size}});
+  const auto narrow = TokenIds({.dtype = String(tokens.dtype),
+                                .axes = tokens.axes,
+                                .field = std::string(field),
+                                .sample = std::string(sample),
+                                .bytes = {static_cast<const uint8_t*>(tokens.data), tokens.size}});
   if (!narrow.ok()) return narrow.status();
   ids.resize(narrow->size() / sizeof(uint32_t));
   std::memcpy(ids.data(), narrow->data(), narrow->size());

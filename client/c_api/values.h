@@ -45,7 +45,7 @@ absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::stri
 inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {
   return {static_cast<const uint8_t*>(tensor.data), tensor.size};
 }
-// The ids; none where nothing is said. Errors of TokenIds (proto/capi/token_ids.h).
+// The ids; none where nothing is said. Errors of TokenIds (proto/wire/token_ids.h).
 absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
                                                  absl::string_view sample);
 

@@ -24,7 +24,7 @@
 #include "client/rrctl/rows.h"
 #include "client/rrctl/token.h"
 #include "client/rrctl/transfer.h"
-#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
 #include "proto/wire/nearest.h"
 #include "routing_replay/wire/error_detail.h"
 

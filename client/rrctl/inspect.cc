@@ -10,8 +10,7 @@
 #include "client/channel/endpoint.h"
 #include "client/shard/fan_out.h"
 #include "client/shard/members.h"
-#include "proto/json/geometry_json.h"
-#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

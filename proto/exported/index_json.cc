@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
-#include "proto/json/status_json.h"
 #include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 

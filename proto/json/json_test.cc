@@ -1,6 +1,5 @@
-#include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
-#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

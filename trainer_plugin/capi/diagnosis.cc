@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/geometry_json.h"
+#include "proto/json/wire_json.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/layout/explain_json.h"
 

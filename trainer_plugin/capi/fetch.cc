@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/capi/record_json.h"
-#include "proto/json/geometry_json.h"
 #include "proto/json/wire_json.h"
 #include "trainer_plugin/capi/objects.h"
 
@@ -92,9 +90,18 @@ void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
                                              fetch.read_options, fetch.staged);
 }
 
-}  // namespace routing_replay::capi
-
-namespace routing_replay::capi {
+json ToJson(const SampleRecord& record) {
+  json weights = json::array();
+  for (const WeightSpan& span : record.weights) {
+    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
+  }
+  json out = {{"status", SampleStatusName(record.status)},     {"message", record.message},
+              {"committed_rows", record.committed_rows},       {"revision", record.revision},
+              {"unrecorded", RangesToJson(record.unrecorded)}, {"weights", std::move(weights)}};
+  if (record.content_id != 0) out["content_id"] = record.content_id;
+  if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
+  return out;
+}
 
 absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch) {
   if (&fetch.plan != &plan) return Invalid(Reason::kField, "fetch", "is of another plan");

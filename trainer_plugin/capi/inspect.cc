@@ -1,7 +1,6 @@
 // What a source says of samples before their rows are fetched.
 #include <utility>
 
-#include "proto/capi/record_json.h"
 #include "proto/json/json_object.h"
 #include "trainer_plugin/capi/objects.h"
 

@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "proto/capi/bytes.h"
-#include "proto/capi/error.h"
 #include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/directory_source.h"
 #include "routing_replay/trainer/local_source.h"
 #include "routing_replay/trainer/missing_policy.h"
 #include "routing_replay/trainer/replay_targets.h"
+#include "trainer_plugin/capi/boundary.h"
 #include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/fetch/step_cache.h"
@@ -110,6 +109,9 @@ struct FetchDescription {
 };
 absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& description);
 absl::StatusOr<Geometry> GeometryFrom(const nlohmann::json& value);
+// What a read says of a sample: {"status": "OK", "message", "committed_rows", "revision", "content_id",
+// "unrecorded": [[b, e]], "weights": [[b, e, version, label]]}, and num_tokens where it is known.
+nlohmann::json ToJson(const SampleRecord& record);
 
 // The fetch reads these slices of its plan next; what it staged before is gone.
 void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices);

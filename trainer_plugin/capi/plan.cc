@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/capi/token_ids.h"
+#include "proto/wire/token_ids.h"
 #include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/compact_id.h"
@@ -19,6 +19,20 @@ absl::Status CheckSlot(const trainer::BufferLayout& layout, int32_t slot) {
   return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is not in [0, ", layout.num_layers(), ")"));
 }
 
+absl::StatusOr<TokenArray> TokenArrayFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "tokens");
+  if (!value.ok()) return value.status();
+  TokenArray array;
+  JsonObject object(*value, "tokens");
+  object.Require("dtype");
+  object.Read("dtype", array.dtype);
+  object.Read("axes", array.axes);
+  object.Read("field", array.field);
+  object.Read("sample", array.sample);
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  return array;
+}
+
 }  // namespace
 
 int32_t rrt_error_code(const rrt_error* error) { return error->code(); }
@@ -31,7 +45,10 @@ void rrt_bytes_free(rrt_bytes* bytes) { delete bytes; }
 
 rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids) {
   return Guard([&] {
-    auto narrow = TokenIds(Text(json, size), Bytes(data, data_size));
+    auto array = TokenArrayFrom(Text(json, size));
+    if (!array.ok()) return array.status();
+    array->bytes = Bytes(data, data_size);
+    auto narrow = TokenIds(*array);
     if (!narrow.ok()) return narrow.status();
     *ids = new rrt_bytes(*std::move(narrow));
     return absl::OkStatus();

@@ -1,8 +1,8 @@
 #include "trainer_plugin/capi/router_config.h"
 
 #include "absl/strings/str_cat.h"
-#include "proto/capi/error.h"
 #include "routing_replay/trainer/buffer_layout.h"
+#include "trainer_plugin/capi/boundary.h"
 #include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::capi {

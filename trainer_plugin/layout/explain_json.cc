@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json_object.h"
-#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/explain.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
+#include "proto/json/wire_json.h"
 #include "trainer_plugin/layout/layout_json.h"
 #include "trainer_plugin/layout/with_field.h"
 

@@ -56,6 +56,16 @@ class CommitTest(QuietTest):
         self.assertTrue(run.commit("t", 10).ok)
         self.assertEqual(self.unrecorded("t"), ())
 
+    def test_a_server_that_is_away_takes_no_longer_than_the_timeout(self) -> None:
+        gate = Gate(self.server)
+        run = self.open(gate.endpoint, call_timeout=PATIENCE).run(self.run_name, GEOMETRY)
+        gate.shut()
+        began = time.monotonic()
+        said = run.commit("s", 10, timeout=1)
+        self.assertLess(time.monotonic() - began, PATIENCE / 2)
+        self.assertEqual((said.status, said.committed_rows), ("missing", 0))
+        self.assertIsNotNone(said.error)
+
     def test_other_samples_are_not_waited_for(self) -> None:
         go = threading.Event()
         self.addCleanup(go.set)

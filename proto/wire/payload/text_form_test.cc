@@ -1,6 +1,6 @@
 #include "proto/wire/payload/text_form.h"
 
-#include "proto/json/object_form.h"
+#include "proto/json/engine_json.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

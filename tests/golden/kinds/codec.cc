@@ -8,7 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/object_form.h"
+#include "proto/json/engine_json.h"
 #include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/row_account.h"
 #include "proto/wire/payload/tensor_payload.h"

@@ -2,9 +2,9 @@
 #include <cstddef>
 #include <utility>
 
-#include "proto/capi/error.h"
 #include "routing_replay/trainer/cuda_capi.h"
 #include "routing_replay/trainer/replay_cuda.h"
+#include "trainer_plugin/capi/boundary.h"
 #include "trainer_plugin/capi/router_config.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

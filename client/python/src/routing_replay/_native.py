@@ -10,6 +10,7 @@ import ctypes
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Sequence
 from ctypes import Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -635,6 +636,11 @@ class Operation(Generic[T]):
         self.discard = discard
         self._timeout_ms = -1 if timeout is None else round(timeout * 1000)
         self._kept = kept
+
+    def by(self, end: float) -> Operation[T]:
+        """This one, which has to end at that time of time.monotonic()."""
+        self._timeout_ms = max(0, round((end - time.monotonic()) * 1000))
+        return self
 
     def start(self, queue: int, tag: int) -> None:
         """Its end comes out of the queue. Raises what is wrong with the arguments."""

@@ -340,7 +340,7 @@ class Run(RunCalls):
         tokens: token ids from position 0 on, num_tokens of them or one fewer, which say num_tokens: compared with those
             that the rows came with, and told to the store where it does not know them and the sample is not sealed yet
         attempt: of the appends, see Append
-        timeout: seconds to wait for the appends; what the server is asked then takes at most call_timeout for each call
+        timeout: seconds for all of it: the wait for the appends, and what the server is asked then
 
         Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
         sample, and `Commit.error` why. Of an append that failed it says so until more of the sample is appended, and
@@ -353,7 +353,7 @@ class Run(RunCalls):
             trouble = self._settle(sample, end) if attempt is None else None
         except DeadlineExceededError as error:
             return Commit(sample, "missing", 0, None, error)
-        return told(committing.wait(), trouble)
+        return told(committing.by(end).wait(), trouble)
 
     def _settle(self, sample: str, end: float) -> RoutingReplayError | None:
         with self._lock:

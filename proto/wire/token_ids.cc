@@ -1,4 +1,4 @@
-#include "proto/capi/token_ids.h"
+#include "proto/wire/token_ids.h"
 
 #include <bit>
 #include <cstring>
@@ -7,29 +7,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/json_object.h"
+#include "absl/strings/string_view.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::capi {
+namespace routing_replay {
+inline namespace wire {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-absl::StatusOr<TokenArray> DescriptionFrom(absl::string_view text) {
-  const auto value = ParseJson(text, "tokens");
-  if (!value.ok()) return value.status();
-  TokenArray description;
-  JsonObject object(*value, "tokens");
-  object.Require("dtype");
-  object.Read("dtype", description.dtype);
-  object.Read("axes", description.axes);
-  object.Read("field", description.field);
-  object.Read("sample", description.sample);
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  return description;
-}
-
-absl::Status Refused(const TokenArray& description, Reason reason, absl::string_view what) {
+absl::Status Rejected(const TokenArray& description, Reason reason, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(description.field, ": ", what),
                    {.reason = reason, .field = description.field, .sample = description.sample});
 }
@@ -37,14 +24,15 @@ absl::Status Refused(const TokenArray& description, Reason reason, absl::string_
 template <typename T>
 absl::StatusOr<Buffer> Narrow(const TokenArray& description) {
   const absl::Span<const uint8_t> bytes = description.bytes;
-  if (bytes.size() % sizeof(T) != 0) return Refused(description, Reason::kLength, "ends within an id");
+  if (bytes.size() % sizeof(T) != 0) return Rejected(description, Reason::kLength, "ends within an id");
   const size_t count = bytes.size() / sizeof(T);
   Buffer ids(count * sizeof(uint32_t));
   for (size_t i = 0; i < count; ++i) {
     T id;
     memcpy(&id, bytes.data() + i * sizeof(T), sizeof(T));
     if (std::cmp_less(id, 0) || std::cmp_greater(id, std::numeric_limits<uint32_t>::max())) {
-      return Refused(description, Reason::kField, absl::StrCat(id, " at position ", i, " is no token id of 32 bits"));
+      return Rejected(description, Reason::kField,
+                      absl::StrCat(id, " at position ", i, " is not a token id of 32 bits"));
     }
     const auto narrow = static_cast<uint32_t>(id);
     memcpy(ids.data() + i * sizeof(narrow), &narrow, sizeof(narrow));
@@ -54,18 +42,11 @@ absl::StatusOr<Buffer> Narrow(const TokenArray& description) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> TokenIds(absl::string_view text, absl::Span<const uint8_t> bytes) {
-  auto description = DescriptionFrom(text);
-  if (!description.ok()) return description.status();
-  description->bytes = bytes;
-  return TokenIds(*description);
-}
-
 absl::StatusOr<Buffer> TokenIds(const TokenArray& array) {
   if (array.axes != 1) {
-    return Refused(array, Reason::kShape, absl::StrCat("has ", array.axes, " axes, token ids have one"));
+    return Rejected(array, Reason::kShape, absl::StrCat("has ", array.axes, " axes, token ids have one"));
   }
-  if (array.bytes.empty()) return Refused(array, Reason::kLength, "is empty; leave it out where tokens are not known");
+  if (array.bytes.empty()) return Rejected(array, Reason::kLength, "is empty; leave it out where tokens are not known");
   const std::string& dtype = array.dtype;
   if (dtype == "uint8") return Narrow<uint8_t>(array);
   if (dtype == "int8") return Narrow<int8_t>(array);
@@ -75,7 +56,8 @@ absl::StatusOr<Buffer> TokenIds(const TokenArray& array) {
   if (dtype == "int32") return Narrow<int32_t>(array);
   if (dtype == "uint64") return Narrow<uint64_t>(array);
   if (dtype == "int64") return Narrow<int64_t>(array);
-  return Refused(array, Reason::kDType, absl::StrCat(dtype, " is not a dtype of token ids"));
+  return Rejected(array, Reason::kDType, absl::StrCat(dtype, " is not a dtype of token ids"));
 }
 
-}  // namespace routing_replay::capi
+}  // namespace wire
+}  // namespace routing_replay

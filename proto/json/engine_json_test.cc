@@ -1,4 +1,4 @@
-#include "proto/json/routes_in_json.h"
+#include "proto/json/engine_json.h"
 
 #include <sys/mman.h>
 

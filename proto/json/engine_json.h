@@ -1,12 +1,17 @@
-// Objects by which wrappers of engines describe the ids beside them.
-#ifndef PROTO_JSON_OBJECT_FORM_H_
-#define PROTO_JSON_OBJECT_FORM_H_
+// What engines and their wrappers write in JSON: objects that describe the ids beside them, and bodies that hold
+// routes.
+#ifndef PROTO_JSON_ENGINE_JSON_H_
+#define PROTO_JSON_ENGINE_JSON_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {
@@ -32,7 +37,22 @@ struct ObjectForm {
 // rest.
 absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::string_view text);
 
+// A text of the body.
+struct RouteText {
+  // Keys and indexes from the root to it, for example "choices", 0, "routed_experts", "data".
+  std::vector<std::variant<std::string, size_t>> path;
+  size_t begin = 0;  // Of its characters, without the quotes. They stand for themselves: none is escaped.
+  size_t size = 0;
+};
+
+// The texts of the fields "routed_experts" and "prompt_routed_experts" of the root, of the items of a root that is a
+// list, of "choices", and of "meta_info", "sglext", "sgl_ext" and "nvext" at any of these places; in order. Where such
+// a field is an object its "data" is meant, where it is a list its texts. Other kinds, and texts with escapes, are left
+// out. INVALID_ARGUMENT (kEncoding, field "body") for what is no JSON of an object or a list; only structure and UTF-8
+// are checked, not numbers and words. Thread-safe.
+absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body);
+
 }  // namespace wire
 }  // namespace routing_replay
 
-#endif  // PROTO_JSON_OBJECT_FORM_H_
+#endif  // PROTO_JSON_ENGINE_JSON_H_
