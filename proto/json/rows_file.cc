@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/npy.h"
 #include "routing_replay/wire/error_detail.h"
@@ -56,8 +55,10 @@ std::optional<std::vector<int64_t>> Numbers(const json& value, size_t limit) {
 }
 
 DType DTypeOf(const std::string& name) {
-  for (const DType dtype : {DType::kU8, DType::kI8, DType::kU16, DType::kI16, DType::kI32, DType::kI64}) {
-    if (name == DTypeName(dtype)) return dtype;
+  constexpr std::pair<const char*, DType> kNames[] = {{"U8", DType::kU8},   {"I8", DType::kI8},   {"U16", DType::kU16},
+                                                      {"I16", DType::kI16}, {"I32", DType::kI32}, {"I64", DType::kI64}};
+  for (const auto& [known, dtype] : kNames) {
+    if (name == known) return dtype;
   }
   return DType::kUnspecified;
 }

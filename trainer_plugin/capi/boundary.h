@@ -19,6 +19,7 @@
 #include "proto/json/json_object.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/buffer.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::capi {
 

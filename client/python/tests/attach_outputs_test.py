@@ -17,8 +17,7 @@ from support import ServerTest, random_routes
 from routing_replay import Client, Geometry, InvalidArgumentError, NotFoundError
 from routing_replay.engines import attach
 from routing_replay.engines.attach._attachment import read
-from routing_replay.engines.attach._sampled import Sampled
-from routing_replay.engines.attach._sglang import _Collector
+from routing_replay.engines.attach._sglang import Sampled, _Collector
 
 LAYERS, EXPERTS, TOP_K = 4, 32, 4
 GEOMETRY = Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K)

@@ -9,7 +9,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay import _payloads
+from routing_replay.engines import _forms
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
@@ -148,9 +148,9 @@ class RecordedRowsTest(ServerTest):
 
 class AccountTest(unittest.TestCase):
     def test_counts(self) -> None:
-        self.assertEqual(_payloads.account_rows(6, 4, 2, 7), (2, (0, 7), 0, 0))
+        self.assertEqual(_forms.account_rows(6, 4, 2, 7), (2, (0, 7), 0, 0))
         with self.assertRaises(rr.InvalidArgumentError) as caught:
-            _payloads.account_rows(6, 4, 2, 9)
+            _forms.account_rows(6, 4, 2, 9)
         self.assertEqual(caught.exception.reason, "ROW_COUNT")
 
 

@@ -8,7 +8,7 @@ import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -520,3 +520,22 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
             )
         )
     return found
+
+
+class Form(NamedTuple):
+    """How ids are said, and where they are. start: absolute row of the first row"""
+
+    encoding: str
+    dtype: str
+    shape: list[int]
+    begin: int
+    end: int
+    start: int
+
+    def payload(self, data: Any, encoding: str | None = None) -> Payload:
+        return Payload(data, encoding or self.encoding, dtype=self.dtype, shape=self.shape)
+
+
+def form(said: _native.Form) -> Form:
+    data = said.data.begin, said.data.end
+    return Form(str(said.encoding), str(said.dtype), said.shape[: said.shape_count], *data, said.start)

@@ -5,16 +5,12 @@ Every call through ctypes gives up the GIL while it runs.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import select
-import threading
-import time
 from collections.abc import Callable, Sequence
 from ctypes import Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from routing_replay import errors
 
@@ -169,6 +165,7 @@ class Counter(Structure):
 
 
 RunSummaries: Any = list_of(RunSummary)
+Texts: Any = list_of(Text)
 
 
 class Counters(list_of(Counter)):  # type: ignore[misc]
@@ -424,6 +421,49 @@ class Ids(Structure):
     _fields_ = (("data", c_void_p), ("count", c_size_t))
 
 
+class Form(Structure):
+    """rr_form: how ids are said, and where they are."""
+
+    _fields_ = (
+        ("encoding", Text),
+        ("dtype", Text),
+        ("shape", ctypes.POINTER(c_int64)),
+        ("shape_count", c_size_t),
+        ("data", Range),
+        ("start", c_int64),
+    )
+
+
+class Bytes(Structure):
+    _fields_ = (("data", c_void_p), ("size", c_size_t))
+
+
+class Step(Structure):
+    _fields_ = (("key", Text), ("index", c_int64))
+
+    def value(self) -> str | int:
+        return str(self.key) if self.index < 0 else self.index
+
+
+class Route(Structure):
+    _fields_ = (("path", ctypes.POINTER(Step)), ("path_count", c_size_t), ("data", Range))
+
+
+Routes: Any = list_of(Route)
+Weights: Any = list_of(WeightSpan)
+
+
+class RowClaim(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("prompt_tokens", "output_tokens", "start", "rows")),
+        ("missing_at_front", c_int32),
+    )
+
+
+class RowAccount(Structure):
+    _fields_ = (*((name, c_int64) for name in ("row_start", "missing_rows", "surplus_rows")), ("take", Range))
+
+
 # Functions by what they take: p an address, t a text, o an optional integer, i int64, w int32, u uint32, q uint64,
 # z size_t. Those of _FALLIBLE give an error or NULL.
 _KINDS = {
@@ -464,6 +504,16 @@ _FALLIBLE = {
     "rr_log": "pp",
     "rr_sample_handle": "tp",
     "rr_token_ids": "pttp",
+    "rr_payload_shape": "pp",
+    "rr_open_nrlre1": "pzp",
+    "rr_open_object": "ttp",
+    "rr_open_rows_file": "pztp",
+    "rr_check_narrowest": "p",
+    "rr_decode_base85": "pzp",
+    "rr_trace_sequences": "ttip",
+    "rr_find_routes": "pzp",
+    "rr_account_rows": "pp",
+    "rr_output_weights": "pziiip",
 }
 _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_abi_version": (c_int32, ""),
@@ -480,6 +530,9 @@ _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_appender_count_refusal": (None, "pt"),
     "rr_trajectory_free": (None, "p"),
     "rr_token_crc": (c_uint32, "upz"),
+    "rr_fork_before": (None, ""),
+    "rr_fork_in_parent": (None, ""),
+    "rr_fork_in_child": (None, ""),
 }
 
 
@@ -605,151 +658,3 @@ def address_of(payload: Any) -> tuple[int, int]:
 
 def texts(values: Sequence[str]) -> Any:
     return (Text * len(values))(*(text(value) for value in values))
-
-
-# Calls.
-
-
-class Operation(Generic[T]):
-    """A call that may wait, with its arguments, which have to live until it has ended.
-
-    function: of the library: inputs, the rr_call, and where its output goes
-    read: from the output to what the call gives; `discard` is for one that nobody wants any more
-    """
-
-    __slots__ = ("_function", "_inputs", "_kept", "_outputs", "_read", "_timeout_ms", "discard")
-
-    def __init__(
-        self,
-        function: Any,
-        inputs: tuple[Any, ...],
-        outputs: tuple[Any, ...],
-        read: Callable[[], T],
-        discard: Callable[[], object] | None = None,
-        timeout: float | None = None,
-        kept: Any = None,
-    ) -> None:
-        self._function = function
-        self._inputs = inputs
-        self._outputs = outputs
-        self._read = read
-        self.discard = discard
-        self._timeout_ms = -1 if timeout is None else round(timeout * 1000)
-        self._kept = kept
-
-    def by(self, end: float) -> Operation[T]:
-        """This one, which has to end at that time of time.monotonic()."""
-        self._timeout_ms = max(0, round((end - time.monotonic()) * 1000))
-        return self
-
-    def start(self, queue: int, tag: int) -> None:
-        """Its end comes out of the queue. Raises what is wrong with the arguments."""
-        check(self._function(*self._inputs, byref(Call(self._timeout_ms, queue, tag)), *self._outputs))
-
-    def result(self) -> T:
-        """Once, after its end without an error."""
-        return self._read()
-
-    def here(self) -> T:
-        """Blocks."""
-        check(self._function(*self._inputs, byref(Call(self._timeout_ms, None, 0)), *self._outputs))
-        return self._read()
-
-    def wait(self) -> T:
-        """Blocks; in the main thread a signal's handler is called meanwhile, and what it raises ends the call."""
-        if threading.get_ident() != _main_thread:
-            return self.here()
-        queue = _interruptible.pop() if _interruptible else Queue()
-        try:
-            self.start(queue.pointer, 1)
-            ended = queue.wait_for_one(self)
-        finally:
-            _interruptible.append(queue)
-        check(ended)
-        return self._read()
-
-
-def operation(
-    function: Any,
-    inputs: tuple[Any, ...],
-    kind: Any,
-    read: Callable[[Any], T],
-    timeout: float | None = None,
-    kept: Any = None,
-) -> Operation[T]:
-    """Of a function that gives a result, which `read` copies."""
-    out = c_void_p()
-
-    def take() -> T:
-        owner = Handle(lib.rr_free, out.value)
-        return read(kind.from_address(owner.pointer))
-
-    return Operation(function, inputs, (byref(out),), take, lambda: Handle(lib.rr_free, out.value), timeout, kept)
-
-
-class Queue:
-    """rr_queue"""
-
-    def __init__(self) -> None:
-        self._handle = make(lib.rr_queue_free, lib.rr_queue_new)
-        self.pointer: int = self._handle.pointer  # type: ignore[assignment]
-        self.descriptor: int = lib.rr_queue_descriptor(self.pointer)
-        self._ended = (Ended * 64)()
-
-    def close(self) -> None:
-        """Cancels what is under way, and waits for it."""
-        self._handle.__del__()
-        self._handle.pointer = None
-
-    def take(self) -> list[tuple[int, int | None]]:
-        """Tags and errors of what has ended."""
-        count = lib.rr_queue_take(self.pointer, self._ended, len(self._ended))
-        return [(one.tag, one.error) for one in self._ended[:count]]
-
-    def cancel(self, tag: int) -> None:
-        lib.rr_queue_cancel(self.pointer, tag)
-
-    def wait_for_one(self, operation: Operation[Any]) -> int | None:
-        """The error with which the only operation that is under way ends. What a signal's handler raises cancels it."""
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        while True:
-            try:
-                poll.poll()
-                ended = self.take()
-            except BaseException:
-                self.cancel(1)
-                self._drop(operation, poll)
-                raise
-            if ended:
-                return ended[0][1]
-
-    def _drop(self, operation: Operation[Any], poll: select.poll) -> None:
-        """Waits for its end: until then its memory is written to."""
-        ended: list[tuple[int, int | None]] = []
-        while not ended:
-            with contextlib.suppress(BaseException):  # A handler that raises again.
-                poll.poll()
-                ended = self.take()
-        if ended[0][1] is not None:
-            lib.rr_error_free(ended[0][1])
-        elif operation.discard is not None:
-            operation.discard()
-
-
-_main_thread = threading.main_thread().ident
-_interruptible: list[Queue] = []  # For waits of the main thread, which may be nested in a signal's handler.
-
-
-def _after_fork_in_child() -> None:
-    global _main_thread
-    _main_thread = threading.main_thread().ident  # Whoever forked.
-    lib.rr_fork_in_child()
-    _interruptible.clear()
-
-
-for _name in ("rr_fork_before", "rr_fork_in_parent", "rr_fork_in_child"):
-    _declare(lib, _name, None, "")
-os.register_at_fork(
-    before=lib.rr_fork_before, after_in_parent=lib.rr_fork_in_parent, after_in_child=_after_fork_in_child
-)

@@ -14,9 +14,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from routing_replay import _convert, _native, _values
+from routing_replay import _calls, _convert, _native, _values
+from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._native import Operation, byref, c_size_t, c_uint64, lib
+from routing_replay._native import byref, c_size_t, c_uint64, lib
 from routing_replay.errors import InvalidArgumentError, RoutingReplayError
 from routing_replay.types import Append, AppendOutcome, OnFull
 
@@ -120,7 +121,7 @@ class Outcomes:
 
 def outcomes_of(line: Line) -> Operation[list[AppendOutcome]]:
     """Those since the last call, which have been told then; waits for some. None once the appender is closed."""
-    return _native.operation(
+    return _calls.operation(
         lib.rr_appender_outcomes, (line.pointer,), _native.Outcomes, _convert.outcomes, timeout=1e9, kept=line
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from routing_replay import _convert, _log, _native, _values
-from routing_replay._link import Link, OnProgress, Path, Progressing
-from routing_replay._native import Operation, byref, c_void_p, lib
+from routing_replay import _calls, _convert, _native, _values
+from routing_replay._calls import Operation
+from routing_replay._native import byref, c_void_p, lib
 from routing_replay.geometry import Geometry
-from routing_replay.run import Run
+from routing_replay.run import Link, OnProgress, Path, Progressing, Run
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 
@@ -42,7 +42,7 @@ class ClientCalls:
             if path is not None:
                 setattr(options, name, _values.native_text(os.fspath(path), name))
         pid = None if self._survives_fork else os.getpid()
-        _log.start()
+        _calls.pass_lines_on()
         self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)), pid)
 
     def _opening(
@@ -82,13 +82,13 @@ class ClientCalls:
 
     def _listing(self) -> Operation[list[RunSummary]]:
         client = self._link.client
-        return _native.operation(
+        return _calls.operation(
             lib.rr_client_runs, (client.pointer,), _native.RunSummaries, _convert.summaries, kept=client
         )
 
     def _asking(self) -> Operation[ServerInfo]:
         client = self._link.client
-        return _native.operation(
+        return _calls.operation(
             lib.rr_client_server_info, (client.pointer,), _native.ServerInfo, _convert.server_info, kept=client
         )
 
@@ -108,7 +108,7 @@ class ClientCalls:
             progressing.function,
         )
         client = self._link.client
-        return _native.operation(
+        return _calls.operation(
             lib.rr_client_import,
             (client.pointer, byref(options)),
             _native.Imported,

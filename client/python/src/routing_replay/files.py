@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from routing_replay import _payloads, _values
+from routing_replay import _convert, _native, _values
+from routing_replay._native import lib
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
@@ -39,7 +40,8 @@ def rows(
     is not in it, OSError if it cannot be opened.
     """
     view = _view(source, "source")
-    form = _payloads.open_rows_file(view, _values.text(tensor, "tensor"))
+    arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
+    form = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
     payload = form.payload(view[form.begin : form.end], "RAW")
     return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
 
@@ -62,7 +64,9 @@ def trace(source: Source, index: Source | None = None, *, name: str = "", **opti
     all_rows = rows(source, **options)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
     stem = _values.text(name, "name") or (path.stem if path is not None else "")
-    ranges = _payloads.trace_sequences(bytes(_view(index, "index")), stem, int(all_rows.rows.shape[0]))
+    said = bytes(_view(index, "index"))
+    arguments = _native.Text(said, len(said)), _native.text(stem), int(all_rows.rows.shape[0])
+    ranges = _native.give(lib.rr_trace_sequences, _native.Ranges, _native.Ranges.pairs, *arguments)
     return (replace(all_rows, take=(begin, end)) for begin, end in ranges)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay import _payloads, _values
+from routing_replay import _native, _values
+from routing_replay._native import lib
 from routing_replay.errors import InvalidArgumentError
 
 
@@ -41,7 +42,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         view = _data(view)
         if _DONE.fullmatch(view):
             return None
-    found = _payloads.find_routes(view)
+    found = _native.give(lib.rr_find_routes, _native.Routes, _routes, *_native.address_of(view))
     rest, at = [], 0
     for _, begin, end in found:
         rest.append(view[at:begin])
@@ -54,6 +55,12 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
             holder = holder[step]
         holder[last] = view[begin:end]
     return response
+
+
+def _routes(said: Any) -> list[tuple[list[Any], int, int]]:
+    """Where the routed experts are: keys and indexes, begin and end."""
+    found = said.data[: said.count]
+    return [([step.value() for step in one.path[: one.path_count]], one.data.begin, one.data.end) for one in found]
 
 
 # A stream begins with a field or a comment, which JSON does not.

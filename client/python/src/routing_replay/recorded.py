@@ -1,20 +1,29 @@
-"""What an engine's adapter makes of a response."""
+"""What an engine's adapter makes of a response, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+import functools
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from routing_replay import _values
+from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import RowRange, WeightSpan, weight_spans
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from typing_extensions import ParamSpec
 
     from routing_replay.types import Payload
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,3 +101,37 @@ class RecordedRows:
 
 def _moved(span: WeightSpan, distance: int) -> WeightSpan:
     return replace(span, begin=span.begin + distance, end=span.end + distance)
+
+
+# What the adapters of this process refused and left out, whichever run it was for: they know of none.
+
+_lock = threading.Lock()
+_counts: collections.Counter[str] = collections.Counter(adapter_refused=0, adapter_surplus_rows=0)
+
+
+def adapter_metrics() -> dict[str, int]:
+    """Flat: adapter_refused (calls), adapter_refused_<reason>, adapter_surplus_rows."""
+    with _lock:
+        return dict(_counts)
+
+
+def count_adapter(name: str, count: int = 1) -> None:
+    with _lock:
+        _counts[name] += count
+
+
+def counted(adapter: Callable[P, T]) -> Callable[P, T]:
+    """An adapter whose InvalidArgumentErrors are counted, each once."""
+
+    @functools.wraps(adapter)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return adapter(*arguments, **keywords)
+        except InvalidArgumentError as error:
+            if not getattr(error, "_counted", False):
+                error._counted = True  # type: ignore[attr-defined]
+                count_adapter("adapter_refused")
+                count_adapter(f"adapter_refused_{(error.reason or 'unspecified').lower()}")
+            raise
+
+    return call

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from routing_replay import _convert, _native, _values
+from routing_replay import _calls, _convert, _native, _values
+from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._native import Operation, byref, c_int64, c_void_p, lib
+from routing_replay._native import byref, c_int64, c_void_p, lib
 from routing_replay.recorded import RecordedRows
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class TrajectoryCalls:
 
     def _turn(self, made: _native.Turn, kept: Any) -> Operation[Turn]:
         arguments = self._native.pointer, byref(made)
-        return _native.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=(self._native, kept))
+        return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=(self._native, kept))
 
     def _forking(self, sample: str, wait: float) -> Operation[_native.Handle]:
         out = c_void_p()

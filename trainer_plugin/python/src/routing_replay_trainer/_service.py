@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from routing_replay import _native
+from routing_replay._calls import Operation
 from routing_replay.errors import FailedPreconditionError, InvalidArgumentError
 
 from routing_replay_trainer import errors
@@ -19,7 +20,7 @@ def read(function: str, reading: Any, run: Any, seconds: float) -> None:
     and its connection raise, and this package's errors for arguments that are wrong and for a sample that cannot be
     replayed."""
     native = run.native
-    operation = _native.Operation(
+    operation = Operation(
         getattr(_native.lib, function),
         (reading.pointer, native.pointer),
         (),

@@ -31,9 +31,6 @@ more. Calls of one client may be made in several event loops; an appender with o
 A client does not survive os.fork: in the child its calls raise FailedPreconditionError, where a new one can be made.
 """
 
-from routing_replay.aio.appender import Appender
-from routing_replay.aio.client import Client
-from routing_replay.aio.run import Run
-from routing_replay.aio.trajectory import Trajectory
+from routing_replay.aio.run import Appender, Client, Run, Trajectory
 
 __all__ = ["Appender", "Client", "Run", "Trajectory"]

@@ -7,8 +7,8 @@ import contextlib
 import weakref
 from typing import Any, TypeVar
 
-from routing_replay import _native
-from routing_replay._native import Operation
+from routing_replay import _calls, _native
+from routing_replay._calls import Operation
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class _Loop:
     """The operations of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._queue = _native.Queue()
+        self._queue = _calls.Queue()
         self._tag = 0
         self._under_way: dict[int, _UnderWay] = {}  # Until their end has come: the library writes to their memory.
         here = weakref.ref(self)

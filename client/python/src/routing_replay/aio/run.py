@@ -1,21 +1,25 @@
-"""One run of a server, for asyncio."""
+"""Clients, runs, appenders and trajectories in event loops: the calls of the others, awaited."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from routing_replay import _counters, _native, _values
+from routing_replay import _native, _values
+from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._link import Link, OnProgress, Path, Progressing
-from routing_replay._native import Operation, lib
+from routing_replay._native import lib
 from routing_replay.aio._loop import done
-from routing_replay.aio.appender import Appender, close_line
-from routing_replay.aio.trajectory import Trajectory
-from routing_replay.run import RunCalls
-from routing_replay.trajectory import Existing, TrajectoryCalls
+from routing_replay.appender import AppenderCalls, Line, Outcomes, outcomes_of
+from routing_replay.client import ClientCalls
+from routing_replay.errors import RoutingReplayError
+from routing_replay.geometry import Geometry
+from routing_replay.recorded import adapter_metrics
+from routing_replay.run import Link, OnProgress, Path, Progressing, RunCalls
+from routing_replay.trajectory import AbortedTurn, Existing, Missing, NewTurn, TrajectoryCalls, Turn
 from routing_replay.types import (
     Append,
     AppendOutcome,
@@ -24,14 +28,75 @@ from routing_replay.types import (
     OnFull,
     Producer,
     ReleaseOutcome,
+    RestoreOutcome,
+    RunSummary,
     SampleLike,
     SampleRows,
     SampleState,
     SampleStates,
+    ServerInfo,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+
+class Client(ClientCalls):
+    """As routing_replay.Client, with the same parameters, for event loops. Meanings and errors are the same."""
+
+    _survives_fork = False
+
+    async def run(
+        self,
+        name: str,
+        geometry: Geometry | None = None,
+        *,
+        ttl: float | None = None,
+        strict: bool = False,
+        block_rows: int | None = None,
+        codec: str | None = None,
+        durability: str | None = None,
+        resume_at: int | None = None,
+        wait: float = 0.0,
+    ) -> Run:
+        """Makes the run, or joins it; see routing_replay.Client.run."""
+        opening = self._opening(name, geometry, ttl, strict, block_rows, codec, durability, resume_at, wait)
+        return Run(self._link, await done(opening))
+
+    async def restore(
+        self,
+        directory: Path,
+        run: str | None = None,
+        groups: tuple[int, int] | None = None,
+        *,
+        timeout: float = 120.0,
+        on_progress: OnProgress | None = None,
+    ) -> RestoreOutcome:
+        """See routing_replay.Client.restore; on_progress is called in the event loop."""
+        progressing = Progressing(on_progress, asyncio.get_running_loop().call_soon_threadsafe)
+        return await progressed(progressing, self._restoring(directory, run, groups, timeout, progressing))
+
+    async def runs(self) -> list[RunSummary]:
+        """The runs of the server."""
+        return await done(self._listing())
+
+    async def server_info(self) -> ServerInfo:
+        """Version, memory, counters."""
+        return await done(self._asking())
+
+    async def close(self, timeout: float = 60.0) -> None:
+        """Flushes every run's appenders, then closes the connection."""
+        seconds = _values.seconds(timeout)
+        for line in list(self._link.lines):
+            await close_line(line, seconds)
+        self._link.lines.clear()
+        self._link.drop()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
 
 
 class Run(RunCalls):
@@ -94,7 +159,7 @@ class Run(RunCalls):
 
     def metrics(self) -> dict[str, int]:
         """See routing_replay.Run.metrics."""
-        return {**self._default_appender().metrics(), **_counters.metrics()}
+        return {**self._default_appender().metrics(), **adapter_metrics()}
 
     def trajectory(
         self,
@@ -231,3 +296,110 @@ async def progressed(progressing: Progressing, operation: Operation[Any]) -> Any
     finally:
         if progressing.error is not None:
             raise progressing.error
+
+
+async def close_line(line: Line, seconds: float) -> None:
+    """As Line.close."""
+    line.forget()
+    try:
+        await done(line.closing(seconds))
+    except RoutingReplayError as error:
+        line.tell(error)
+
+
+class Appender(AppenderCalls):
+    """As routing_replay.Appender, in an event loop. Made by `Run.appender`. on_outcome is called in the loop."""
+
+    def __init__(
+        self,
+        run: RunCalls,
+        *,
+        max_queued_bytes: int | None = None,
+        on_full: OnFull | None = None,
+        queue_timeout: float | None = None,
+        append_timeout: float | None = None,
+        encode_blocks: bool = True,
+        on_outcome: Callable[[AppendOutcome], None] | None = None,
+    ) -> None:
+        """See routing_replay.Run.appender."""
+        outcomes = None if on_outcome is None else Outcomes(on_outcome, run.name)
+        super().__init__(run, max_queued_bytes, on_full, queue_timeout, append_timeout, encode_blocks, outcomes)
+        if outcomes is not None:
+            name = "routing-replay-outcomes"
+            self._telling = asyncio.get_running_loop().create_task(_tell(self.line, outcomes), name=name)
+
+    @taking(Append)
+    async def append(self, append: Append) -> int:
+        """Queues one append and returns its sequence number; see routing_replay.Appender.append.
+
+        Waits for room in the queue. Large rows are encoded in a thread; do not change them before this returns. One
+        that is cancelled may have been queued.
+        """
+        return (await self.append_many([append]))[0]
+
+    async def append_many(self, appends: Iterable[Append]) -> list[int]:
+        """Queues several appends, in this order; see routing_replay.Appender.append_many."""
+        given = _values.items(appends, "appends", "Append")
+        with self.counting_refusals():
+            queueing, _ = self._queueing(given)
+        return await done(queueing)
+
+    async def flush(self, timeout: float = 120.0) -> None:
+        """Waits until every append so far has its outcome; see routing_replay.Appender.flush."""
+        await done(self._flushing(timeout))
+
+    async def close(self, timeout: float = 60.0) -> None:
+        """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        seconds = _values.seconds(timeout)
+        self._link.lines.discard(self.line)
+        await close_line(self.line, seconds)
+
+    async def __aenter__(self) -> Appender:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+async def _tell(line: Line, outcomes: Outcomes) -> None:
+    with contextlib.suppress(RoutingReplayError):
+        while found := await done(outcomes_of(line)):
+            outcomes.tell(found)
+
+
+class Trajectory(TrajectoryCalls):
+    """As routing_replay.Trajectory, in an event loop. Made by `aio.Run.trajectory`. Meanings and errors are alike.
+
+    Turns are done one after the other. One that was cancelled may have been queued in part: the next one asks the
+    server first.
+    """
+
+    _appender: Appender
+    _kind = "aio.Trajectory"
+
+    @taking(NewTurn)
+    async def add(self, turn: NewTurn) -> Turn:
+        """One answer of the engine; see routing_replay.Trajectory.add. Do not change `rows` before this returns."""
+        return await done(self._adding(turn))
+
+    @taking(AbortedTurn)
+    async def abort(self, turn: AbortedTurn) -> Turn:
+        """A turn that was aborted."""
+        return await done(self._adding(turn))
+
+    async def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
+        """Leaves the first `num_tokens` tokens and their rows."""
+        _values.integer(num_tokens, "num_tokens", sample=self._sample)
+        return await done(self._cutting(num_tokens, seal, missing))
+
+    async def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Turn:
+        """No more turns will come."""
+        return await done(self._cutting(num_tokens, True, missing))
+
+    async def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:
+        """A new sample that begins as this one."""
+        return Trajectory(self._appender, sample, await done(self._forking(sample, wait)))
+
+    async def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
+        """As `fork`, for each of `samples`."""
+        return [await self.fork(sample, wait=wait) for sample in samples]

@@ -1,20 +1,25 @@
-"""Any form of ids → what `append` takes, by its looks alone; the bytes stay where they are."""
+"""What adapters share: fields of responses, whether these are objects or dicts, and any form of ids → what `append`
+takes, by its looks alone; the bytes stay where they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Literal
+import json
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from routing_replay import _counters, _payloads, _values
-from routing_replay._convert import as_array
-from routing_replay.engines._fields import Tokens, invalid
+from routing_replay import _native, _values
+from routing_replay._convert import Form, as_array, form
+from routing_replay._convert import tensor as tensor_of
+from routing_replay._native import byref, give, lib, text
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
-from routing_replay.recorded import RecordedRows
-from routing_replay.types import Payload
+from routing_replay.recorded import RecordedRows, count_adapter
+from routing_replay.types import Payload, WeightSpan, token_ids
 
 _SHORT_ROWS = {"refuse": False, "missing_at_front": True}
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
@@ -28,6 +33,165 @@ _NOT_ALL = (
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
+
+
+# Fields of responses.
+
+
+def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentError:
+    return InvalidArgumentError(f"{field}: {what}", reason=reason, field=field)
+
+
+def get(holder: Any, *names: str) -> Any:
+    """The first of the fields that is there and not None."""
+    for name in names:
+        value = holder.get(name, None) if isinstance(holder, Mapping) else getattr(holder, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def has(holder: Any, name: str) -> bool:
+    return name in holder if isinstance(holder, Mapping) else hasattr(holder, name)
+
+
+def item(holder: Any, name: str, index: Any) -> Any:
+    """The one of holder.name that says it has this index, or, where they say nothing, has this place."""
+    number = _values.integer(index, "index", _values.NATURAL)
+    values = get(holder, name)
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
+        raise invalid(name, f"no item {number}: the response has none")
+    said = [get(value, "index") for value in values]
+    numbers = list(range(len(values))) if any(own is None for own in said) else said
+    found = [value for value, own in zip(values, numbers, strict=True) if _plain(own) == number]
+    if len(found) != 1:
+        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
+    return found[0]
+
+
+def ids(values: Any, field: str) -> np.ndarray | None:
+    """Token ids as uint32, perhaps none; None stays None."""
+    if values is None:
+        return None
+    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)) or getattr(values, "ndim", 1) == 0:
+        raise invalid(field, f"a {type(values).__name__} is not a list of token ids")
+    return token_ids(values, field) if len(values) else np.empty(0, np.uint32)
+
+
+def engine_name(name: str) -> str:
+    """With the version of the package if this process has it loaded."""
+    version = getattr(sys.modules.get(name), "__version__", None)
+    return f"{name} {version}" if isinstance(version, str) else name
+
+
+def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | None:
+    """All tokens, or None if they are not all known."""
+    if prompt is None or output is None or not prompt.size + output.size:
+        return None
+    return np.concatenate([prompt, output])
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a sample, as far as a response tells of them.
+
+    prompt, output: ids, or None
+    prompt_tokens: how many the response says the model saw: more than the ids where media in the prompt were expanded
+    output_tokens: how many were sampled
+    all_output: whether that is all of them for sure: not those of a stream's last event, nor a count alone
+    """
+
+    prompt: np.ndarray | None
+    output: np.ndarray | None
+    prompt_tokens: int
+    output_tokens: int
+    all_output: bool = True
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """All of them, or None if they are not all known, one per position."""
+        return join(self.prompt, self.output)
+
+    def fitting(self, rows: int | None, start: int) -> Tokens:
+        """With the count of prompt tokens that so many rows from `start` on have: that of the ids, or, where it alone
+        fits, or where there are no rows, the larger one that the response says; then ids and positions do not go
+        together and the ids are left out."""
+        if self.prompt is None:
+            return self
+        expanded = self.prompt_tokens > self.prompt.size
+        if expanded and (rows is None or rows == max(0, self.prompt_tokens + self.output_tokens - 1 - start)):
+            return replace(self, prompt=None)
+        return replace(self, prompt_tokens=self.prompt.size)
+
+
+def count(value: Any, field: str) -> int:
+    """Of tokens, as a response says it."""
+    return _values.integer(value, field, _values.NATURAL)
+
+
+def output_weights(
+    spans: Any, counted: Tokens, row_start: int, versions: Mapping[str, int] | None
+) -> tuple[WeightSpan, ...]:
+    """Weights of rows from spans {version, start, end} of output tokens."""
+    if spans is None:
+        return ()
+    if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
+        raise invalid("weight_versions", "is not a list")
+    if versions is not None and not isinstance(versions, Mapping):
+        raise invalid("versions", f"a {type(versions).__name__} is no mapping")
+    numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
+    said = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
+    counts = counted.prompt_tokens, counted.output_tokens, row_start
+    asked = (_native.WeightSpan * len(said))()
+    for (begin, end, version, label), one in zip(said, asked, strict=True):
+        one.begin, one.end, one.version = begin, end, version  # -1: what the label tells.
+        one.label = _values.native_text(label, "weight_versions")
+    rows = give(lib.rr_output_weights, _native.Weights, _weights, asked, len(said), *counts)
+    return tuple(replace(span, version=numbers.get(span.label, span.version)) for span in rows)
+
+
+def _weights(said: Any) -> list[WeightSpan]:
+    return [WeightSpan(one.begin, one.end, one.version, str(one.label)) for one in said.data[: said.count]]
+
+
+def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int, str]:
+    begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
+    version = get(span, "version")
+    if isinstance(version, str):
+        return begin, end, _values.integer(numbers.get(version, -1), f"{field}.version"), version
+    return begin, end, _values.integer(version, f"{field}.version", _values.NATURAL), ""
+
+
+def _plain(value: Any) -> Any:
+    """A scalar as Python's own; what is none is no number."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _number(value: Any) -> Any:
+    """Of a weight version; -1 is unknown."""
+    number = _plain(value)
+    return _values.integer(number, "versions", (-1, 2**63 - 1)) if type(number) is int else number
+
+
+def choice_count(response: Any) -> int:
+    """1 where a response is its own choice."""
+    choices = get(response, "choices")
+    return len(choices) if isinstance(choices, Sequence) else 1
+
+
+def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:
+    """What stands in the response itself belongs to none of several choices."""
+    count = choice_count(response)
+    if place is response and place is not choice and count > 1:
+        raise invalid(field, f"stands in the response, which has {count} choices: whose is it?")
+
+
+# Forms of ids.
 
 
 def as_bytes(text: Any, field: str) -> memoryview:
@@ -54,8 +218,8 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
-        form = _payloads.open_nrlre1(data)
-        return form.payload(data[form.begin : form.end])
+        said = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
+        return said.payload(data[said.begin : said.end])
     if kind == "reference":
         raise invalid(field, "is a reference: the rows are in the service, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
@@ -81,7 +245,7 @@ def _flat(ids: Payload, row: Row, field: str) -> Payload:
     """How many rows there are is told by the length."""
     if not isinstance(row, tuple):
         raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
-    return _payloads.with_shape(replace(ids, shape=row))
+    return with_shape(replace(ids, shape=row))
 
 
 def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
@@ -97,33 +261,33 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
 
-def open_object(dialect: Any, described: Any) -> _payloads.Form:
-    """What an object beside ids says: _payloads.open_object, for values of any kind."""
-    name = _values.text(dialect, "dialect")
+def open_object(dialect: Any, described: Any) -> Form:
+    """What an object beside ids says, which may hold values of any kind."""
+    name = _values.native_text(dialect, "dialect")
     try:
-        return _payloads.open_object(name, described)
-    except InvalidArgumentError:
-        raise
+        said = text(json.dumps(described))
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("append.tensor", f"cannot be said in JSON: {error}", "SHAPE") from None
+        raise invalid("append.tensor", f"is not JSON: {error}", "SHAPE") from None
+    return give(lib.rr_open_object, _native.Form, form, name, said)
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
     """{data, shape, dtype, …}, and the row at which it says to start."""
     described, data = _apart(value, field)
-    form = open_object(dialect, described)
-    return form.payload(data), _said(form, described)
+    said = open_object(dialect, described)
+    return said.payload(data), _start(said, described)
 
 
 def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int | None]:
     """{data: base85, shape}; decoded here."""
     described, data = _apart(value, field)
-    form = open_object("any", {"dtype": dtype} | described)
-    return form.payload(_payloads.decode_base85(data), "RAW"), _said(form, described)
+    said = open_object("any", {"dtype": dtype} | described)
+    decoded = give(lib.rr_decode_base85, _native.Bytes, _native.take_bytes, *_native.address_of(data))
+    return said.payload(decoded, "RAW"), _start(said, described)
 
 
-def _said(form: _payloads.Form, described: dict[str, Any]) -> int | None:
-    return None if described.get("start") is None else form.start
+def _start(said: Form, described: dict[str, Any]) -> int | None:
+    return None if described.get("start") is None else said.start
 
 
 def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
@@ -222,7 +386,7 @@ def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:
     """dtype and axes of what `append` takes, undecoded."""
     if not isinstance(rows, Payload):
         return str(rows.dtype), rows.shape
-    found = _payloads.with_shape(rows)
+    found = with_shape(rows)
     return str(found.dtype), tuple(found.shape or ())
 
 
@@ -232,7 +396,7 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
     front = _values.choice(_values.text(short_rows, "short_rows"), "short_rows", _SHORT_ROWS)
     count = 0 if rows is None else row_count(rows)
     try:
-        found = _payloads.account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
+        found = account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
     except InvalidArgumentError as error:
         too_many = count >= tokens.prompt_tokens + tokens.output_tokens - start
         if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
@@ -245,7 +409,7 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
             f"too many. {_NOT_ALL}, and the last token's row is left out",
             "ROW_COUNT",
         )
-    _counters.add("adapter_surplus_rows", found.surplus_rows)
+    count_adapter("adapter_surplus_rows", found.surplus_rows)
     return RecordedRows(
         rows,
         row_start=found.row_start,
@@ -265,3 +429,39 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     if policy != "raise":
         raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
+
+
+# Which rows a tensor holds.
+
+
+def with_shape(payload: Payload) -> Payload:
+    """With the dtype and the shape that its bytes tell. A shape of two is [layers, K] of a row, of flat ids."""
+    tensor, _data = tensor_of(payload, None, "")
+    said = give(lib.rr_payload_shape, _native.Form, form, tensor)
+    return replace(payload, dtype=said.dtype, shape=said.shape)
+
+
+def check_narrowest(payload: Payload) -> None:
+    """InvalidArgumentError if SkyRL would have written another dtype."""
+    tensor, _data = tensor_of(payload, None, "")
+    _native.check(lib.rr_check_narrowest(tensor))
+
+
+class RowAccount(NamedTuple):
+    """Which rows a tensor holds: proto/wire/payload/row_account.h."""
+
+    row_start: int
+    take: tuple[int, int]
+    missing_rows: int
+    surplus_rows: int
+
+
+def account_rows(
+    prompt_tokens: int, output_tokens: int, start: int, rows: int, missing_at_front: bool = False
+) -> RowAccount:
+    """Which rows a tensor of so many holds. InvalidArgumentError (ROW_COUNT) if the tokens do not explain them."""
+    account = _native.RowAccount()
+    claim = _native.RowClaim(prompt_tokens, output_tokens, start, rows, missing_at_front)
+    _native.check(lib.rr_account_rows(byref(claim), byref(account)))
+    take = account.take.begin, account.take.end
+    return RowAccount(account.row_start, take, account.missing_rows, account.surplus_rows)

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters
-from routing_replay.engines import _fields, _forms, vllm
-from routing_replay.recorded import RecordedRows
+from routing_replay.engines import _forms, vllm
+from routing_replay.recorded import RecordedRows, counted
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -34,7 +33,7 @@ def tokens(
     return vllm.tokens(response, index, prompt_token_ids=prompt_token_ids, output_token_ids=output_token_ids)
 
 
-@_counters.counted
+@counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,
@@ -57,7 +56,7 @@ def rows(
     dtype: of an object that says none
     Other parameters, results and errors as of vllm.rows.
     """
-    choice = _fields.item(response, "choices", index)
+    choice = _forms.item(response, "choices", index)
     counted = vllm.tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": engine}
     value, url = _find(response, choice)
@@ -65,7 +64,7 @@ def rows(
     if value is None and url is not None and resolver is not None:
         value = resolver(url)
         if isinstance(value, Mapping) and "data" not in value:
-            value = _fields.get(value, "routed_experts")
+            value = _forms.get(value, "routed_experts")
     if value is None:
         policy = "unrecorded" if vllm.aborted(choice, counted) else absent
         why = "missing" if url is None else "the response holds a reference (metadata_upload): pass a resolver"
@@ -83,10 +82,10 @@ def _find(response: Any, choice: Any) -> tuple[Any, Any]:
     """The ids, or the address of what holds them."""
     url = None
     for place in (choice, response):
-        extension = _fields.get(place, "nvext")
-        value = _fields.get(extension, "routed_experts")
+        extension = _forms.get(place, "nvext")
+        value = _forms.get(extension, "routed_experts")
         if value is not None:
-            _fields.refuse_shared(response, choice, place, _FIELD)
+            _forms.refuse_shared(response, choice, place, _FIELD)
             return value, None
-        url = url or _fields.get(_fields.get(extension, "metadata_upload"), "url")
+        url = url or _forms.get(_forms.get(extension, "metadata_upload"), "url")
     return None, url

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters, _payloads, _values
-from routing_replay.engines import _fields, _forms
-from routing_replay.recorded import RecordedRows
+from routing_replay import _values
+from routing_replay.engines import _forms
+from routing_replay.recorded import RecordedRows, counted
 from routing_replay.types import Payload
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ _FIELD = "routed_experts"
 
 def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
     """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for ids that are none."""
-    parts = [_fields.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
+    parts = [_forms.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
     return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
 
-@_counters.counted
+@counted
 def rows(
     value: Any,
     geometry: Geometry | None = None,
@@ -74,23 +74,23 @@ def rows(
     InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, with the field that does not fit.
     """
     if value is None:
-        raise _fields.invalid(_FIELD, "is null")
+        raise _forms.invalid(_FIELD, "is null")
     found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
     if not isinstance(ids_and_weights, (bool, np.bool_)):
-        raise _fields.invalid("ids_and_weights", f"a {type(ids_and_weights).__name__} is neither True nor False")
+        raise _forms.invalid("ids_and_weights", f"a {type(ids_and_weights).__name__} is neither True nor False")
     if ids_and_weights:
         found = _with_weights(found)
     if start is not None and said not in (None, start):
-        raise _fields.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
+        raise _forms.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
     begin = (said or 0) if start is None else _values.integer(start, "start")
-    ids = _fields.ids(tokens, "tokens")
+    ids = _forms.ids(tokens, "tokens")
     if ids is None:
         return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
-    counted = _fields.Tokens(ids, np.empty(0, np.uint32), ids.size, 0)
+    counted = _forms.Tokens(ids, np.empty(0, np.uint32), ids.size, 0)
     return _forms.account(found, counted, begin, short_rows, layers=layers, engine=engine)
 
 
-@_counters.counted
+@counted
 def chunks(
     parts: Iterable[Any], geometry: Geometry | None = None, *, start: int = 0, **options: Any
 ) -> list[RecordedRows]:
@@ -121,7 +121,7 @@ def _open(
     if _values.text(dialect, "dialect") != "prime_rl":
         found, begin = _forms.object_payload(value, dialect, _FIELD)
         if dialect == "skyrl":
-            _payloads.check_narrowest(found)
+            _forms.check_narrowest(found)
         return found, begin
     return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
 
@@ -131,6 +131,6 @@ def _with_weights(found: Any) -> Payload:
         return dataclasses.replace(found, ids_and_weights=True)
     narrow = np.iinfo(np.int32)
     if found.size and (found.max() > narrow.max or found.min() < narrow.min):
-        raise _fields.invalid(_FIELD, f"{found.dtype} ids and weights that are not those of int32", "DTYPE")
+        raise _forms.invalid(_FIELD, f"{found.dtype} ids and weights that are not those of int32", "DTYPE")
     array = np.ascontiguousarray(found, np.int32)
     return Payload(memoryview(array).cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)

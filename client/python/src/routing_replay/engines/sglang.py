@@ -41,9 +41,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters
-from routing_replay.engines import _fields, _forms
-from routing_replay.recorded import RecordedRows
+from routing_replay.engines import _forms
+from routing_replay.recorded import RecordedRows, counted
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -66,10 +65,10 @@ def tokens(
 
     Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
     """
-    return _fields.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
+    return _forms.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
 
 
-@_counters.counted
+@counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,
@@ -110,7 +109,7 @@ def rows(
     choice = _choice(response, index)
     holder, value = _find(response, choice, _FIELD)  # First: rows of another choice are no matter of tokens.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
-    others: dict[str, Any] = {"engine": _fields.engine_name("sglang") if engine is None else engine}
+    others: dict[str, Any] = {"engine": _forms.engine_name("sglang") if engine is None else engine}
     if value is None:
         _, reference = _find(response, choice, "output_store_ref")
         if reference is not None and resolver is not None:
@@ -118,7 +117,7 @@ def rows(
         else:
             policy = "unrecorded" if _aborted(choice, counted) else absent
             return _forms.absent(_FIELD, _why(reference), policy, counted, start_len, **others)
-    dtype = _fields.get(holder, f"{_FIELD}_dtype") if _fields.has(holder, f"{_FIELD}_dtype") else None
+    dtype = _forms.get(holder, f"{_FIELD}_dtype") if _forms.has(holder, f"{_FIELD}_dtype") else None
     found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
     start = _forms.start_of(said, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
@@ -128,19 +127,19 @@ def rows(
     return recorded.without(_not_its_own(response, choice, counted, hierarchical_cache))
 
 
-def _not_its_own(response: Any, choice: Any, counted: _fields.Tokens, hierarchical: bool) -> int:
+def _not_its_own(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool) -> int:
     """How many of the first rows may be those of other requests, or of other weights than the tokens."""
     taken_back = _find(response, choice, "num_retractions")[1]
     spans = _find(response, choice, "weight_versions")[1]
     changed = 0
     if taken_back and len(spans or ()) > 1:
-        changed = counted.prompt_tokens + max(_fields.count(_fields.get(span, "start"), "start") for span in spans) - 1
+        changed = counted.prompt_tokens + max(_forms.count(_forms.get(span, "start"), "start") for span in spans) - 1
     return max(changed, _of_others(response, choice, counted, hierarchical, bool(taken_back)))
 
 
-def _of_others(response: Any, choice: Any, counted: _fields.Tokens, hierarchical: bool, taken_back: bool) -> int:
+def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool, taken_back: bool) -> int:
     details = _find(response, choice, "cached_tokens_details")[1]
-    device, host, storage = (_fields.count(_fields.get(details, tier) or 0, tier) for tier in _TIERS)
+    device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
     if taken_back:  # Answers that were interrupted are cached as well.
@@ -148,88 +147,88 @@ def _of_others(response: Any, choice: Any, counted: _fields.Tokens, hierarchical
     if details is not None:
         return device + host + storage
     said = _find(response, choice, "cached_tokens")[1]
-    return counted.prompt_tokens if said is None else _fields.count(said, "cached_tokens")
+    return counted.prompt_tokens if said is None else _forms.count(said, "cached_tokens")
 
 
 def _choice(response: Any, index: int | None) -> Any:
     if index is None:
-        choices = _fields.get(response, "choices")
+        choices = _forms.get(response, "choices")
         if isinstance(choices, Sequence) and len(choices) == 1:
             return choices[0]
         if isinstance(choices, Sequence):
-            raise _fields.invalid("index", f"which of {len(choices)} choices?")
+            raise _forms.invalid("index", f"which of {len(choices)} choices?")
         return response
-    return _fields.item(response, "choices", index)
+    return _forms.item(response, "choices", index)
 
 
 def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
     """The field of the first extension that has it, and the extension."""
     for place in (choice, response):
         for extension in _EXTENSIONS:
-            holder = _fields.get(place, extension)
-            value = None if holder is None else _fields.get(holder, name)
+            holder = _forms.get(place, extension)
+            value = None if holder is None else _forms.get(holder, name)
             if value is not None:
                 if name not in _OF_ALL:
-                    _fields.refuse_shared(response, choice, place, f"{extension}.{name}")
+                    _forms.refuse_shared(response, choice, place, f"{extension}.{name}")
                 return holder, value
     return {}, None
 
 
 def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     if prompt is None:
-        prompt = _fields.get(choice, "prompt_token_ids", "input_ids")
+        prompt = _forms.get(choice, "prompt_token_ids", "input_ids")
     if prompt is None:
-        prompt = _fields.get(response, "prompt_token_ids", "input_ids")
+        prompt = _forms.get(response, "prompt_token_ids", "input_ids")
     if sampled is None:
-        sampled = _fields.get(choice, "output_ids", "token_ids", "response_token_ids")
-    extension = _fields.get(response, "sglext", "sgl_ext")
+        sampled = _forms.get(choice, "output_ids", "token_ids", "response_token_ids")
+    extension = _forms.get(response, "sglext", "sgl_ext")
     if extension is not None:
-        prompt = _fields.get(extension, "input_ids") if prompt is None else prompt
-        sampled = _of_choice(_fields.get(extension, "output_ids"), choice) if sampled is None else sampled
-    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "output_ids")
+        prompt = _forms.get(extension, "input_ids") if prompt is None else prompt
+        sampled = _of_choice(_forms.get(extension, "output_ids"), choice) if sampled is None else sampled
+    return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "output_ids")
 
 
 def _of_choice(ids: Any, choice: Any) -> Any:
     """Of a list with one item per choice."""
-    number = _fields.get(choice, "index")
+    number = _forms.get(choice, "index")
     known = isinstance(ids, Sequence) and isinstance(number, int) and 0 <= number < len(ids)
     return ids[number] if known else None
 
 
-def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _fields.Tokens:
+def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """Sampled tokens are counted by their ids where these are known: completion_tokens may count a stop that was cut
     off, or the ids be those of a stream's last event."""
     prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
     counted_alike = False
-    usage = _fields.get(response, "usage")
-    alone = _fields.choice_count(response) == 1
+    usage = _forms.get(response, "usage")
+    alone = _forms.choice_count(response) == 1
     counts: list[int] = []
     for ids, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
         said = _find(response, choice, name)[1]
         if said is None and (alone or (ids is None and name == "prompt_tokens")):
-            said = _fields.get(usage, name)
+            said = _forms.get(usage, name)
         if said is None and ids is None:
-            raise _fields.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
-        counts.append(ids.size if said is None else _fields.count(said, name))
+            raise _forms.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
+        counts.append(ids.size if said is None else _forms.count(said, name))
         counted_alike = said is not None and ids is not None and counts[-1] == ids.size
     if sampled is None:
-        return _fields.Tokens(prompt, None, *counts, all_output=False)
+        return _forms.Tokens(prompt, None, *counts, all_output=False)
     whole = output_token_ids is not None or counted_alike
-    return _fields.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
+    return _forms.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
 
 
 def _weights(
-    response: Any, choice: Any, counted: _fields.Tokens, start: int, versions: Any, stamped: bool
+    response: Any, choice: Any, counted: _forms.Tokens, start: int, versions: Any, stamped: bool
 ) -> tuple[Any, ...]:
     spans = _find(response, choice, "weight_versions")[1]
     version = _find(response, choice, "weight_version")[1]
     if spans is None and stamped and version is not None:
         spans = [{"version": version, "start": 0, "end": counted.output_tokens}]
-    return _fields.output_weights(spans, counted, start, versions)
+    return _forms.output_weights(spans, counted, start, versions)
 
 
-def _aborted(choice: Any, counted: _fields.Tokens) -> bool:
-    reason = _fields.get(_fields.get(choice, "meta_info"), "finish_reason") or _fields.get(choice, "finish_reason")
+def _aborted(choice: Any, counted: _forms.Tokens) -> bool:
+    reason = _forms.get(_forms.get(choice, "meta_info"), "finish_reason") or _forms.get(choice, "finish_reason")
     kind = reason.get("type") if isinstance(reason, Mapping) else reason
     return counted.output_tokens == 0 or kind == "abort"
 

@@ -16,25 +16,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters
-from routing_replay.engines import _fields, _forms
-from routing_replay.recorded import RecordedRows
+from routing_replay.engines import _forms
+from routing_replay.recorded import RecordedRows, counted
 
 _FIELD = "routed_experts"
 
 
 def tokens(output: Any, index: int = 0, *, output_token_ids: Any = None) -> np.ndarray | None:
     """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. InvalidArgumentError for bad ones."""
-    return _fields.join(*_ids(output, _fields.item(output, "outputs", index), output_token_ids))
+    return _forms.join(*_ids(output, _forms.item(output, "outputs", index), output_token_ids))
 
 
 def _ids(output: Any, completion: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    sampled = _fields.get(completion, "token_ids") if sampled is None else sampled
-    prompt = _fields.get(output, "prompt_token_ids")
-    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "token_ids")
+    sampled = _forms.get(completion, "token_ids") if sampled is None else sampled
+    prompt = _forms.get(output, "prompt_token_ids")
+    return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "token_ids")
 
 
-@_counters.counted
+@counted
 def rows(
     output: Any,
     index: int = 0,
@@ -51,15 +50,15 @@ def rows(
     InvalidArgumentError: ROW_COUNT for another number of rows, FIELD for an output without rows or tokens, DTYPE and
     SHAPE for what is no tensor of ids.
     """
-    completion = _fields.item(output, "outputs", index)
+    completion = _forms.item(output, "outputs", index)
     prompt, sampled = _ids(output, completion, output_token_ids)
     if prompt is None or sampled is None:
-        raise _fields.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
-    others = {"engine": _fields.engine_name("tensorrt_llm") if engine is None else engine}
-    counted = _fields.Tokens(prompt, sampled, prompt.size, sampled.size)
-    value = _fields.get(completion, _FIELD)
+        raise _forms.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
+    others = {"engine": _forms.engine_name("tensorrt_llm") if engine is None else engine}
+    counted = _forms.Tokens(prompt, sampled, prompt.size, sampled.size)
+    value = _forms.get(completion, _FIELD)
     if value is None:
-        aborted = sampled.size == 0 or _fields.get(completion, "finish_reason") in ("abort", "cancelled")
+        aborted = sampled.size == 0 or _forms.get(completion, "finish_reason") in ("abort", "cancelled")
         why = "missing: are enable_return_routed_experts and SamplingParams.return_routed_experts set?"
         return _forms.absent(_FIELD, why, "unrecorded" if aborted else absent, counted, 0, **others)
     found, _ = _forms.any_payload(value, _FIELD, None, None, resolver)

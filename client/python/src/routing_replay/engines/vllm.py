@@ -33,9 +33,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _counters
-from routing_replay.engines import _fields, _forms
-from routing_replay.recorded import RecordedRows
+from routing_replay.engines import _forms
+from routing_replay.recorded import RecordedRows, counted
 
 _FIELD = "routed_experts"
 
@@ -51,10 +50,10 @@ def tokens(
 
     Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
     """
-    return _fields.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
+    return _forms.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
 
 
-@_counters.counted
+@counted
 def rows(
     output: Any,
     index: int = 0,
@@ -87,12 +86,12 @@ def rows(
     """
     choice = _choice(output, index)
     counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
-    others: dict[str, Any] = {"engine": _fields.engine_name("vllm") if engine is None else engine}
+    others: dict[str, Any] = {"engine": _forms.engine_name("vllm") if engine is None else engine}
     value, split = _value(output, choice)
-    if value is None and resolver is not None and _fields.get(choice, "aux_output_keys") is not None:
-        value = resolver(_fields.get(choice, "aux_output_keys"))
+    if value is None and resolver is not None and _forms.get(choice, "aux_output_keys") is not None:
+        value = resolver(_forms.get(choice, "aux_output_keys"))
     if value is None:
-        value = _fields.get(choice, "routing_replay")  # What `attach` leaves in place of rows: they are not missing.
+        value = _forms.get(choice, "routing_replay")  # What `attach` leaves in place of rows: they are not missing.
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
@@ -103,46 +102,46 @@ def rows(
         counted = dataclasses.replace(counted, all_output=True)
     others["layers"] = _basis(value, split) if layers is None else layers
     recorded = _forms.account(found, counted, begin, short_rows, **others)
-    spans = _fields.get(choice, "weight_versions")  # Of all tokens, so they fit no others.
-    return dataclasses.replace(recorded, weights=_fields.output_weights(spans, counted, begin, versions))
+    spans = _forms.get(choice, "weight_versions")  # Of all tokens, so they fit no others.
+    return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin, versions))
 
 
 def _choice(output: Any, index: int) -> Any:
-    return _fields.item(output, "choices" if _fields.has(output, "choices") else "outputs", index)
+    return _forms.item(output, "choices" if _forms.has(output, "choices") else "outputs", index)
 
 
 def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     if prompt is None:
-        prompt = _fields.get(choice, "prompt_token_ids")
+        prompt = _forms.get(choice, "prompt_token_ids")
     if prompt is None:
-        prompt = _fields.get(output, "prompt_token_ids")
+        prompt = _forms.get(output, "prompt_token_ids")
     if sampled is None:
-        sampled = _fields.get(choice, "token_ids")
-    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "token_ids")
+        sampled = _forms.get(choice, "token_ids")
+    return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "token_ids")
 
 
-def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _fields.Tokens:
+def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
     """By their ids, else by usage, which counts the tokens of a response with one choice."""
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
-    usage = _fields.get(output, "usage")
-    alone = _fields.choice_count(output) == 1
+    usage = _forms.get(output, "usage")
+    alone = _forms.choice_count(output) == 1
     counts: list[int] = []
     for ids, name, field, told in (
         (prompt, "prompt_tokens", "prompt_token_ids", alone or prompt is None),
         (sampled, "completion_tokens", "token_ids", alone and sampled is None),
     ):
-        said = _fields.get(usage, name) if told else None
+        said = _forms.get(usage, name) if told else None
         if said is None and ids is None:
             what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
-            raise _fields.invalid(field, what)
-        counts.append(ids.size if said is None else _fields.count(said, f"usage.{name}"))
-    return _fields.Tokens(prompt, sampled, *counts, all_output=output_token_ids is not None)
+            raise _forms.invalid(field, what)
+        counts.append(ids.size if said is None else _forms.count(said, f"usage.{name}"))
+    return _forms.Tokens(prompt, sampled, *counts, all_output=output_token_ids is not None)
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:
     """The ids, and whether they are in two parts, of prompt and output."""
-    own = _fields.get(choice, _FIELD)
-    prompt = _fields.get(output, "prompt_routed_experts")
+    own = _forms.get(choice, _FIELD)
+    prompt = _forms.get(output, "prompt_routed_experts")
     if prompt is None or own is None:
         return own, prompt is not None
     parts = [_forms.nested(part, _FIELD) for part in (prompt, own)]
@@ -157,13 +156,13 @@ def _basis(value: Any, split: bool) -> str:
     return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
 
 
-def aborted(choice: Any, counted: _fields.Tokens) -> bool:
-    return counted.output_tokens == 0 or _fields.get(choice, "finish_reason") == "abort"
+def aborted(choice: Any, counted: _forms.Tokens) -> bool:
+    return counted.output_tokens == 0 or _forms.get(choice, "finish_reason") == "abort"
 
 
 def _why(choice: Any) -> str:
-    if _fields.get(choice, "aux_output_keys") is not None:
+    if _forms.get(choice, "aux_output_keys") is not None:
         return "the response holds references (aux_output_keys): pass a resolver"
-    if _fields.has(choice, _FIELD):
+    if _forms.has(choice, _FIELD):
         return "null: is the engine started with --enable-return-routed-experts, or was the request preempted (0.21)?"
     return "missing: is the engine started with --enable-return-routed-experts, or did a proxy drop it?"

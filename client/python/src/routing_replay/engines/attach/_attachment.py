@@ -11,25 +11,22 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
-from routing_replay import _counters, _values
-from routing_replay.engines import _fields
-from routing_replay.engines.attach import _options
+from routing_replay import _values
+from routing_replay.engines import _forms
 from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
-from routing_replay.recorded import RecordedRows
-from routing_replay.types import AppendOutcome
+from routing_replay.recorded import RecordedRows, adapter_metrics
+from routing_replay.types import AppendOutcome, OnFull
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines.attach._options import AttachOptions
     from routing_replay.geometry import Geometry
     from routing_replay.run import Run
-
 _log = logging.getLogger("routing_replay")
 
 SampleName = Callable[[Any, int], str]
@@ -112,6 +109,92 @@ def _tell_of_odd() -> None:
     _log.exception("rows of an output cannot be taken")
 
 
+class AttachOptions(TypedDict, total=False):
+    """How rows leave the engine.
+
+    max_queued_bytes: of rows that wait to be encoded (default 256 MiB)
+    on_full: "block" (default: for at most queue_timeout seconds, then drop), "drop" or "raise"
+    queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
+    replace: whether the rows in the output give way to a reference (default True); rows that are dropped do not
+    seal: whether a finished output ends its sample (default True); False for turns that go on
+    group, weight_version, weight_label: of all appends until set anew on the attachment; without a version that which
+        the outputs tell
+
+    InvalidArgumentError, when an engine is attached, for another name or a value that is none of these.
+    """
+
+    max_queued_bytes: int
+    on_full: OnFull
+    queue_timeout: float
+    replace: bool
+    seal: bool
+    group: int | None
+    weight_version: int | None
+    weight_label: str
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All of AttachOptions, with defaults where nothing is given."""
+    for name in options:
+        if name not in _DEFAULTS:
+            raise _values.invalid(str(name), f"is no option of an attachment; these are: {', '.join(_DEFAULTS)}")
+    return {name: _CHECKS[name](options.get(name, default), name) for name, default in _DEFAULTS.items()}
+
+
+class _Stamp:
+    """An attribute of an attachment that goes along with every append: an option that can be set anew."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, attachment: Any, owner: type | None = None) -> Any:
+        return self if attachment is None else vars(attachment)[self._name]
+
+    def __set__(self, attachment: Any, value: Any) -> None:
+        vars(attachment)[self._name] = _CHECKS[self._name](value, self._name)
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise _values.invalid(field, f"{value!r} is neither True nor False")
+    return bool(value)
+
+
+def _label(value: Any, field: str) -> str:
+    if len(_values.text(value, field).encode()) > _LABEL_BYTES:
+        raise _values.invalid(field, f"is longer than {_LABEL_BYTES} bytes")
+    return value
+
+
+def _optional(low: int) -> Callable[[Any, str], int | None]:
+    """An integer from `low` on, or None."""
+    return lambda value, field: None if value is None else _values.integer(value, field, (low, _values.INT64[1]))
+
+
+_LABEL_BYTES = 128
+_DEFAULTS: dict[str, Any] = {
+    "max_queued_bytes": 256 << 20,
+    "on_full": "block",
+    "queue_timeout": 60.0,
+    "replace": True,
+    "seal": True,
+    "group": None,
+    "weight_version": None,
+    "weight_label": "",
+}
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "max_queued_bytes": lambda value, field: _values.integer(value, field, _values.NATURAL),
+    "on_full": lambda value, field: _values.choice(value, field, {name: name for name in ("block", "drop", "raise")}),
+    "queue_timeout": _values.seconds,
+    "replace": _flag,
+    "seal": _flag,
+    "group": _optional(_values.INT64[0]),
+    "weight_version": _optional(-1),  # Which is unknown.
+    "weight_label": _label,
+}
+
+
 class Attachment:
     """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
@@ -127,13 +210,13 @@ class Attachment:
     they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
     """
 
-    group = _options.Stamp()
-    weight_version = _options.Stamp()
-    weight_label = _options.Stamp()
+    group = _Stamp()
+    weight_version = _Stamp()
+    weight_label = _Stamp()
 
     def __init__(self, run: Run, engine: str, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
         """engine: text to keep with the samples."""
-        values = _options.checked(options)
+        values = _checked(options)
         if not callable(sample):
             raise _values.invalid("sample", f"a {type(sample).__name__} names no samples: pass a function")
         self._run = run
@@ -251,7 +334,7 @@ class Attachment:
         (outputs of another shape than is known, which are not even marked), after_detach (outputs that ended later),
         not_recorded (outputs of methods that are not recorded), and what `Run.metrics` has: refused_<reason> says why,
         be it that a response or that its rows do not fit."""
-        return {**self._handover.metrics(), **self._counts, **_counters.metrics()}
+        return {**self._handover.metrics(), **self._counts, **adapter_metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
         """Leaves the engine as it was, and waits for what is queued. Idempotent.
@@ -359,7 +442,7 @@ def attach(
     """
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
-    attachment = Attachment(run, _fields.engine_name(package), sample, **options)
+    attachment = Attachment(run, _forms.engine_name(package), sample, **options)
     attachment.attached = is_known
     if attachment.attached:
         attachment.wrap(engine, around)

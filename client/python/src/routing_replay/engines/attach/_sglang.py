@@ -7,24 +7,22 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
-from routing_replay.engines import _fields, sglang
+from routing_replay.engines import _forms, sglang
 from routing_replay.engines.attach import _attachment
-from routing_replay.engines.attach._joining import Joining
-from routing_replay.engines.attach._sampled import Sampled, kind_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines.attach._attachment import Attachment, SampleName
-    from routing_replay.engines.attach._options import AttachOptions
+    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.geometry import Geometry
     from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
-
 _log = logging.getLogger("routing_replay")
 
 KNOWN = _attachment.KnownVersions("sglang", (0, 5), (1, 0))  # Whose outputs engines.sglang reads.
@@ -233,13 +231,13 @@ def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
     """An abort may say 0, or nothing: then by the request. 0 if that has no ids either."""
     said = meta.get("prompt_tokens")
     if said is None and prompt is None:
-        raise _fields.invalid("meta_info.prompt_tokens", "the output counts no tokens")
+        raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")
     return int(said) if said or prompt is None else len(prompt)
 
 
 def _refuse(_: Geometry) -> RecordedRows:
     what = "completion_tokens do not tell whether an event of the stream has all ids so far or those that are new"
-    raise _fields.invalid("output_ids", what)
+    raise _forms.invalid("output_ids", what)
 
 
 def _is_list(value: Any) -> bool:
@@ -281,7 +279,7 @@ class Hook:
         self._usable: bool | None = None  # Not told yet.
 
     def _attach(self, run: Run) -> Attachment:
-        attachment = _attachment.Attachment(run, _fields.engine_name(KNOWN.package), default_sample)
+        attachment = _attachment.Attachment(run, _forms.engine_name(KNOWN.package), default_sample)
         level = logging.WARNING if self._passed else logging.INFO
         _log.log(level, "attached to run %s; %d finished outputs were not recorded before", self._name, self._passed)
         return attachment
@@ -334,3 +332,111 @@ class _Request:
 def _fields_of(request: Any) -> dict[str, Any]:
     names = ("input_ids", "sampling_params", "routed_experts_start_len")
     return {name: getattr(request, name, None) for name in names}
+
+
+# The token ids of one completion, put together from the events of its stream.
+
+
+class Sampled:
+    """Events have all ids so far, or those that are new: which, is told by completion_tokens alone, that counts all.
+
+    ids: all of them; None where no event had any
+    known: False where the counts fit neither reading, or both, or are missing: then nothing is said of the ids
+    whole: whether `ids` are as many as the engine counts. An engine may cut a stop off
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[int] | None = None
+        self.known = True
+        self.whole = True
+        self._new_alone: bool | None = None  # Once it is told: by an event after the first one with ids.
+
+    def add(self, ids: Sequence[int] | None, count: int | None, ending: Any) -> None:
+        """The next event. count: completion_tokens; ending: finish_reason, None before the last event."""
+        ids = None if ids is None else list(ids)
+        if not ids and (count is None or count == len(self.ids or ())):
+            self.ids = ids if self.ids is None else self.ids  # Nothing is new.
+        elif not self.ids:
+            self._begin(ids, count, ending)
+        elif ids is None or count is None:
+            self.known = False
+        else:
+            self._go_on(self.ids, ids, count, ending)
+
+    def _begin(self, ids: list[int] | None, count: int | None, ending: Any) -> None:
+        self.ids = ids
+        self.whole = ids is None or count is None or count == len(ids)
+        self.known = self.known and (self.whole or ending is not None)
+
+    def _go_on(self, before: list[int], ids: list[int], count: int, ending: Any) -> None:
+        has_all = len(ids) == count and ids[: len(before)] == before
+        new_alone = len(before) + len(ids) == count
+        if self._new_alone is None and new_alone and _may_be_all_but_a_stop(before, ids, ending):
+            self.known = False
+        if not (has_all or new_alone) or self._new_alone not in (None, new_alone):
+            self.known = False
+        self._new_alone = new_alone
+        if new_alone:
+            before += ids
+        else:
+            self.ids = ids
+
+
+def kind_of(ending: Any) -> Any:
+    """What a finish_reason says: "stop", "length" or "abort"."""
+    return ending.get("type") if isinstance(ending, Mapping) else ending
+
+
+def _may_be_all_but_a_stop(before: list[int], ids: list[int], ending: Any) -> bool:
+    """Whether the ids of a last event may be all so far, less a stop that was cut off them."""
+    matched = ending.get("matched") if isinstance(ending, Mapping) else None
+    if kind_of(ending) != "stop" or (isinstance(matched, int) and ids[-1:] == [matched]):
+        return False
+    common = min(len(before), len(ids))
+    return ids[:common] == before[:common]
+
+
+# Joining a run while requests go on.
+
+RETRY_SECONDS = 2.0
+
+
+class Joining:
+    """Joins a run in a thread of its own, again every RETRY_SECONDS until that run exists and can be reached.
+
+    attachment: None until then
+    """
+
+    def __init__(self, name: str, new_client: Callable[[], Client], attach: Callable[[Run], Attachment]) -> None:
+        self.attachment: Attachment | None = None
+        self._name = name
+        self._new_client = new_client
+        self._attach = attach
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Returns at once. Idempotent. A thread that was lost in a fork is started anew."""
+        with self._lock:
+            if self.attachment is not None or (self._thread is not None and self._thread.is_alive()):
+                return
+            thread = threading.Thread(target=self._work, name="routing-replay-joining", daemon=True)
+            with contextlib.suppress(RuntimeError):  # The interpreter ends.
+                thread.start()
+                self._thread = thread
+
+    def _work(self) -> None:
+        told: object = None
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._new_client()
+                self.attachment = self._attach(self._client.run(self._name))
+                return
+            except Exception as error:  # The engine serves without, whatever it is.
+                kind = type(error), getattr(error, "reason", None)
+                level = logging.DEBUG if kind == told else logging.WARNING
+                _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
+                told = kind
+            time.sleep(RETRY_SECONDS)

@@ -15,8 +15,7 @@ from routing_replay.engines.attach import _attachment
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines.attach._attachment import Attachment, SampleName
-    from routing_replay.engines.attach._options import AttachOptions
+    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.geometry import Geometry
     from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
