@@ -8,7 +8,7 @@ import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -38,13 +38,7 @@ from routing_replay.types import (
     weight_spans,
 )
 
-if TYPE_CHECKING:
-    from typing import Concatenate
-
-    from typing_extensions import ParamSpec
-
-    P = ParamSpec("P")
-
+P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 A = TypeVar("A")
@@ -437,7 +431,7 @@ def summaries(said: Any) -> list[RunSummary]:
     ]
 
 
-_OF_SERVER = {field.name for field in fields(ServerInfo)} & {name for name, _ in _native.ServerInfo._fields_}
+_OF_SERVER = {field.name for field in fields(ServerInfo)} & {name for name, *_ in _native.ServerInfo._fields_}
 
 
 def server_info(said: _native.ServerInfo) -> ServerInfo:

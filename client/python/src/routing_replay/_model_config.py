@@ -127,10 +127,12 @@ class Reader:
         return None if value is None else float(value)
 
     def flag(self, fact: str, *keys: str) -> bool | None:
-        return self._one(fact, keys, (bool,), "true or false")
+        value: bool | None = self._one(fact, keys, (bool,), "true or false")
+        return value
 
     def text(self, fact: str, *keys: str) -> str | None:
-        return self._one(fact, keys, (str,), "a text")
+        value: str | None = self._one(fact, keys, (str,), "a text")
+        return value
 
     def integers(self, fact: str, *keys: str) -> list[int] | None:
         value = self.find(fact, *keys)
@@ -255,7 +257,8 @@ def _frequency(text: str, key: str) -> int | list[int]:
         return result
 
     try:
-        return value(ast.parse(text.strip(), mode="eval").body)
+        result: int | list[int] = value(ast.parse(text.strip(), mode="eval").body)
+        return result
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
         what = f'must be a number, or lists of 0 and 1 with + and *, for at most {MAX_LAYERS} layers, got "{text}"'
         raise invalid(key, what) from None

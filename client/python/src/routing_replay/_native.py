@@ -33,7 +33,7 @@ class Text(Structure):
 def take_bytes(text: Any) -> bytes:
     """Of an rr_text or rr_bytes that the library gave."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
-    return ctypes.string_at(address, text.size) if text.size else b""
+    return ctypes.string_at(address, text.size) if address and text.size else b""
 
 
 def text(value: str) -> Text:

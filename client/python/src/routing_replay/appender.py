@@ -12,12 +12,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import byref, c_size_t, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._native import byref, c_size_t, c_uint64, lib
+from routing_replay._native import lib
 from routing_replay.errors import InvalidArgumentError, RoutingReplayError
 from routing_replay.types import Append, AppendOutcome, OnFull
 
@@ -39,7 +40,7 @@ class Line(_native.Handle):
 
     def __init__(self, run: _native.Handle, run_name: str, options: _native.AppenderOptions) -> None:
         super().__init__(lib.rr_appender_free, None)
-        made = _native.c_void_p()
+        made = c_void_p()
         _native.check(lib.rr_run_new_appender(run.pointer, byref(options), byref(made)))
         self.pointer = made.value
         self.run = run

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from ctypes import byref, c_void_p
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation
-from routing_replay._native import byref, c_void_p, lib
+from routing_replay._native import lib
 from routing_replay.geometry import Geometry
 from routing_replay.run import Link, OnProgress, Path, Progressing, Run
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo

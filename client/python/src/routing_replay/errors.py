@@ -52,11 +52,11 @@ class RoutingReplayError(Exception):
 
     @property
     def failed_samples(self) -> list[str]:
-        return self._detail.get("failed_samples", [])
+        return list(self._detail.get("failed_samples", ()))
 
     @property
     def failures(self) -> list[tuple[str, RoutingReplayError]]:
-        return self._detail.get("failures", [])
+        return list(self._detail.get("failures", ()))
 
     def tell_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> None:
         """Adds to `failed_samples` and `failures`."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from routing_replay import _convert, _native, _values
 from routing_replay._native import lib
@@ -46,14 +46,22 @@ def rows(
     return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
 
 
-def trace(source: Source, index: Source | None = None, *, name: str = "", **options: Any) -> Iterator[RecordedRows]:
+def trace(
+    source: Source,
+    index: Source | None = None,
+    *,
+    name: str = "",
+    tensor: str = "",
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    engine: str = "",
+) -> Iterator[RecordedRows]:
     """The sequences of a recorded trace, each the rows 0 … of a sample of its own.
 
     source: path or bytes of [tokens of all sequences, layers, K], .npy or safetensors
     index: path or bytes of JSON whose "seq_lens" are the rows of each sequence, at its root or under the file's stem;
         None: index.json beside the file
     name: the stem, where source is bytes
-    options: those of `rows`
+    tensor, layers, engine: as in `rows`
 
     A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
     the sequences are not all rows of the file, NotFoundError if the index does not know it, and as `rows`.
@@ -61,7 +69,7 @@ def trace(source: Source, index: Source | None = None, *, name: str = "", **opti
     path = Path(os.fsdecode(source)) if isinstance(source, (str, os.PathLike)) else None
     if index is None:
         index = path.with_name("index.json") if path is not None else b"{}"
-    all_rows = rows(source, **options)
+    all_rows = rows(source, tensor=tensor, layers=layers, engine=engine)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
     stem = _values.text(name, "name") or (path.stem if path is not None else "")
     said = bytes(_view(index, "index"))

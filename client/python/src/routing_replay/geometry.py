@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from ctypes import byref, c_int32, c_int64
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,10 +39,10 @@ class Geometry:
         moe = list(every_layer) if moe_layers is None else _int32s(moe_layers, "geometry.moe_layers")
         experts, chosen = _of_each("num_experts", num_experts, len(moe)), _of_each("top_k", top_k, len(moe))
         self._moe_layers, self._num_experts, self._top_k = map(tuple, (moe, experts, chosen))
-        arrays = [(_native.c_int32 * len(moe))(*values) for values in (moe, experts, chosen)]
+        arrays = [(c_int32 * len(moe))(*values) for values in (moe, experts, chosen)]
         self.native = _native.Geometry(layers, *arrays, len(moe))
         facts = _native.lib.rr_geometry_check, _native.GeometryFacts
-        self._facts: dict[str, Any] = _native.give(*facts, _facts_of, _native.byref(self.native))
+        self._facts = _native.give(*facts, _facts_of, byref(self.native))
         self._json = json.dumps(self._description(), sort_keys=True, separators=(",", ":"))
         self._routing: ModelRouting | None = None
 
@@ -141,7 +142,7 @@ class Geometry:
 
     @property
     def num_layers(self) -> int:
-        return self.native.num_layers
+        return int(self.native.num_layers)
 
     @property
     def moe_layers(self) -> tuple[int, ...]:
@@ -161,34 +162,34 @@ class Geometry:
     @property
     def max_top_k(self) -> int:
         """Length of the K axis of arrays."""
-        return self._facts["max_top_k"]
+        return self._facts.max_top_k
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of ids that are read: uint8 if every E is at most 256, else uint16."""
-        return np.dtype(np.uint8 if self._facts["id_bytes"] == 1 else np.uint16)
+        return np.dtype(np.uint8 if self._facts.id_bytes == 1 else np.uint16)
 
     @property
     def raw_row_bytes(self) -> int:
         """Bytes of one row over all MoE layers, unpacked."""
-        return self._facts["raw_row_bytes"]
+        return self._facts.raw_row_bytes
 
     @property
     def default_codec(self) -> str:
         """ "RAW" or "PACKED": how the store keeps rows unless told otherwise."""
-        return self._facts["default_codec"]
+        return self._facts.default_codec
 
     @property
     def fingerprint(self) -> int:
         """64 bits; equal geometries have equal ones on every machine."""
-        return self._facts["fingerprint"]
+        return self._facts.fingerprint
 
     def block_bytes(self, rows: int, codec: str = "RAW") -> int:
         """Bytes of `rows` rows of all MoE layers, encoded."""
-        size = _native.c_int64()
+        size = c_int64()
         arguments = _values.integer(rows, "rows"), _values.native_text(codec, "codec")
-        _native.check(_native.lib.rr_geometry_block_bytes(_native.byref(self.native), *arguments, _native.byref(size)))
-        return size.value
+        _native.check(_native.lib.rr_geometry_block_bytes(byref(self.native), *arguments, byref(size)))
+        return int(size.value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Geometry) and self._json == other._json
@@ -197,7 +198,7 @@ class Geometry:
         return hash(self._json)
 
     def __repr__(self) -> str:
-        return f"<Geometry {self._facts['text']}>"
+        return f"<Geometry {self._facts.text}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._json, self._routing)
@@ -221,9 +222,18 @@ def _restore(text: str, routing: ModelRouting | None) -> Geometry:
     return geometry
 
 
-def _facts_of(said: _native.GeometryFacts) -> dict[str, Any]:
-    facts = {name: getattr(said, name) for name in ("max_top_k", "id_bytes", "raw_row_bytes", "fingerprint")}
-    return facts | {"default_codec": str(said.default_codec), "text": str(said.text)}
+class _Facts(NamedTuple):
+    max_top_k: int
+    id_bytes: int
+    raw_row_bytes: int
+    fingerprint: int
+    default_codec: str
+    text: str
+
+
+def _facts_of(said: _native.GeometryFacts) -> _Facts:
+    numbers = said.max_top_k, said.id_bytes, said.raw_row_bytes, said.fingerprint
+    return _Facts(*numbers, str(said.default_codec), str(said.text))
 
 
 def _int32s(value: Any, field: str) -> list[int]:

@@ -7,7 +7,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from routing_replay.types import RowRange, WeightSpan, weight_spans
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from typing_extensions import ParamSpec
 
     from routing_replay.types import Payload
 
-    P = ParamSpec("P")
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 

@@ -7,13 +7,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from ctypes import byref, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._native import byref, c_void_p, lib
+from routing_replay._native import lib
 from routing_replay.appender import Appender, Line, linger
 from routing_replay.errors import (
     CancelledError,
@@ -296,7 +297,7 @@ class RunCalls:
         native, out = self.native, _native.Exported()
 
         def read() -> CheckpointOutcome:
-            return CheckpointOutcome(**{name: getattr(out, name) for name, _ in _native.Exported._fields_})
+            return CheckpointOutcome(**{name: getattr(out, name) for name, *_ in _native.Exported._fields_})
 
         arguments = native.pointer, byref(options)
         return Operation(lib.rr_run_export, arguments, (byref(out),), read, kept=(native, progressing))

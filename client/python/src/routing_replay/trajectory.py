@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import byref, c_int64, c_void_p
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation
 from routing_replay._convert import taking
-from routing_replay._native import byref, c_int64, c_void_p, lib
+from routing_replay._native import lib
 from routing_replay.recorded import RecordedRows
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class TrajectoryCalls:
 
 
 def _turn(said: _native.TurnResult) -> Turn:
-    plain = {name: getattr(said, name) for name, kind in _native.TurnResult._fields_ if kind is c_int64}
+    plain = {name: getattr(said, name) for name, kind, *_ in _native.TurnResult._fields_ if kind is c_int64}
     return Turn(**plain, retokenised_at=said.retokenised_at.value, appended=tuple(said.appended.pairs()))
 
 

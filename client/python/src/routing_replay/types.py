@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import reprlib
 from collections.abc import Sequence
+from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,7 +61,7 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
         _native.lib.rr_token_ids,
         _native.Ids,
         lambda ids: np.frombuffer(ctypes.string_at(ids.data, 4 * ids.count), "<u4"),
-        _native.byref(said),
+        byref(said),
         _native.text(field),
         _native.text(sample or ""),
     )
@@ -68,9 +69,9 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
 
 def sample_handle(sample: str) -> int:
     """What stands for a sample's id in a batch: the same on every machine, and not 0."""
-    handle = _native.c_int64()
+    handle = c_int64()
     name = _values.native_text(sample, "sample")
-    _native.check(_native.lib.rr_sample_handle(name, _native.byref(handle)))
+    _native.check(_native.lib.rr_sample_handle(name, byref(handle)))
     return handle.value
 
 
@@ -107,7 +108,7 @@ def _weight_span(span: Any, field: str, sample: str | None) -> WeightSpan:
     if not isinstance(span, WeightSpan):
         raise _values.invalid(field, f"{reprlib.repr(span)} is not a WeightSpan", sample)
     numbers = _values.integers((span.begin, span.end, span.version), field, sample=sample)
-    return WeightSpan(*numbers, label=_values.text(span.label, field, sample))
+    return WeightSpan(numbers[0], numbers[1], numbers[2], _values.text(span.label, field, sample))
 
 
 @dataclass(frozen=True)
@@ -415,4 +416,4 @@ class ServerInfo:
 if TYPE_CHECKING:
     from routing_replay.recorded import RecordedRows
 
-    Rows = ArrayLike | Payload | RecordedRows
+    Rows: TypeAlias = ArrayLike | Payload | RecordedRows

@@ -7,6 +7,7 @@ import json
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from routing_replay import _native, _values
 from routing_replay._convert import Form, as_array, form
 from routing_replay._convert import tensor as tensor_of
-from routing_replay._native import byref, give, lib, text
+from routing_replay._native import give, lib, text
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows, count_adapter

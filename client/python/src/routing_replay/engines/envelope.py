@@ -92,18 +92,41 @@ def rows(
 
 @counted
 def chunks(
-    parts: Iterable[Any], geometry: Geometry | None = None, *, start: int = 0, **options: Any
+    parts: Iterable[Any],
+    geometry: Geometry | None = None,
+    *,
+    start: int = 0,
+    dialect: Dialect = "prime_rl",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    ids_and_weights: bool = False,
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    engine: str = "",
+    resolver: _forms.Resolver | None = None,
 ) -> list[RecordedRows]:
     """Rows that come in parts, in order: one RecordedRows each, for one append each.
 
     start: absolute row of the first part; a part that says its own must agree with the rows before it
-    options: those of `rows` but tokens and start. No parts give an empty list.
-    InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the first, and as `rows`.
+    others: as in `rows`
+
+    No parts give an empty list. InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the
+    first, and as `rows`.
     """
     recorded: list[RecordedRows] = []
     start = _values.integer(start, "start")
     for number, part in enumerate(_values.items(parts, "parts", "rows")):
-        one = rows(part, geometry, start=start, **options)
+        one = rows(
+            part,
+            geometry,
+            start=start,
+            dialect=dialect,
+            dtype=dtype,
+            shape=shape,
+            ids_and_weights=ids_and_weights,
+            layers=layers,
+            engine=engine,
+            resolver=resolver,
+        )
         _forms.check_alike(one.rows, recorded[0].rows if recorded else one.rows, f"{_FIELD}[{number}]")
         recorded.append(one)
         start += _forms.row_count(one.rows)
