@@ -62,12 +62,12 @@ def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
 
 
 def seconds(value: Any, field: str = "timeout") -> float:
-    """At least 0; infinity is longer than anything lasts."""
+    """At least 0; infinity stands for the longest wait."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise invalid(field, f"{reprlib.repr(value)} is not a number of seconds")
     number = float(value)
     if not number >= 0:
-        raise invalid(field, f"{number} seconds cannot be")
+        raise invalid(field, f"must be at least 0 seconds, got {number}")
     return min(number, _ENDLESS)
 
 
@@ -77,7 +77,7 @@ def milliseconds(value: Any, field: str = "timeout") -> int:
 
 def text(value: Any, field: str, sample: Any = None) -> str:
     native_text(value, field, sample)
-    return value
+    return str(value)
 
 
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
@@ -87,7 +87,7 @@ def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
     try:
         return _native.text(value)
     except UnicodeEncodeError:
-        raise invalid(field, "is no text of Unicode", sample) from None
+        raise invalid(field, "is not text of Unicode", sample) from None
 
 
 def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> _native.Integer:
@@ -98,9 +98,8 @@ def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: An
 def native_ranges(value: Any, field: str, sample: Any = None) -> _native.Ranges:
     """Of half-open (begin, end)."""
     ranges = row_ranges(value, field, sample)
-    return (
-        _native.Ranges((_native.Range * len(ranges))(*map(tuple, ranges)), len(ranges)) if ranges else _native.Ranges()
-    )
+    made = [_native.Range(begin, end) for begin, end in ranges]
+    return _native.Ranges((_native.Range * len(made))(*made), len(made)) if made else _native.Ranges()
 
 
 def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.Tokens, np.ndarray]:

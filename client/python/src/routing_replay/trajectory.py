@@ -226,7 +226,7 @@ class TrajectoryCalls:
 
     def _state(self, name: str) -> int:
         function, pointer = lib.rr_trajectory_describe, self._native.pointer
-        return _native.give(function, _native.TrajectoryState, lambda state: getattr(state, name), pointer)
+        return int(_native.give(function, _native.TrajectoryState, lambda state: getattr(state, name), pointer))
 
     def __repr__(self) -> str:
         return f"<{self._kind} {self._sample}: {self.num_tokens} tokens, {self.rows} rows>"

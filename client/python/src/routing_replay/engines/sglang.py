@@ -212,7 +212,7 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
         counts.append(ids.size if said is None else _forms.count(said, name))
         counted_alike = said is not None and ids is not None and counts[-1] == ids.size
     if sampled is None:
-        return _forms.Tokens(prompt, None, *counts, all_output=False)
+        return _forms.Tokens(prompt, None, counts[0], counts[1], all_output=False)
     whole = output_token_ids is not None or counted_alike
     return _forms.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
 

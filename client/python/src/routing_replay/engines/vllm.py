@@ -135,7 +135,7 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
             what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
             raise _forms.invalid(field, what)
         counts.append(ids.size if said is None else _forms.count(said, f"usage.{name}"))
-    return _forms.Tokens(prompt, sampled, *counts, all_output=output_token_ids is not None)
+    return _forms.Tokens(prompt, sampled, counts[0], counts[1], all_output=output_token_ids is not None)
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:
