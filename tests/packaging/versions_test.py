@@ -33,10 +33,10 @@ class VersionsTest(unittest.TestCase):
             self.assertEqual(printed(BUILD / "bin" / program, "--version").split()[-1], VERSION, program)
 
     def test_python_says_it(self):
-        for package, folder in (("routing_replay", "client"), ("routing_replay_trainer", "trainer_plugin")):
-            code = f"import sys; sys.path.insert(0, sys.argv[1]); import {package} as p; print(p.__version__)"
-            said = printed("env", f"ROUTING_REPLAY_LIBRARY_DIR={BUILD / 'lib'}", sys.executable, "-c", code,
-                           str(ROOT / folder / "python/src"))  # fmt: skip
+        sources = [str(ROOT / folder / "python/src") for folder in ("client", "trainer_plugin")]  # Of one wheel.
+        for package in ("routing_replay", "routing_replay_trainer"):
+            code = f"import sys; sys.path[:0] = {sources}; import {package} as p; print(p.__version__)"
+            said = printed("env", f"ROUTING_REPLAY_LIBRARY_DIR={BUILD / 'lib'}", sys.executable, "-c", code)
             self.assertEqual(said, VERSION, package)
 
     def test_the_cmake_package_says_it(self):
