@@ -124,7 +124,7 @@ class ModelConfigTest(unittest.TestCase):
             rr.Geometry.from_hf_config({"model_type": "mixtral", "num_hidden_layers": 4, "num_local_experts": 8})
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Geometry.from_megatron_config({"num_layers": 4})
-        with self.assertRaisesRegex(rr.InvalidArgumentError, "there is no /nowhere/config.json"):
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "/nowhere/config.json does not exist"):
             rr.Geometry.from_hf_config("/nowhere/config.json")
 
 

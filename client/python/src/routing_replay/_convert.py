@@ -47,8 +47,8 @@ PRODUCERS = {"rollout": 1, "trainer": 2}
 PRODUCER_NAMES: dict[int, Producer] = {1: "rollout", 2: "trainer"}
 
 _NO_ROWS = (
-    "is no array of ids: read what an engine sent with its adapter of routing_replay.engines (sglang.rows, vllm.rows, "
-    "envelope.rows …), or say what the bytes are with a Payload"
+    "is not an array of ids: read what an engine sent with its adapter of routing_replay.engines (sglang.rows, "
+    "vllm.rows, envelope.rows …), or say what the bytes are with a Payload"
 )
 _OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "engine", "surplus_rows")
 _DTYPES = {
@@ -175,7 +175,7 @@ def _fill_prefix(target: _native.Append, prefix: Prefix, sample: str) -> None:
 def producer(value: Any, field: str, sample: Any = None) -> int:
     if isinstance(value, str) and value in PRODUCERS:
         return PRODUCERS[value]
-    raise _values.invalid(field, f"{value!r} is neither 'rollout' nor 'trainer'", sample)
+    raise _values.invalid(field, f"must be 'rollout' or 'trainer', got {value!r}", sample)
 
 
 def spans(given: Any, field: str, sample: Any = None) -> tuple[Any, int]:
@@ -200,7 +200,7 @@ def tensor(
     made.data, made.size = data.ctypes.data, data.nbytes
     if isinstance(layers, str):
         if layers not in _BASES:
-            raise _values.invalid("layers", f'{layers!r} is neither "all" nor "moe" nor a list of layer ids', sample)
+            raise _values.invalid("layers", f'must be "all", "moe" or a list of layer ids, got {layers!r}', sample)
         made.layer_basis = _BASES[layers]
     elif layers is not None:
         ids = _values.integers(layers, "layers", _values.INT32, sample)
@@ -226,7 +226,7 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, np.ndarray]:
         view = memoryview(rows.data.encode() if isinstance(rows.data, str) else rows.data)
         data = np.frombuffer(view.cast("B"), np.uint8)
     except (TypeError, ValueError) as error:
-        raise _values.invalid("payload", f"is no contiguous bytes: {error}", sample) from None
+        raise _values.invalid("payload", f"must be contiguous bytes: {error}", sample) from None
     if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):  # To read it would end the process.
         raise _values.invalid("payload", "its file was cut after it was opened", sample, "LENGTH")
     return made, data
@@ -247,7 +247,7 @@ def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
     except ValueError as error:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
-        raise _values.invalid("append.tensor.dtype", f"is no array of ids: {error}", sample, "DTYPE") from None
+        raise _values.invalid("append.tensor.dtype", f"is not an array of ids: {error}", sample, "DTYPE") from None
     dtype = _DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
     if dtype is None:
         raise _values.invalid("append.tensor.dtype", f"numpy {array.dtype} is not one of ids", sample, "DTYPE")
@@ -360,7 +360,7 @@ def _writable(one: Any, field: str) -> np.ndarray:
         else:
             array = np.frombuffer(memoryview(one).cast("B"), np.uint8)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise _values.invalid(field, f"is no memory of this machine: {error}") from None
+        raise _values.invalid(field, f"is not memory of this machine: {error}") from None
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise _values.invalid(field, "is not contiguous and writable")
     return array

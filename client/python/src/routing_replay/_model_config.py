@@ -50,7 +50,7 @@ def plain_fields(config: Any) -> dict[str, Any]:
     try:
         fields = json.loads(json.dumps(config, default=_plain), parse_constant=str)
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("config", f"cannot be said in JSON: {error}") from None
+        raise invalid("config", f"is not JSON: {error}") from None
     return _object(fields)
 
 

@@ -119,18 +119,18 @@ def _dtype_name(dtype: np.dtype[Any]) -> _native.Text:
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
-    """What a JSON text says; a key that stands twice or nesting without end is no answer."""
+    """What a JSON text says; a key that occurs twice or endless nesting is rejected."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise invalid(field, f"is no JSON: {error}", reason=reason) from None
+        raise invalid(field, f"is not JSON: {error}", reason=reason) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
     return found
 
 
@@ -138,7 +138,9 @@ def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:
     """What `value` stands for."""
     if (value is None or isinstance(value, str)) and value in choices:
         return choices[value]
-    raise invalid(field, f"{reprlib.repr(value)} is none of {', '.join(repr(name) for name in choices if name)}")
+    raise invalid(
+        field, f"must be one of {', '.join(repr(name) for name in choices if name)}, got {reprlib.repr(value)}"
+    )
 
 
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:

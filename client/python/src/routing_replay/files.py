@@ -36,7 +36,7 @@ def rows(
     row_start: absolute row of the first one
     layers: what the axis of layers holds: "all", "moe", layer ids, or None: told by its length
 
-    Raises InvalidArgumentError for what is no such file, NotFoundError (naming those that are there) for a tensor that
+    Raises InvalidArgumentError for another kind of file, NotFoundError (naming those that are there) for a tensor that
     is not in it, OSError if it cannot be opened.
     """
     view = _view(source, "source")
@@ -83,7 +83,7 @@ def _view(source: Source, field: str) -> memoryview:
         try:
             return memoryview(source).cast("B")
         except (TypeError, ValueError) as error:
-            raise _values.invalid(field, f"is neither a path nor contiguous bytes: {error}") from None
+            raise _values.invalid(field, f"must be a path or contiguous bytes: {error}") from None
     with open(source, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")

@@ -98,7 +98,9 @@ class Geometry:
         if isinstance(config, (str, os.PathLike)):
             return cls._of_model(HuggingFace(parse_fields(_text_of(config))), hash_layers)
         if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
-            raise _values.invalid("config", f"a {type(config).__name__} is no dict, no path, and has no to_dict")
+            raise _values.invalid(
+                "config", f"must be a dict, a path or an object with to_dict, got a {type(config).__name__}"
+            )
         fields = config if isinstance(config, Mapping) else config.to_dict()
         return cls._of_model(HuggingFace(plain_fields(fields)), hash_layers)
 
@@ -113,7 +115,7 @@ class Geometry:
         `from_hf_config`. Raises InvalidArgumentError.
         """
         if not isinstance(config, Mapping) and not hasattr(config, "__dict__"):
-            raise _values.invalid("config", f"a {type(config).__name__} is no dict and has no fields")
+            raise _values.invalid("config", f"must be a dict or an object with fields, got a {type(config).__name__}")
         fields = config if isinstance(config, Mapping) else vars(config)
         return cls._of_model(Megatron(Reader(plain_fields(fields))), hash_layers)
 
@@ -210,7 +212,7 @@ def _text_of(path: str | os.PathLike[str]) -> str:
         file = Path(path)
         return (file / "config.json" if file.is_dir() else file).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        what = f"there is no {error.filename}: pass the path of the model's config.json; a name is not looked up"
+        what = f"{error.filename} does not exist: pass the path of the model's config.json; a name is not looked up"
         raise _values.invalid("config", what) from None
     except (OSError, TypeError, ValueError) as error:
         raise _values.invalid("config", f"{path!s} cannot be read: {error}") from None

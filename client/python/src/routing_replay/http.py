@@ -29,13 +29,13 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     meta_info, sglext, sgl_ext and nvext at any of these; of an object its data. Lists of numbers and texts with
     escapes stay as json.loads gives them.
 
-    Raises InvalidArgumentError (ENCODING, field "body") for what is no JSON, for several events, and for an object in
-    which a key stands twice.
+    Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
+    which a key occurs twice.
     """
     try:
         view = memoryview(body).cast("B")
     except TypeError as error:
-        raise _invalid(f"is no contiguous bytes: {error}") from None
+        raise _invalid(f"must be contiguous bytes: {error}") from None
     if view[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
         view = view[len(codecs.BOM_UTF8) :]
     if _EVENT.match(view):

@@ -139,7 +139,7 @@ def output_weights(
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "is not a list")
     if versions is not None and not isinstance(versions, Mapping):
-        raise invalid("versions", f"a {type(versions).__name__} is no mapping")
+        raise invalid("versions", f"a {type(versions).__name__} is not a mapping")
     numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
     said = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
     counts = counted.prompt_tokens, counted.output_tokens, row_start
@@ -200,7 +200,7 @@ def as_bytes(text: Any, field: str) -> memoryview:
     try:
         return memoryview(text.encode("ascii") if isinstance(text, str) else text).cast("B")
     except (TypeError, UnicodeEncodeError):
-        raise invalid(field, "is no text of ASCII", "ENCODING") from None
+        raise invalid(field, "is not ASCII text", "ENCODING") from None
 
 
 def kind_of(data: memoryview) -> str:
@@ -318,7 +318,7 @@ def nested(value: Any, field: str) -> np.ndarray:
     except ValueError as error:
         raise invalid(field, f"lists of different lengths: {error}", "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:
-        raise invalid(field, f"is no array of ids: {error}", "DTYPE") from None
+        raise invalid(field, f"is not an array of ids: {error}", "DTYPE") from None
     if array.size == 0 and isinstance(value, (list, tuple)):
         return array.astype(np.int32)
     if array.dtype.kind not in "iu":
@@ -337,7 +337,7 @@ def check_alike(rows: Any, first: Any, field: str) -> None:
 
 def check_resolver(resolver: Any) -> None:
     if resolver is not None and not callable(resolver):
-        raise invalid("resolver", f"a {type(resolver).__name__} cannot be called")
+        raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
 
 
 def any_payload(
@@ -428,7 +428,7 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, "missing_at_front", **others)
     if policy != "raise":
-        raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')
+        raise invalid("absent", f'must be "raise" or "unrecorded", got {policy!r}')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
 
 

@@ -77,7 +77,7 @@ def rows(
         raise _forms.invalid(_FIELD, "is null")
     found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
     if not isinstance(ids_and_weights, (bool, np.bool_)):
-        raise _forms.invalid("ids_and_weights", f"a {type(ids_and_weights).__name__} is neither True nor False")
+        raise _forms.invalid("ids_and_weights", f"must be True or False, got a {type(ids_and_weights).__name__}")
     if ids_and_weights:
         found = _with_weights(found)
     if start is not None and said not in (None, start):

@@ -117,10 +117,10 @@ class AttachOptions(TypedDict, total=False):
     queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
     replace: whether the rows in the output give way to a reference (default True); rows that are dropped do not
     seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of all appends until set anew on the attachment; without a version that which
+    group, weight_version, weight_label: of all appends until set again on the attachment; without a version that which
         the outputs tell
 
-    InvalidArgumentError, when an engine is attached, for another name or a value that is none of these.
+    InvalidArgumentError, when an engine is attached, for an unknown name or a wrong value.
     """
 
     max_queued_bytes: int
@@ -142,7 +142,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Stamp:
-    """An attribute of an attachment that goes along with every append: an option that can be set anew."""
+    """An attribute of an attachment that goes along with every append: an option that can be set again."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -156,7 +156,7 @@ class _Stamp:
 
 def _flag(value: Any, field: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise _values.invalid(field, f"{value!r} is neither True nor False")
+        raise _values.invalid(field, f"must be True or False, got {value!r}")
     return bool(value)
 
 
@@ -218,7 +218,7 @@ class Attachment:
         """engine: text to keep with the samples."""
         values = _checked(options)
         if not callable(sample):
-            raise _values.invalid("sample", f"a {type(sample).__name__} names no samples: pass a function")
+            raise _values.invalid("sample", f"a {type(sample).__name__} cannot name samples: pass a function")
         self._run = run
         self._engine = engine
         self._sample = sample

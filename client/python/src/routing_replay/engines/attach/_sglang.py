@@ -152,7 +152,7 @@ class _Collector:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
         sample or a list
         hierarchical: whether the engine has a hierarchical cache
-        only_with_rows: an output without them is none of ours
+        only_with_rows: an output without them is not ours
         """
         self._hierarchical = hierarchical
         self._ids = asked.get("input_ids")
@@ -417,7 +417,7 @@ class Joining:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Returns at once. Idempotent. A thread that was lost in a fork is started anew."""
+        """Returns at once. Idempotent. A thread that was lost in a fork is started again."""
         with self._lock:
             if self.attachment is not None or (self._thread is not None and self._thread.is_alive()):
                 return

@@ -72,7 +72,7 @@ class _Offline:
 
     @contextlib.contextmanager
     def _entered(self) -> Iterator[bool]:
-        """Whether it is none of these methods that calls."""
+        """Whether the caller is not one of these methods."""
         outermost = not getattr(self._within, "yes", False)
         self._within.yes = True
         try:
