@@ -133,18 +133,6 @@ class StoppingSink final : public ReadSink {
   int32_t last_ = -1;
 };
 
-// One that does not know the mode would release at once.
-TEST_F(RunTest, AServerWithoutReleasesForCheckpointsKeepsTheSamples) {
-  ASSERT_OK(Put("s", ModelIds(random_, 30)));
-  for (const ReleaseMode mode : {ReleaseMode::kAfterCheckpoint, ReleaseMode::kCheckpointed}) {
-    EXPECT_EQ(run_->Release(std::vector<std::string>{"s"}, {.mode = mode}).status().code(),
-              absl::StatusCode::kUnimplemented);
-    EXPECT_EQ(run_->ReleaseGroups(0, 1, {.mode = mode}).status().code(), absl::StatusCode::kUnimplemented);
-  }
-  EXPECT_EQ(service_.Calls("Release"), 0);
-  EXPECT_OK(run_->Release(std::vector<std::string>{"s"}));
-}
-
 TEST_F(RunTest, ASinkMayEndTheRead) {
   ASSERT_OK(Put("s", ModelIds(random_, 300)));
   ReadRequest request;

@@ -261,21 +261,14 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
 
 absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options) {
   request.set_run(name_);
-  request.set_mode(ToProto(options.mode));
   if (options.producer) request.set_producer(ToProto(*options.producer));
-  const auto method = options.mode == ReleaseMode::kNow ? &Stub::Release : &Stub::ReleaseForCheckpoint;
-  const auto response = caller_->Call(method, request);
+  const auto response = caller_->Call(&Stub::Release, request);
   if (!response.ok()) return response.status();
   return Outcome(*response);
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
   const size_t count = samples.size() + options.handles.size();
-  if (!options.content_ids.empty() && options.content_ids.size() != count) {
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("content_ids: ", options.content_ids.size(), " for ", count, " samples"),
-                     {.reason = Reason::kField, .field = "content_ids"});
-  }
   ReleaseOutcome total;
   for (size_t at = 0; at < count;) {
     v1::ReleaseRequest request;
@@ -283,15 +276,12 @@ absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> sa
       const int64_t handle = at < samples.size() ? 0 : options.handles[at - samples.size()];
       if (at < samples.size()) request.add_samples(samples[at]);
       if (handle != 0) request.add_handles(handle);
-      const bool named = at < samples.size() || handle != 0;
-      if (named && !options.content_ids.empty()) request.add_content_ids(options.content_ids[at]);
     }
     if (request.samples().empty() && request.handles().empty()) continue;
     const auto part = CallRelease(std::move(request), options);
     if (!part.ok()) return part.status();
     total.samples += part->samples;
     total.bytes += part->bytes;
-    total.kept += part->kept;
   }
   return total;
 }

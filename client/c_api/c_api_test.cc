@@ -70,11 +70,11 @@ TEST_F(CApiTest, ReleaseTakesIdsAndHandles) {
   int64_t handles[] = {0, 0};
   ASSERT_DONE(rr_sample_handle(Text("b"), &handles[1]));
   rr_released released{};
-  ASSERT_DONE(rr_run_release(c_run_, names, 1, handles, 2, nullptr, 0, 0, &kBlocking, &released));
+  ASSERT_DONE(rr_run_release(c_run_, names, 1, handles, 2, nullptr, 0, &kBlocking, &released));
   EXPECT_EQ(released.samples, 2);
   EXPECT_TRUE(service_.Sample("b").rows.empty());
   EXPECT_EQ(service_.Sample("c").rows.size(), 1U);
-  ASSERT_DONE(rr_run_release(c_run_, nullptr, 0, handles, 1, nullptr, 0, 0, &kBlocking, &released));
+  ASSERT_DONE(rr_run_release(c_run_, nullptr, 0, handles, 1, nullptr, 0, &kBlocking, &released));
   EXPECT_EQ(released.samples, 0);
 }
 

@@ -104,14 +104,11 @@ rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t
 }
 
 rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles, size_t handle_count,
-                         const rr_range* groups, int32_t producer, int32_t keep_until_checkpoint, const rr_call* call,
-                         rr_released* released) {
+                         const rr_range* groups, int32_t producer, const rr_call* call, rr_released* released) {
   return Guard([&]() -> CallEnd {
     const auto whose = ProducerOrBoth(producer);
     if (!whose.ok()) return whose.status();
-    ReleaseOptions options{.mode = keep_until_checkpoint != 0 ? ReleaseMode::kAfterCheckpoint : ReleaseMode::kNow,
-                           .producer = *whose,
-                           .handles = {handles, handles + handle_count}};
+    ReleaseOptions options{.producer = *whose, .handles = {handles, handles + handle_count}};
     const auto work = [run = run->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
                        options = std::move(options), released] {
       if (groups) return Give(run->run->ReleaseGroups(groups->first, groups->second, options), released);

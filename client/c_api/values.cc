@@ -224,7 +224,6 @@ void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out) 
   out.content_id = state.content_id;
   out.num_tokens = Optional(state.num_tokens);
   out.producer = static_cast<int32_t>(state.producer);
-  out.awaits_checkpoint = state.awaits_checkpoint ? 1 : 0;
   out.has_token_check = state.token_check.has_value() ? 1 : 0;
   if (state.token_check) out.token_check = {state.token_check->rows, state.token_check->crc32c};
   out.unrecorded = memory.Ranges(state.unrecorded);

@@ -57,7 +57,7 @@ void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& ou
 void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out);
 void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out);
 rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory);
-inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes, outcome.kept}; }
+inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes}; }
 rr_sample_states* NewStates(absl::Span<const SampleState> states);
 
 }  // namespace routing_replay::c_api

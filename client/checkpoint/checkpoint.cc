@@ -149,11 +149,9 @@ class Importer {
 
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options) {
-  const auto session = ExportSession::Open(directory, run.name(), run.geometry(),
-                                           {.groups = options.groups,
-                                            .producer = options.producer,
-                                            .drop_missing = options.drop_missing,
-                                            .release_awaiting = options.release_awaiting});
+  const auto session = ExportSession::Open(
+      directory, run.name(), run.geometry(),
+      {.groups = options.groups, .producer = options.producer, .drop_missing = options.drop_missing});
   if (!session.ok()) return session.status();
   const auto samples = run.List((*session)->lists_all_groups() ? std::nullopt : options.groups, options.producer);
   if (!samples.ok()) return samples.status();
@@ -166,13 +164,7 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
   if (absl::Status status = CheckSameRun(run, options.producer); !status.ok()) return status;
   auto outcome = (*session)->Finish();
   if (!outcome.ok()) return outcome;
-  const ExportSession::Awaited& awaited = (*session)->awaited();
-  const auto released = run.Release(
-      awaited.samples,
-      {.mode = ReleaseMode::kCheckpointed, .producer = options.producer, .content_ids = awaited.content_ids});
-  if (!released.ok()) return released.status();
   if (!(*session)->unread().ok()) return (*session)->unread();
-  outcome->released = released->samples;
   return outcome;
 }
 

@@ -38,7 +38,7 @@ absl::Status ExportSession::CheckNoneLost(const std::unordered_set<std::string>&
   for (const ExportedSample& sample : exporter_->contents().samples) {
     const bool missing = in_run.count(sample.sample) == 0 && InGroups(scope_.groups, sample.group);
     const bool of_other_life = sample.life != 0 && life_ != 0 && sample.life != life_;
-    if (!missing || !of_other_life || sample.released) continue;
+    if (!missing || !of_other_life) continue;
     if (lost++ == 0) first = &sample;
   }
   if (lost == 0) return absl::OkStatus();
@@ -79,24 +79,12 @@ absl::Status ExportSession::OnList(absl::Span<const SampleState> samples, uint64
 void ExportSession::OnSealed(const SampleState& state) {
   ++progress_.total;
   const ExportedSample* there = exporter_->Find(state.sample);
-  bool held = there != nullptr && SameContent(*there, state);
-  // The run is about to rely on it.
-  if (held && scope_.release_awaiting && state.awaits_checkpoint) held = exporter_->CheckFile(state.sample).ok();
-  if (held) {
+  if (there != nullptr && SameContent(*there, state)) {
     exporter_->SetGroup(state.sample, state.group);
-    NoteHeld(state);
+    ++progress_.samples;
     return;
   }
   queue_.push_back({state.sample, state.committed_rows * exporter_->contents().geometry.raw_row_bytes()});
-}
-
-void ExportSession::NoteHeld(const SampleState& state) {
-  ++progress_.samples;
-  const bool released = scope_.release_awaiting && state.awaits_checkpoint;
-  exporter_->SetReleased(state.sample, released);
-  if (!released) return;
-  awaited_.samples.push_back(state.sample);
-  awaited_.content_ids.push_back(state.content_id);
 }
 
 const std::vector<std::string>& ExportSession::Next() {
@@ -168,7 +156,7 @@ absl::Status ExportSession::Write(const SampleState& state, const SamplePlanes& 
   if (state.token_check) sample.token_checks = {*state.token_check};
   const std::vector<uint8_t> ids = RowMajor(read);
   if (absl::Status status = exporter_->Add(std::move(sample), ids); !status.ok()) return status;
-  NoteHeld(state);
+  ++progress_.samples;
   ++outcome_.written;
   progress_.bytes += static_cast<int64_t>(ids.size());
   return absl::OkStatus();

@@ -1,10 +1,6 @@
 // What an export decides. Knows no gRPC: whoever drives it lists, asks and reads.
 //
-//   Open → list → OnList → while Next names samples: Stat them, read them, OnRows → Finish → let the run release those
-//   that awaited it
-//
-// Open comes before the list, as it keeps other exports out: one that came in between could have released what the list
-// still has.
+//   Open → list → OnList → while Next names samples: Stat them, read them, OnRows → Finish
 #ifndef CLIENT_CHECKPOINT_EXPORT_SESSION_H_
 #define CLIENT_CHECKPOINT_EXPORT_SESSION_H_
 
@@ -32,8 +28,6 @@ class ExportSession {
     std::optional<std::pair<int64_t, int64_t>> groups;
     Producer producer = Producer::kRollout;
     bool drop_missing = false;
-    // This is the checkpoint that samples await.
-    bool release_awaiting = false;
   };
 
   // Errors of RunExporter::Continue. `files` must outlive the session.
@@ -55,13 +49,6 @@ class ExportSession {
   // which unread() then tells. Errors of RunExporter::Add.
   absl::Status OnRows(absl::Span<const SampleState> states, absl::Span<SamplePlanes> read);
   absl::StatusOr<ExportOutcome> Finish();
-  // Once Finish was OK, for ReleaseMode::kCheckpointed: samples that awaited this checkpoint, with the contents that
-  // the directory holds and its index calls released.
-  struct Awaited {
-    std::vector<std::string> samples;
-    std::vector<uint64_t> content_ids;
-  };
-  const Awaited& awaited() const { return awaited_; }
   // What kept a sample out, while all others are in: DATA_LOSS for the first that was lost, ABORTED for one that
   // changes whenever it is read.
   const absl::Status& unread() const { return unread_; }
@@ -83,8 +70,6 @@ class ExportSession {
   absl::Status CheckNoneLost(const std::unordered_set<std::string>& in_run) const;
   void OnSealed(const SampleState& state);
   absl::Status OnSample(Wanted wanted, const SampleState* state, SamplePlanes& read);
-  // `state` is in the directory as it is.
-  void NoteHeld(const SampleState& state);
   absl::Status Write(const SampleState& state, const SamplePlanes& read);
   // The planes of a sample as rows: [layers][rows][K] → [rows][layers][K].
   std::vector<uint8_t> RowMajor(const SamplePlanes& read) const;
@@ -95,7 +80,6 @@ class ExportSession {
   std::deque<Wanted> queue_;
   std::vector<Wanted> reading_;
   std::vector<std::string> names_;  // … of these.
-  Awaited awaited_;
   absl::Status unread_;
   CheckpointProgress progress_;
   ExportOutcome outcome_;

@@ -27,7 +27,6 @@ Document Describe(const SampleState& s) {
                   {"unrecorded_rows", TotalRows(s.unrecorded)},
                   {"tokens", nullptr},
                   {"sealed", s.sealed()},
-                  {"awaits_checkpoint", s.awaits_checkpoint},
                   {"revision", s.revision},
                   {"content_id", absl::StrCat(absl::Hex(s.content_id, absl::kZeroPad16))},
                   {"stored_bytes", s.stored_bytes},

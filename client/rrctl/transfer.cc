@@ -67,7 +67,6 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                                  {.groups = options.groups,
                                   .producer = options.producer,
                                   .drop_missing = options.drop_missing,
-                                  .release_awaiting = options.checkpoint,
                                   .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
   return Document{{"run", options.run},
@@ -76,7 +75,6 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                   {"written", outcome->written},
                   {"dropped", outcome->dropped},
                   {"unsealed", outcome->unsealed},
-                  {"released", outcome->released},
                   {"written_bytes", outcome->bytes}};
 }
 
@@ -133,8 +131,6 @@ void AddTransfers(Application& application) {
   AddGroups(exported, out->groups);
   exported->add_flag("--drop-missing", out->drop_missing,
                      "drop from the directory what the run no longer has of these groups");
-  exported->add_flag("--checkpoint", out->checkpoint,
-                     "give back what the run keeps until a checkpoint holds it: this is one");
   AddProducer(exported, out->producer);
 
   const auto in = std::make_shared<TransferOptions>();

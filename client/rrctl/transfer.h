@@ -18,7 +18,6 @@ struct TransferOptions {
   Groups groups;
   Producer producer = Producer::kRollout;
   bool drop_missing = false;
-  bool checkpoint = false;
 };
 
 // Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.

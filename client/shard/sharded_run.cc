@@ -201,7 +201,6 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pai
 void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.samples += part.samples;
   total.bytes += part.bytes;
-  total.kept += part.kept;
 }
 
 std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,

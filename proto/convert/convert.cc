@@ -121,21 +121,6 @@ absl::StatusOr<std::optional<Durability>> FromProto(v1::Durability durability, a
   }
 }
 
-v1::ReleaseMode ToProto(ReleaseMode mode) { return static_cast<v1::ReleaseMode>(mode); }
-
-absl::StatusOr<ReleaseMode> FromProto(v1::ReleaseMode mode, absl::string_view field) {
-  switch (mode) {
-    case v1::RELEASE_MODE_UNSPECIFIED:
-      return ReleaseMode::kNow;
-    case v1::RELEASE_MODE_NOW:
-    case v1::RELEASE_MODE_AFTER_CHECKPOINT:
-    case v1::RELEASE_MODE_CHECKPOINTED:
-      return static_cast<ReleaseMode>(mode);
-    default:
-      return FieldError(field, absl::StrCat("unknown release mode ", static_cast<int>(mode)));
-  }
-}
-
 v1::RowRange ToProto(RowRange range) {
   v1::RowRange out;
   out.set_begin(range.begin);
@@ -204,7 +189,6 @@ v1::SampleState ToProto(const SampleState& state) {
   out.set_idle_ms(state.idle_ms);
   for (const Provenance& from : state.provenance) *out.add_provenance() = ToProto(from);
   out.set_lost_end(state.lost_end);
-  out.set_awaits_checkpoint(state.awaits_checkpoint);
   return out;
 }
 
@@ -229,8 +213,7 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
                   .stored_bytes = *stored_bytes,
                   .engine = state.engine(),
                   .idle_ms = state.idle_ms(),
-                  .lost_end = *lost_end,
-                  .awaits_checkpoint = state.awaits_checkpoint()};
+                  .lost_end = *lost_end};
   if (state.has_num_tokens()) out.num_tokens = *num_tokens;
   for (const v1::RowRange& range : state.unrecorded()) {
     const auto rows = FromProto(range, "unrecorded");

@@ -14,7 +14,6 @@
 #include "routing_replay/v1/common.pb.h"
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
@@ -39,10 +38,6 @@ absl::StatusOr<std::optional<Codec>> FromProto(v1::Codec codec, absl::string_vie
 v1::Durability ToProto(std::optional<Durability> durability);
 // Unspecified is nothing.
 absl::StatusOr<std::optional<Durability>> FromProto(v1::Durability durability, absl::string_view field);
-
-v1::ReleaseMode ToProto(ReleaseMode mode);
-// Unspecified is kNow.
-absl::StatusOr<ReleaseMode> FromProto(v1::ReleaseMode mode, absl::string_view field);
 
 v1::RowRange ToProto(RowRange range);
 absl::StatusOr<RowRange> FromProto(const v1::RowRange& range, absl::string_view field);

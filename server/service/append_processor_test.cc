@@ -26,7 +26,7 @@ class AppendProcessorTest : public ::testing::Test {
     return processor_.Process("run", std::move(request), *budget_.Reserve(0));
   }
   bool IsThere() { return store_->Stat("run", Producer::kRollout, {.sample = "s"}).ok(); }
-  void Release() { ASSERT_OK(store_->Release("run", {}, {{.sample = "s"}}, ReleaseMode::kNow)); }
+  void Release() { ASSERT_OK(store_->Release("run", {}, {{.sample = "s"}})); }
 
   const Geometry geometry_ = Geometry::Uniform(2, 16, 2);
   ByteBudget budget_{int64_t{1} << 26};

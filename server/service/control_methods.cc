@@ -139,7 +139,6 @@ absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, co
 void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response) {
   response.set_samples(released.samples);
   response.set_bytes(released.bytes);
-  response.set_kept(released.kept);
 }
 
 // Of what was asked and rejected, the journal tells. What failed may have been done, or a part of it.
@@ -397,50 +396,24 @@ absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest&
   auto refs = ReadRefs(request.samples(), request.handles());
   if (!refs.ok()) return refs;
   if (request.has_groups() && !refs->empty()) return Invalid("groups", "given together with samples or handles");
-  if (request.content_ids().empty()) return refs;
-  if (static_cast<size_t>(request.content_ids_size()) != refs->size()) {
-    return Invalid("content_ids", absl::StrCat(request.content_ids_size(), " for ", refs->size(), " samples"));
-  }
-  for (size_t i = 0; i < refs->size(); ++i) (*refs)[i].content_id = request.content_ids(static_cast<int>(i));
   return refs;
 }
 
-// Who is released how. A checkpoint holds the samples of one producer, so of both only the rollout's await it.
-struct ReleasePart {
-  std::optional<Producer> producer;
-  ReleaseMode mode;
-};
-std::vector<ReleasePart> PartsOf(std::optional<Producer> producer, ReleaseMode mode) {
-  if (producer || mode != ReleaseMode::kAfterCheckpoint) return {{producer, mode}};
-  return {{Producer::kRollout, mode}, {Producer::kTrainer, ReleaseMode::kNow}};
-}
-
-absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, bool for_checkpoint,
-                       v1::ReleaseResponse& response) {
+absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
   std::optional<Producer> producer;
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
     auto read = FromProto(request.producer(), "producer");
     if (!read.ok()) return read.status();
     producer = *read;
   }
-  const auto mode = FromProto(request.mode(), "mode");
-  if (!mode.ok()) return mode.status();
-  if ((*mode != ReleaseMode::kNow) != for_checkpoint) return Invalid("mode", "is not one of this call");
   const auto refs = ReadReleaseRefs(request);
   if (!refs.ok()) return refs.status();
   const auto groups = ReadGroups(request.groups());
   if (!groups.ok()) return groups.status();
-  ReleaseResult sum;
-  for (const ReleasePart& part : PartsOf(producer, *mode)) {
-    const auto result = request.has_groups()
-                            ? context.store.ReleaseGroups(request.run(), part.producer, *groups, part.mode)
-                            : context.store.Release(request.run(), part.producer, *refs, part.mode);
-    if (!result.ok()) return result.status();
-    sum.samples += result->samples;
-    sum.bytes += result->bytes;
-    sum.kept += result->kept;
-  }
-  WriteReleased(sum, response);
+  const auto result = request.has_groups() ? context.store.ReleaseGroups(request.run(), producer, *groups)
+                                           : context.store.Release(request.run(), producer, *refs);
+  if (!result.ok()) return result.status();
+  WriteReleased(*result, response);
   return absl::OkStatus();
 }
 
@@ -601,11 +574,6 @@ ControlMethod AuditedMethodOnRun(const char* name, Rpc rule, const char* action,
       });
 }
 
-template <bool for_checkpoint>
-absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
-  return DoRelease(context, request, for_checkpoint, response);
-}
-
 }  // namespace
 
 absl::Status CheckControlBytes(size_t bytes) {
@@ -623,10 +591,7 @@ const std::vector<ControlMethod>& ControlMethods() {
       MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
       MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
       Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
-      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, "release",
-                                                                  DoRelease<false>),
-      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint,
-                                                                  "release", DoRelease<true>),
+      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, "release", DoRelease),
       AuditedMethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, "drop_run", DoDropRun),
       Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
   };

@@ -29,7 +29,6 @@
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/kept_block.h"
@@ -73,7 +72,6 @@ struct RunPage {
 struct SampleRef {
   std::string sample;
   int64_t handle = 0;
-  std::optional<uint64_t> content_id;  // Of a release alone: a sample of another content is left as it is.
 };
 
 struct AppendCommand {
@@ -114,7 +112,6 @@ struct GroupRange {
 struct ReleaseResult {
   int64_t samples = 0;
   int64_t bytes = 0;  // Given back to the budget now.
-  int64_t kept = 0;   // Samples that await a checkpoint now; see release_mode.h.
 };
 
 struct ListPage {
@@ -194,10 +191,9 @@ class Store {
 
   // Unknown samples are skipped.
   virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                                absl::Span<const SampleRef> samples,
-                                                ReleaseMode mode = ReleaseMode::kNow) = 0;
+                                                absl::Span<const SampleRef> samples) = 0;
   virtual absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                      GroupRange groups, ReleaseMode mode = ReleaseMode::kNow) = 0;
+                                                      GroupRange groups) = 0;
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. In a

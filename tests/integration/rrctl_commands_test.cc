@@ -150,7 +150,6 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
                                 {"written", 2},
                                 {"dropped", 0},
                                 {"unsealed", 1},
-                                {"released", 0},
                                 {"written_bytes", 80}}));
   EXPECT_EQ(shown.done, 2);
   EXPECT_EQ(shown.total, 2);

@@ -178,12 +178,9 @@ TEST_P(SameTest, AsOneServer) {
   EXPECT_EQ(got.appends, want.appends);
   EXPECT_EQ(got.acknowledged, want.acknowledged);
   EXPECT_EQ(got.rows, want.rows);
-  for (const ReleaseMode mode : {ReleaseMode::kAfterCheckpoint, ReleaseMode::kNow}) {
-    ASSERT_OK_AND_ASSIGN(const auto want_released, single_->ReleaseGroups(0, 2, {.mode = mode}));
-    ASSERT_OK_AND_ASSIGN(const auto released, sharded_->ReleaseGroups(0, 2, {.mode = mode}));
-    EXPECT_EQ(released.samples, want_released.samples);
-    EXPECT_EQ(released.kept, want_released.kept);
-  }
+  ASSERT_OK_AND_ASSIGN(const auto want_released, single_->ReleaseGroups(0, 2));
+  ASSERT_OK_AND_ASSIGN(const auto released, sharded_->ReleaseGroups(0, 2));
+  EXPECT_EQ(released.samples, want_released.samples);
   ASSERT_OK_AND_ASSIGN(const auto want_resumed, single_client_->OpenRun("same", kGeometry, {}, 3));
   ASSERT_OK_AND_ASSIGN(const auto resumed, sharded_client_->OpenRun("same", kGeometry, {}, 3));
   EXPECT_EQ(resumed->dropped().samples, want_resumed->dropped().samples);

@@ -2,8 +2,8 @@
 
     training_resume_test.py
 
-The trainer is a process of its own: it reads the rows of a step, releases them for a checkpoint to come, and writes a
-checkpoint every few steps. It is killed with SIGKILL in each of its phases.
+The trainer is a process of its own: it reads the rows of each step, and every few steps writes a checkpoint and then
+releases what it holds. It is killed with SIGKILL in each of its phases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support import Server, random_routes
 RUN = "training"
 STEPS = 9
 SAMPLES = 3
-PHASES = ("read", "replayed", "released", "state", "exporting", "exported")
+PHASES = ("read", "replayed", "state", "exporting", "exported", "released")
 STEPS_PER_CHECKPOINT = 3
 # Trainers come from a process that has all modules and nothing else: to load them takes longer than to train.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -92,10 +92,8 @@ class Training:
                     digest.update(rows.rows.astype(np.uint8).tobytes())
                 print(step, digest.hexdigest(), file=log, flush=True)
                 self.enter(step, "replayed")
-                run.release_groups(step, step + 1, keep_until_checkpoint=True)
-                self.enter(step, "released")
                 if (step + 1) % STEPS_PER_CHECKPOINT == 0:
-                    # First its own: what the run's checkpoint gives back, this training never asks for again.
+                    # First its own: what is released below, this training never asks for again.
                     written = self.state.with_suffix(".new")
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
@@ -103,6 +101,8 @@ class Training:
                     exporting = partial(self.enter, step, "exporting")
                     run.checkpoint(self.samples, (0, step + 1), on_progress=lambda _, enter=exporting: enter())
                     self.enter(step, "exported")
+                    run.release_groups(0, step + 1)
+                    self.enter(step, "released")
 
     def run_until(self, endpoint: str, phase: str, step: int) -> bool:
         """Kills it in this phase of the first step from `step` on that has it. False: it came to its end before."""
@@ -161,7 +161,7 @@ class TrainingResumeTest(unittest.TestCase):
         run = client.run(RUN, GEOMETRY)
         expected = roll_out(run, range(STEPS))
         digests = self.digests_of(run, range(STEPS_PER_CHECKPOINT))
-        self.assertTrue(self.training.run_until(self.server.endpoint, "released", STEPS_PER_CHECKPOINT + 1))
+        self.assertTrue(self.training.run_until(self.server.endpoint, "replayed", STEPS_PER_CHECKPOINT + 1))
         next_step = self.training.next_step()
         self.assertEqual(next_step, STEPS_PER_CHECKPOINT)
         self.server.stop()
@@ -180,7 +180,7 @@ class TrainingResumeTest(unittest.TestCase):
     def test_what_is_rolled_out_anew_replaces_what_was_left(self) -> None:
         client = self.serve()
         old = roll_out(client.run(RUN, GEOMETRY), range(STEPS))
-        self.assertTrue(self.training.run_until(self.server.endpoint, "released", STEPS_PER_CHECKPOINT + 1))
+        self.assertTrue(self.training.run_until(self.server.endpoint, "replayed", STEPS_PER_CHECKPOINT + 1))
         next_step = self.training.next_step()
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, (STEPS - next_step) * SAMPLES)

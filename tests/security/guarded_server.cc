@@ -184,9 +184,6 @@ const std::vector<AnyCall>& EveryCall() {
                                                [](v1::StatRequest& request) { request.add_samples("sample"); }),
       Unary<v1::ListRequest, v1::ListResponse>("List", &Stub::List),
       Unary<v1::ReleaseRequest, v1::ReleaseResponse>("Release", &Stub::Release),
-      Unary<v1::ReleaseRequest, v1::ReleaseResponse>(
-          "ReleaseForCheckpoint", &Stub::ReleaseForCheckpoint,
-          [](v1::ReleaseRequest& request) { request.set_mode(v1::RELEASE_MODE_CHECKPOINTED); }),
       Unary<v1::DropRunRequest, v1::DropRunResponse>("DropRun", &Stub::DropRun),
       Unary<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", &Stub::ListRuns),
       Unary<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", &Stub::GetServerInfo),

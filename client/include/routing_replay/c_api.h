@@ -157,7 +157,7 @@ typedef struct rr_run_settings {
 } rr_run_settings;
 
 typedef struct rr_released {
-  int64_t samples, bytes, kept;
+  int64_t samples, bytes;
 } rr_released;
 
 typedef struct rr_run_info { /* A result. */
@@ -225,7 +225,7 @@ typedef struct rr_sample_state {
   int64_t handle, group, committed_rows, revision, stored_bytes, idle_ms;
   uint64_t content_id;
   rr_integer num_tokens;
-  int32_t producer, awaits_checkpoint, has_token_check;
+  int32_t producer, has_token_check;
   rr_token_check token_check;
   rr_ranges unrecorded;
   const rr_weight_span* weights;
@@ -251,8 +251,8 @@ RR_API rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, 
                                  rr_integer expected_revision, const rr_call* call, const rr_sample_states** state);
 /* Samples by id and by handle (0: none, skipped), or all of `groups` (then no others). producer 0: both. */
 RR_API rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles,
-                                size_t handle_count, const rr_range* groups, int32_t producer,
-                                int32_t keep_until_checkpoint, const rr_call* call, rr_released* released);
+                                size_t handle_count, const rr_range* groups, int32_t producer, const rr_call* call,
+                                rr_released* released);
 RR_API rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released);
 
 /* --- Rows in ----------------------------------------------------------------------------------------------------- */
@@ -475,14 +475,14 @@ typedef struct rr_export_options {
   rr_text directory;
   const rr_range* groups; /* NULL: all. */
   int32_t producer;
-  int32_t drop_missing, release_awaiting;
+  int32_t drop_missing;
   int64_t read_timeout_ms; /* Of one portion; below 0: the default. */
   rr_progress progress;    /* NULL: none. */
   void* progress_context;
 } rr_export_options;
 
 typedef struct rr_exported {
-  int64_t samples, written, dropped, unsealed, released, bytes;
+  int64_t samples, written, dropped, unsealed, bytes;
 } rr_exported;
 
 typedef struct rr_import_options {

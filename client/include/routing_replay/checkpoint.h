@@ -34,14 +34,10 @@ using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
 struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory,
-  // but for those that the run gave back because the directory holds them. Refused (FAILED_PRECONDITION, nothing is
+  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
+  // Rejected (FAILED_PRECONDITION, nothing is
   // changed) where a server lost the run and it was made again since: what is missing may then be only here.
   bool drop_missing = false;
-  // True: this is the checkpoint that samples await (ReleaseMode::kAfterCheckpoint): they are given back once the
-  // directory holds them, which may then be the only one. If that fails, the directory is whole, and the next call does
-  // it.
-  bool release_awaiting = false;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
@@ -51,7 +47,6 @@ struct ExportOutcome {
   int64_t written = 0;   // … of them, now: new ones and changed ones.
   int64_t dropped = 0;   // Left the directory.
   int64_t unsealed = 0;  // Of the run, left out: more rows may come. What was held of them is dropped.
-  int64_t released = 0;  // Of the run, with release_awaiting.
   int64_t bytes = 0;     // Of rows written, in the dtype of storage.
 };
 
@@ -61,7 +56,7 @@ struct ExportOutcome {
 //
 // Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again).
 // DATA_LOSS naming a sample that the store lost, ABORTED naming one that changes whenever it is read: all others are in
-// the directory, and released if asked for. DATA_LOSS of Run::List where a server lost the run, also while it is
+// the directory. DATA_LOSS of Run::List where a server lost the run, also while it is
 // exported: the directory is as it was.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});

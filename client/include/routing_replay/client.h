@@ -28,7 +28,6 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
-#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
@@ -299,21 +298,14 @@ struct SampleRows {
 };
 
 struct ReleaseOptions {
-  ReleaseMode mode = ReleaseMode::kNow;
-  // Absent: both. But of both only the rollout's await a checkpoint, which holds the samples of one producer; the
-  // trainer's are given back at once.
-  std::optional<Producer> producer;
+  std::optional<Producer> producer;  // Absent: both.
   // Samples by their handles, beside those by id. 0, of no sample, is skipped.
   std::vector<int64_t> handles;
-  // Not empty: one for each of the samples and then of the handles; one whose content is another by now is left as it
-  // is.
-  std::vector<uint64_t> content_ids;
 };
 
 struct ReleaseOutcome {
   int64_t samples = 0;  // Given back now …
   int64_t bytes = 0;    // … and what that freed.
-  int64_t kept = 0;     // Await a checkpoint now, with ReleaseMode::kAfterCheckpoint.
 };
 
 // One run of a server, or of several. Thread-safe. Keeps its client's channels alive.

@@ -17,10 +17,10 @@ const Geometry& TestGeometry() {
 }
 
 std::string Describe(const SampleState& state) {
-  std::string text = absl::StrCat(state.sample, " handle ", state.handle, " ", ProducerName(state.producer), " group ",
-                                  state.group, " rows ", state.committed_rows, " T ", state.num_tokens.value_or(-1),
-                                  " revision ", state.revision, " content ", state.content_id, " engine ", state.engine,
-                                  state.awaits_checkpoint ? " awaits a checkpoint" : "");
+  std::string text =
+      absl::StrCat(state.sample, " handle ", state.handle, " ", ProducerName(state.producer), " group ", state.group,
+                   " rows ", state.committed_rows, " T ", state.num_tokens.value_or(-1), " revision ", state.revision,
+                   " content ", state.content_id, " engine ", state.engine);
   for (RowRange range : state.unrecorded) absl::StrAppend(&text, " unrecorded ", ToString(range));
   for (const WeightSpan& span : state.weights) {
     absl::StrAppend(&text, " weights ", ToString(span.rows), " ", span.version, " ", span.label);

@@ -59,9 +59,9 @@ class MemoryStore final : public Store {
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override;
+                                        absl::Span<const SampleRef> samples) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups, ReleaseMode mode) override;
+                                              GroupRange groups) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
@@ -290,17 +290,17 @@ absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer produ
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
-                                                   absl::Span<const SampleRef> samples, ReleaseMode mode) {
+                                                   absl::Span<const SampleRef> samples) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
-  return (*found)->Release(producer, samples, mode);
+  return (*found)->Release(producer, samples);
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                         GroupRange groups, ReleaseMode mode) {
+                                                         GroupRange groups) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
-  return (*found)->ReleaseGroups(producer, groups, mode);
+  return (*found)->ReleaseGroups(producer, groups);
 }
 
 absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,

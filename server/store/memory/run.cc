@@ -101,38 +101,31 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
   }
 }
 
-absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, std::optional<uint64_t> content_id,
-                                   ReleaseResult& result) {
-  absl::StatusOr<MemorySample::Released> released = sample.Release(mode, content_id);
-  if (!released.ok()) return released.status();
-  if (released->step == ReleaseStep::kKeep) ++result.kept;
-  if (released->remains) Bury(sample, *std::move(released->remains), result);
+absl::Status MemoryRun::RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
+  absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample.Remove(unused_since);
+  if (!remains.ok() || !*remains) return remains.status();
+  index_.Remove(sample);
+  ++result.samples;
+  result.bytes += (*remains)->Free();
+  sample.Notify();
   return absl::OkStatus();
 }
 
-void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result) {
-  index_.Remove(sample);
-  ++result.samples;
-  result.bytes += remains.Free();
-  sample.Notify();
-}
-
-absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples,
-                                                 ReleaseMode mode) {
+absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer,
+                                                 absl::Span<const SampleRef> samples) {
   ReleaseResult result;
   for (const SampleRef& ref : samples) {
     for (Producer p : kProducers) {
       if (producer && *producer != p) continue;
       const auto sample = Find(p, ref);
       if (!sample.ok()) continue;
-      if (absl::Status status = ReleaseOne(**sample, mode, ref.content_id, result); !status.ok()) return status;
+      if (absl::Status status = RemoveOne(**sample, Clock::Time::max(), result); !status.ok()) return status;
     }
   }
   return result;
 }
 
-absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups,
-                                                       ReleaseMode mode) {
+absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
   ReleaseResult result;
   for (Producer p : kProducers) {
     if (producer && *producer != p) continue;
@@ -142,7 +135,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
         if (!group || !groups.contains(*group)) continue;
-        if (absl::Status status = ReleaseOne(*sample, mode, std::nullopt, result); !status.ok()) return status;
+        if (absl::Status status = RemoveOne(*sample, Clock::Time::max(), result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
       after = std::string(batch.back()->id());
@@ -176,9 +169,8 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   // A use that cannot be written down counts from now on all the same, as long as this process lives.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
   for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
-    absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample->Remove(now - info().options.ttl);
     // One that cannot be removed now is idle the next time, too.
-    if (remains.ok() && *remains) Bury(*sample, **std::move(remains), result);
+    RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
   }
   return result.samples;
 }

@@ -41,9 +41,8 @@ class MemoryRun {
   absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                 absl::string_view page_token) const;
 
-  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples,
-                                        ReleaseMode mode);
-  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups, ReleaseMode mode);
+  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
+  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
   // Calls `look` for every sample of one producer or the other; none is locked meanwhile.
   void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
@@ -54,8 +53,8 @@ class MemoryRun {
 
  private:
   ParentRows FindParent(const AppendHeader& header) const;
-  absl::Status ReleaseOne(MemorySample& sample, ReleaseMode mode, std::optional<uint64_t> content_id,
-                          ReleaseResult& result);
+  // Ends the sample if it is alive and was not used since.
+  absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
   void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;

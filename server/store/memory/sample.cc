@@ -204,31 +204,6 @@ std::optional<int64_t> MemorySample::group() const {
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
   MutexLock lock(mutex());
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
-  return RemoveLocked();
-}
-
-absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode, std::optional<uint64_t> content_id) {
-  MutexLock lock(mutex());
-  if (life_ != Life::kAlive) return Released{};
-  Released released{.step = CheckRelease(LookAt().lists(), mode, content_id)};
-  if (released.step == ReleaseStep::kKeep) {
-    Wake();
-    const absl::Status status = WriteHead(KeptContent(*content_));
-    if (status.ok()) {
-      content_->awaits_checkpoint = true;
-      Touch();
-    }
-    Rest();
-    if (!status.ok()) return status;
-  } else if (released.step == ReleaseStep::kEnd) {
-    absl::StatusOr<Remains> remains = RemoveLocked();
-    if (!remains.ok()) return remains.status();
-    released.remains = *std::move(remains);
-  }
-  return released;
-}
-
-absl::StatusOr<MemorySample::Remains> MemorySample::RemoveLocked() {
   if (run_->journal != nullptr) {
     if (absl::Status status = run_->journal->Remove(producer_, id()); !status.ok()) return status;
   }

@@ -78,13 +78,6 @@ class MemorySample final {
   // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify. Errors of
   // SampleJournal::Remove: it lives on.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
-  struct Released {
-    ReleaseStep step = ReleaseStep::kNothing;
-    std::optional<Remains> remains;  // Of kEnd.
-  };
-  // What the mode asks of an alive sample; to keep it is a use. Tells no watcher. Errors of SampleJournal: nothing was
-  // done.
-  absl::StatusOr<Released> Release(ReleaseMode mode, std::optional<uint64_t> content_id = {});
   // Writes down, where samples last, that it was used. Errors of SampleJournal::NoteUse.
   absl::Status NoteUse();
   // Ends an alive sample of a run that ends.

@@ -130,7 +130,6 @@ class Assembly {
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
     content.lost_end = head_.lost_end();
-    content.awaits_checkpoint = head_.awaits_checkpoint();
     content.unrecorded = std::move(unrecorded_);
     content.provenance = std::move(provenance_);
     content.pieces = std::move(pieces_);
@@ -196,7 +195,6 @@ SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window)
   const bool known = UnframeRecord(last_window, last).ok() && last.has_token_check();
   head.set_rows(rows);
   head.clear_num_tokens();
-  head.clear_awaits_checkpoint();
   head.clear_token_check();
   head.clear_quiet_windows();
   head.clear_appends_before();
@@ -236,7 +234,6 @@ std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
   head.set_rows(content.rows());
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
   head.set_lost_end(content.lost_end);
-  head.set_awaits_checkpoint(content.awaits_checkpoint);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
   if (const auto check = content.tokens.known_end()) head.set_known_check(*check);

@@ -31,7 +31,6 @@ class RandomContent {
     content_.engine = absl::StrCat("engine ", seed);
     while (content_.rows() < rows) Add({content_.rows(), std::min(rows, content_.rows() + 1 + Below(70))});
     if (Below(2) == 1) content_.num_tokens = rows + 1;
-    content_.awaits_checkpoint = Below(2) == 1;
     content_.lost_end = Below(2) * (rows + 7);
     if (Below(2) == 1) content_.Truncate(Below(rows + 1));
   }
@@ -76,10 +75,9 @@ class RandomContent {
   // Everything of a content, its blocks by their numbers.
   std::string Describe(const SampleContent& content) const {
     const auto& ids = &content == &content_ ? ids_ : decoded_ids_;
-    std::string text =
-        absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ", content.group, " ",
-                     content.engine, " ", content.rows(), " T ", content.num_tokens.value_or(-1), " lost ",
-                     content.lost_end, " awaits ", content.awaits_checkpoint);
+    std::string text = absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ",
+                                    content.group, " ", content.engine, " ", content.rows(), " T ",
+                                    content.num_tokens.value_or(-1), " lost ", content.lost_end);
     if (content.prefix) {
       absl::StrAppend(&text, " of ", content.prefix->sample, content.prefix->rows, " ", content.prefix->revision);
     }

@@ -243,36 +243,6 @@ TEST_F(RedisFailureTest, ASampleThatWasReleasedIsNotLost) {
   EXPECT_EQ(other->GetTotals().samples, 0);
 }
 
-// However many they are, and also those that others change meanwhile.
-TEST_F(RedisFailureTest, ManySamplesAreKeptForACheckpointInAFewSteps) {
-  for (const bool apart : {false, true}) {
-    const auto lossy = std::make_shared<LossyCluster>(Connect(), apart);
-    const std::unique_ptr<Store> store = NewStore(lossy);
-    std::vector<SampleRef> refs;
-    for (int i = 0; i < 100; ++i) {
-      refs.push_back({.sample = absl::StrCat("s", i)});
-      ASSERT_OK(Append(*store, {.sample = refs.back().sample, .rows = {0, 4}, .seal_num_tokens = 5}));
-    }
-    ASSERT_OK(Append(*store, {.sample = "open", .rows = {0, 4}}));
-    refs.push_back({.sample = "open"});
-    lossy->calls = 0;
-    lossy->first = [&] {
-      ASSERT_OK(Append(*other_, {.sample = "s7", .rows = {0, 4}, .group = 5, .seal_num_tokens = 5}));
-    };
-    lossy->before = &redis_scripts::Commit();
-    ASSERT_OK_AND_ASSIGN(const ReleaseResult result,
-                         store->Release("run", kRollout, refs, ReleaseMode::kAfterCheckpoint));
-    EXPECT_EQ(result.kept, 100);
-    EXPECT_EQ(result.samples, 1);  // The open one.
-    EXPECT_LT(lossy->calls, 20);
-    EXPECT_EQ(Stat(*other_, "s7")->group, 5);
-    ASSERT_OK_AND_ASSIGN(const ListPage page, other_->List("run", kRollout, std::nullopt, 1000, ""));
-    EXPECT_EQ(page.samples.size(), 100u);
-    for (const SampleState& state : page.samples) EXPECT_TRUE(state.awaits_checkpoint) << state.sample;
-    ASSERT_OK(other_->Release("run", std::nullopt, refs));
-  }
-}
-
 TEST_F(RedisFailureTest, ServersDoNotInterleave) {
   std::atomic<int64_t> conflicts{0};
   const auto write = [&](Store& store, int seed) {

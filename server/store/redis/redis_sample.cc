@@ -400,19 +400,6 @@ absl::StatusOr<SampleState> RedisSample::TruncateHere(int64_t rows, std::optiona
   });
 }
 
-absl::StatusOr<bool> RedisSample::Keep(const std::function<bool(const RedisFound&)>& asked) {
-  bool keeps = false;
-  const auto state = Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
-    const SampleContent& content = **found.content;
-    keeps = asked(found) && CheckRelease(content, ReleaseMode::kAfterCheckpoint) == ReleaseStep::kKeep;
-    if (!keeps || content.awaits_checkpoint) return std::optional<RedisChange>();
-    return ChangeOfHead(*run_, name_, found, KeptContent(content));
-  });
-  if (absl::IsNotFound(state.status())) return false;
-  if (!state.ok()) return state.status();
-  return keeps;
-}
-
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();

@@ -44,8 +44,6 @@ class RedisSample {
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   // Comes to a replica of Redis where there is one: else UNAVAILABLE, of a truncation that was made all the same.
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
-  // What a release after a checkpoint asks of a sealed sample that `asked` is true of. False: there is none.
-  absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
   // The same of what a look found. Nothing where that does not tell: of another sample, of none, and of what is damaged

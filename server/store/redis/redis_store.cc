@@ -11,7 +11,6 @@
 #include "server/store/append_check.h"
 #include "server/store/page_limit.h"
 #include "server/store/redis/redis_context.h"
-#include "server/store/redis/redis_keep.h"
 #include "server/store/redis/redis_removal.h"
 #include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_sample.h"
@@ -68,9 +67,9 @@ class RedisStore final : public Store {
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override;
+                                        absl::Span<const SampleRef> samples) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups, ReleaseMode mode) override;
+                                              GroupRange groups) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
@@ -106,9 +105,9 @@ class RedisStore final : public Store {
   // those of lost ones are given their sample again, without rows, and the others are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
-  // Ends or keeps those of the samples that `asked` is true of.
+  // Ends those of the samples that `asked` is true of.
   absl::Status ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names, const RedisRemoval::Filter& asked,
-                            ReleaseMode mode, ReleaseResult& result);
+                            ReleaseResult& result);
   absl::StatusOr<int64_t> SweepRun(const RunPtr& run, int64_t limit);
   // Whether this server may judge what is idle.
   bool FollowTime();
@@ -355,33 +354,21 @@ absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer produc
 }
 
 absl::Status RedisStore::ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names,
-                                      const RedisRemoval::Filter& asked, ReleaseMode mode, ReleaseResult& result) {
-  const auto ends = [&](const RedisFound& one) {
-    if (!asked(one)) return false;
-    // A damaged one no checkpoint will ever hold.
-    if (!one.content.ok()) return mode != ReleaseMode::kCheckpointed;
-    return CheckRelease(**one.content, mode) == ReleaseStep::kEnd;
-  };
-  RedisRemoval removal(context_, *run, ends, /*unused=*/false);
+                                      const RedisRemoval::Filter& asked, ReleaseResult& result) {
+  RedisRemoval removal(context_, *run, asked, /*unused=*/false);
   absl::Status status = removal.Remove(names);
   result.samples += removal.result().samples;
   result.bytes += removal.result().bytes;
-  if (!status.ok() || mode != ReleaseMode::kAfterCheckpoint) return status;
-  const absl::StatusOr<int64_t> kept = KeepForCheckpoint(context_, run, names, asked);
-  if (!kept.ok()) return kept.status();
-  result.kept += *kept;
-  return absl::OkStatus();
+  return status;
 }
 
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
-                                                  absl::Span<const SampleRef> samples, ReleaseMode mode) {
+                                                  absl::Span<const SampleRef> samples) {
   std::vector<SampleName> names;
   std::set<std::pair<int64_t, std::string>> seen;
-  std::map<int64_t, uint64_t> contents;  // By handle, where one was asked for.
   for (const SampleRef& ref : samples) {
     for (const Producer p : kProducers) {
       SampleName name = NameOf(p, ref);
-      if (ref.content_id) contents[name.handle] = *ref.content_id;
       if (producer && *producer != p) continue;
       if (seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second)
         names.push_back(std::move(name));
@@ -389,17 +376,14 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     ReleaseResult result;
-    const auto asked = [&](const RedisFound& one) {
-      const auto content = contents.find(context_.handle_of(one.stamp.sample));
-      return content == contents.end() || (one.content.ok() && (*one.content)->content_id == content->second);
-    };
-    if (absl::Status status = ReleaseNames(found, names, asked, mode, result); !status.ok()) return status;
+    const auto any = [](const RedisFound&) { return true; };
+    if (absl::Status status = ReleaseNames(found, names, any, result); !status.ok()) return status;
     return result;
   });
 }
 
 absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                        GroupRange groups, ReleaseMode mode) {
+                                                        GroupRange groups) {
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     const auto inside = [&](const RedisFound& one) {
       return one.content.ok() && groups.contains((*one.content)->group);
@@ -412,7 +396,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
         if (inside(one)) names.push_back(name);
         return true;
       });
-      if (status.ok()) status = ReleaseNames(found, names, inside, mode, result);
+      if (status.ok()) status = ReleaseNames(found, names, inside, result);
       if (!status.ok()) return status;
     }
     return result;

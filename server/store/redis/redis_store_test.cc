@@ -86,12 +86,12 @@ class Pair final : public Store {
     return Next().List(run, producer, groups, page_size, page_token);
   }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override {
-    return Next().Release(run, producer, samples, mode);
+                                        absl::Span<const SampleRef> samples) override {
+    return Next().Release(run, producer, samples);
   }
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups, ReleaseMode mode) override {
-    return Next().ReleaseGroups(run, producer, groups, mode);
+                                              GroupRange groups) override {
+    return Next().ReleaseGroups(run, producer, groups);
   }
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override {

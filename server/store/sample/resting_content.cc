@@ -20,10 +20,9 @@ constexpr uint64_t kRevision = 1 << 4;
 constexpr uint64_t kNonce = 1 << 5;
 constexpr uint64_t kPrefix = 1 << 6;
 constexpr uint64_t kOtherLength = 1 << 7;
-constexpr uint64_t kAwaitsCheckpoint = 1 << 8;
-constexpr uint64_t kLostEnd = 1 << 9;
-constexpr uint64_t kUnrecorded = 1 << 10;
-constexpr uint64_t kKnownEnd = 1 << 11;
+constexpr uint64_t kLostEnd = 1 << 8;
+constexpr uint64_t kUnrecorded = 1 << 9;
+constexpr uint64_t kKnownEnd = 1 << 10;
 // Of an origin:
 constexpr uint64_t kSampleEngine = 1 << 0;
 constexpr uint64_t kNoLabel = 1 << 1;
@@ -166,8 +165,8 @@ uint64_t FlagsOf(const SampleContent& content) {
          (content.tokens.At(content.rows()) ? kEndCheck : 0) | (full ? kFullLength : 0) |
          (content.revision != 0 ? kRevision : 0) | (content.restart_nonce != 0 ? kNonce : 0) |
          (content.prefix ? kPrefix : 0) | (content.num_tokens && !full ? kOtherLength : 0) |
-         (content.awaits_checkpoint ? kAwaitsCheckpoint : 0) | (content.lost_end != 0 ? kLostEnd : 0) |
-         (content.unrecorded.empty() ? 0 : kUnrecorded) | (content.tokens.known_end() ? kKnownEnd : 0);
+         (content.lost_end != 0 ? kLostEnd : 0) | (content.unrecorded.empty() ? 0 : kUnrecorded) |
+         (content.tokens.known_end() ? kKnownEnd : 0);
 }
 
 std::string Pack(const SampleContent& content) {
@@ -317,7 +316,6 @@ SampleContent RestingContent::Lists(int32_t block_rows) const {
   content.engine = unpacker.Text();
   if (flags & kFullLength) content.num_tokens = rows + 1;
   if (flags & kOtherLength) content.num_tokens = unpacker.Rows();
-  content.awaits_checkpoint = (flags & kAwaitsCheckpoint) != 0;
   if (flags & kLostEnd) content.lost_end = unpacker.Rows();
   if (flags & kUnrecorded) content.unrecorded = unpacker.Ranges();
   content.provenance.resize(unpacker.Number());

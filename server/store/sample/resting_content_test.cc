@@ -28,7 +28,6 @@ class RandomContent {
     if (Below(2)) content.prefix = PrefixReference{Text(), Below(100), Below(5)};
     content.engine = Text();
     if (Below(2)) content.num_tokens = rows + 1;
-    content.awaits_checkpoint = Below(2);
     content.lost_end = Below(3) == 0 ? rows + 9 : 0;
     content.unrecorded = Ranges(rows);
     for (int64_t row = 0; row < rows;) {
@@ -72,9 +71,9 @@ class RandomContent {
 };
 
 std::string Describe(const SampleContent& content) {
-  std::string text = absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ",
-                                  content.group, " ", content.engine, " ", content.num_tokens.value_or(-1), " ",
-                                  content.awaits_checkpoint, content.lost_end, " ", content.rows());
+  std::string text =
+      absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ", content.group, " ",
+                   content.engine, " ", content.num_tokens.value_or(-1), " ", content.lost_end, " ", content.rows());
   if (content.prefix) {
     absl::StrAppend(&text, " prefix ", content.prefix->sample, content.prefix->rows, " ", content.prefix->revision);
   }

@@ -36,7 +36,6 @@ SampleContent SampleContent::WithoutPieces() const {
   copy.group = group;
   copy.engine = engine;
   copy.num_tokens = num_tokens;
-  copy.awaits_checkpoint = awaits_checkpoint;
   copy.lost_end = lost_end;
   copy.unrecorded = unrecorded;
   copy.provenance = provenance;
@@ -45,7 +44,6 @@ SampleContent SampleContent::WithoutPieces() const {
 
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
-  awaits_checkpoint = false;
   lost_end = 0;
   unrecorded = Clip(unrecorded, {0, rows});
   TruncateProvenance(provenance, rows);

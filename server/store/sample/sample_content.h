@@ -27,7 +27,6 @@ struct SampleContent {
   int64_t group = 0;
   std::string engine;
   std::optional<int64_t> num_tokens;
-  bool awaits_checkpoint = false;
   int64_t lost_end = 0;              // Rows from rows() up to here had been acknowledged and are lost.
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<Provenance> provenance;

@@ -134,25 +134,6 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens) {
   return next;
 }
 
-ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode, std::optional<uint64_t> content_id) {
-  if (content_id && *content_id != content.content_id) return ReleaseStep::kNothing;
-  switch (mode) {
-    case ReleaseMode::kNow:
-      return ReleaseStep::kEnd;
-    case ReleaseMode::kAfterCheckpoint:
-      return content.sealed() ? ReleaseStep::kKeep : ReleaseStep::kEnd;
-    case ReleaseMode::kCheckpointed:
-      return content.awaits_checkpoint ? ReleaseStep::kEnd : ReleaseStep::kNothing;
-  }
-  return ReleaseStep::kNothing;
-}
-
-SampleContent KeptContent(const SampleContent& content) {
-  SampleContent next = content.WithoutPieces();
-  next.awaits_checkpoint = true;
-  return next;
-}
-
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision) {
   if (expected_revision) {
     if (absl::Status status = CheckRevision(content, *expected_revision); !status.ok()) return status;
@@ -220,7 +201,6 @@ SampleState StateOf(const SampleName& name, const SampleContent& content) {
   }
   state.engine = content.engine;
   if (content.lost_end > content.rows()) state.lost_end = content.lost_end;
-  state.awaits_checkpoint = content.awaits_checkpoint;
   return state;
 }
 

@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/message/append_message.h"
-#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/store/sample/append_plan.h"
 #include "server/store/sample/content_ids.h"
@@ -57,13 +56,6 @@ absl::Status CheckRevision(const SampleContent& content, int64_t revision);
 // kSealed; kNotCommitted with missing_rows), INVALID_ARGUMENT (kRowCount).
 absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t revision);
 SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
-
-// What a release means for a sample.
-enum class ReleaseStep { kNothing, kKeep, kEnd };
-// `content_id`: that was asked for, if any.
-ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode, std::optional<uint64_t> content_id = {});
-// What kKeep makes of it.
-SampleContent KeptContent(const SampleContent& content);
 
 // FAILED_PRECONDITION (kOldRevision), INVALID_ARGUMENT (kField), OUT_OF_RANGE (kNotCommitted).
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);

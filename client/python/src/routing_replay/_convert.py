@@ -394,7 +394,6 @@ def state(said: _native.SampleState) -> SampleState:
             Provenance(one.begin, one.end, one.weight_version, str(one.weight_label), str(one.engine), one.appends)
             for one in said.provenance[: said.provenance_count]
         ),
-        awaits_checkpoint=bool(said.awaits_checkpoint),
     )
 
 
@@ -403,7 +402,7 @@ def states(said: Any) -> list[SampleState]:
 
 
 def released(said: _native.Released) -> ReleaseOutcome:
-    return ReleaseOutcome(said.samples, said.bytes, said.kept)
+    return ReleaseOutcome(said.samples, said.bytes)
 
 
 def settings(said: _native.RunSettings) -> RunSettings:

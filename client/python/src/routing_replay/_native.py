@@ -137,7 +137,7 @@ class RunSettings(Structure):
 
 
 class Released(Structure):
-    _fields_ = (("samples", c_int64), ("bytes", c_int64), ("kept", c_int64))
+    _fields_ = (("samples", c_int64), ("bytes", c_int64))
 
 
 class RunInfo(Structure):
@@ -204,7 +204,6 @@ class SampleState(Structure):
         ("content_id", c_uint64),
         ("num_tokens", Integer),
         ("producer", c_int32),
-        ("awaits_checkpoint", c_int32),
         ("has_token_check", c_int32),
         ("token_check", TokenCheck),
         ("unrecorded", Ranges),
@@ -391,7 +390,7 @@ class ExportOptions(Structure):
     _fields_ = (
         ("directory", Text),
         ("groups", ctypes.POINTER(Range)),
-        *((name, c_int32) for name in ("producer", "drop_missing", "release_awaiting")),
+        *((name, c_int32) for name in ("producer", "drop_missing")),
         ("read_timeout_ms", c_int64),
         ("progress", Progress),
         ("progress_context", c_void_p),
@@ -399,7 +398,7 @@ class ExportOptions(Structure):
 
 
 class Exported(Structure):
-    _fields_ = tuple((name, c_int64) for name in ("samples", "written", "dropped", "unsealed", "released", "bytes"))
+    _fields_ = tuple((name, c_int64) for name in ("samples", "written", "dropped", "unsealed", "bytes"))
 
 
 class ImportOptions(Structure):
@@ -484,7 +483,7 @@ _FALLIBLE = {
     "rr_run_list": "ppwpp",
     "rr_run_seal": "ptwiipp",
     "rr_run_truncate": "ptwiopp",
-    "rr_run_release": "ppzpzpwwpp",
+    "rr_run_release": "ppzpzpwpp",
     "rr_run_drop": "ppp",
     "rr_run_put": "pppp",
     "rr_run_new_appender": "ppp",

@@ -243,12 +243,11 @@ class RunCalls:
         self,
         samples: Iterable[str | int],
         groups: tuple[int, int] | None,
-        keep_until_checkpoint: bool,
         producer: Producer | None,
     ) -> Operation[ReleaseOutcome]:
         of = 0 if producer is None else _convert.producer(producer, "producer")
         named = _convert.names_and_handles(samples)
-        arguments = *named, _convert.groups(groups), of, bool(keep_until_checkpoint)
+        arguments = *named, _convert.groups(groups), of
         return self._counted(lib.rr_run_release, arguments)
 
     def _reading(
@@ -281,7 +280,6 @@ class RunCalls:
         groups: tuple[int, int] | None,
         producer: Producer,
         drop_missing: bool,
-        release_awaiting: bool,
         timeout: float,
         progressing: Progressing,
     ) -> Operation[CheckpointOutcome]:
@@ -290,7 +288,6 @@ class RunCalls:
             _convert.groups(groups),
             _convert.producer(producer, "producer"),
             bool(drop_missing),
-            bool(release_awaiting),
             _values.milliseconds(timeout),
             progressing.function,
         )
@@ -543,24 +540,16 @@ class Run(RunCalls):
         """All samples, or those of groups[0] <= group < groups[1], by id."""
         return self._listing(groups, producer).wait()
 
-    def release(
-        self, samples: Iterable[str | int], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
-    ) -> ReleaseOutcome:
+    def release(self, samples: Iterable[str | int], *, producer: Producer | None = None) -> ReleaseOutcome:
         """Gives samples back, by default of both producers. Unknown ones are not counted, so a retry is harmless.
 
         samples: ids or handles, as a batch carries them (a tensor's elements, too); handle 0, of no sample, is skipped
-        keep_until_checkpoint: sealed samples stay, for their time to live, until a `checkpoint` holds them, so that
-            training that has to go back to the checkpoint before can replay them again. Others, which no checkpoint
-            takes, are given back now; so are the trainer's, unless producer="trainer" asks for them: a checkpoint holds
-            the samples of one producer. To truncate or restart a sample takes this back
         """
-        return self._releasing(samples, None, keep_until_checkpoint, producer).wait()
+        return self._releasing(samples, None, producer).wait()
 
-    def release_groups(
-        self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
-    ) -> ReleaseOutcome:
+    def release_groups(self, begin: int, end: int, *, producer: Producer | None = None) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see `release`."""
-        return self._releasing((), (begin, end), keep_until_checkpoint, producer).wait()
+        return self._releasing((), (begin, end), producer).wait()
 
     def checkpoint(
         self,
@@ -569,7 +558,6 @@ class Run(RunCalls):
         *,
         producer: Producer = "rollout",
         drop_missing: bool = False,
-        release_awaiting: bool = True,
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> CheckpointOutcome:
@@ -580,11 +568,8 @@ class Run(RunCalls):
             held before can be read until then
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory, but for those that the run gave back because the directory holds them.
-            FailedPreconditionError, and nothing is changed, where a server lost the run and it was made again since
+            the directory. FailedPreconditionError, and nothing is changed, where a server lost the run and it was made again since
             the directory last saw them: they may be nowhere else. Restore the directory first, or take another one
-        release_awaiting: samples that were released with keep_until_checkpoint are given back once the directory holds
-            them, which may then be the only one; False for a copy that is no checkpoint
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
@@ -593,9 +578,7 @@ class Run(RunCalls):
         others are in the directory then; errors of `read`.
         """
         progressing = Progressing(on_progress)
-        return progressing.done(
-            self._exporting(directory, groups, producer, drop_missing, release_awaiting, timeout, progressing)
-        )
+        return progressing.done(self._exporting(directory, groups, producer, drop_missing, timeout, progressing))
 
     def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""

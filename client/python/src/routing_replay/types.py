@@ -257,7 +257,6 @@ class SampleState:
     engine: str
     idle_ms: int
     provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty from a server without it.
-    awaits_checkpoint: bool = False  # Released, but for a checkpoint that has yet to hold it.
 
     @property
     def sealed(self) -> bool:
@@ -323,11 +322,10 @@ class SampleRows:
 
 @dataclass(frozen=True)
 class ReleaseOutcome:
-    """Samples given back now, and the bytes that this freed; `kept` ones await a checkpoint."""
+    """Samples given back now, and the bytes that this freed."""
 
     samples: int = 0
     bytes: int = 0
-    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -342,14 +340,13 @@ class CheckpointProgress:
 @dataclass(frozen=True)
 class CheckpointOutcome:
     """samples in the directory now, `written` of them now (new and changed ones); `dropped` left the directory;
-    `unsealed` samples of the run were left out, as more rows may come; `released` samples of the run had awaited a
-    checkpoint; bytes of rows written, in the dtype of storage."""
+    `unsealed` samples of the run were left out, as more rows may come; bytes of rows written, in the dtype of
+    storage."""
 
     samples: int
     written: int
     dropped: int
     unsealed: int
-    released: int
     bytes: int
 
 

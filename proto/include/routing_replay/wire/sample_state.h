@@ -56,8 +56,7 @@ struct SampleState {
   std::optional<TokenCheck> token_check;  // At committed_rows, where known.
   std::string engine;
   int64_t idle_ms = 0;
-  int64_t lost_end = 0;            // Rows from committed_rows up to here had been acknowledged and are lost; 0: none.
-  bool awaits_checkpoint = false;  // Released, but for a checkpoint that has yet to hold it; see release_mode.h.
+  int64_t lost_end = 0;  // Rows from committed_rows up to here had been acknowledged and are lost; 0: none.
 
   bool sealed() const { return num_tokens.has_value(); }
 };

@@ -234,17 +234,13 @@ class Run(RunCalls):
         """All samples, or those of groups[0] <= group < groups[1], by id."""
         return await done(self._listing(groups, producer))
 
-    async def release(
-        self, samples: Iterable[str | int], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
-    ) -> ReleaseOutcome:
+    async def release(self, samples: Iterable[str | int], *, producer: Producer | None = None) -> ReleaseOutcome:
         """See routing_replay.Run.release."""
-        return await done(self._releasing(samples, None, keep_until_checkpoint, producer))
+        return await done(self._releasing(samples, None, producer))
 
-    async def release_groups(
-        self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
-    ) -> ReleaseOutcome:
+    async def release_groups(self, begin: int, end: int, *, producer: Producer | None = None) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see routing_replay.Run.release."""
-        return await done(self._releasing((), (begin, end), keep_until_checkpoint, producer))
+        return await done(self._releasing((), (begin, end), producer))
 
     async def checkpoint(
         self,
@@ -253,13 +249,12 @@ class Run(RunCalls):
         *,
         producer: Producer = "rollout",
         drop_missing: bool = False,
-        release_awaiting: bool = True,
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> CheckpointOutcome:
         """See routing_replay.Run.checkpoint; on_progress is called in the event loop."""
         progressing = Progressing(on_progress, asyncio.get_running_loop().call_soon_threadsafe)
-        exporting = self._exporting(directory, groups, producer, drop_missing, release_awaiting, timeout, progressing)
+        exporting = self._exporting(directory, groups, producer, drop_missing, timeout, progressing)
         return await progressed(progressing, exporting)
 
     async def drop(self) -> ReleaseOutcome:
