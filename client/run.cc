@@ -73,20 +73,18 @@ bool AsksForSomething(const RunSettings& settings) {
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
-          const ServerLimits& limits, const ReleaseOutcome& dropped, ServerOfRun place)
+          const ServerLimits& limits, const ReleaseOutcome& dropped)
       : caller_(std::move(caller)),
         name_(std::move(name)),
         geometry_(std::make_shared<const Geometry>(std::move(geometry))),
         settings_(settings),
         limits_(limits),
-        dropped_(dropped),
-        place_(std::move(place)) {}
+        dropped_(dropped) {}
 
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return *geometry_; }
   const RunSettings& settings() const override { return settings_; }
   const ReleaseOutcome& dropped() const override { return dropped_; }
-  uint64_t life() const override { return place_.lives->whole(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
@@ -108,8 +106,6 @@ class RunImpl final : public Run {
   absl::StatusOr<ReleaseOutcome> Drop() override;
 
  private:
-  // That an answer is of the run that was opened.
-  absl::Status CheckLife(uint64_t life) const { return place_.lives->Check(place_.server, name_, life); }
   absl::StatusOr<ReleaseOutcome> CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options);
   absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const std::string& sample);
 
@@ -119,7 +115,6 @@ class RunImpl final : public Run {
   const RunSettings settings_;
   const ServerLimits limits_;
   const ReleaseOutcome dropped_;
-  const ServerOfRun place_;
 };
 
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
@@ -250,7 +245,6 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
   do {
     const auto page = caller_->Call(&Stub::List, request);
     if (!page.ok()) return page.status();
-    if (absl::Status status = CheckLife(page->life()); !status.ok()) return status;
     auto states = States(page->samples());
     if (!states.ok()) return states.status();
     std::move(states->begin(), states->end(), std::back_inserter(all));
@@ -339,21 +333,18 @@ absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest r
   if (!settings.ok()) return settings.status();
   return OpenedRun{*std::move(geometry), *settings,
                    LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
-                   Outcome(response->dropped()), response->life()};
+                   Outcome(response->dropped())};
 }
 
-std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened,
-                             ServerOfRun place) {
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
   return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits,
-                                   opened.dropped, std::move(place));
+                                   opened.dropped);
 }
 
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
   const auto opened = CallOpenRun(*caller, request);
   if (!opened.ok()) return opened.status();
-  auto lives = std::make_shared<RunLives>(1);
-  lives->Open(0, opened->life);
-  return MakeRun(std::move(caller), request.run(), *opened, {std::move(lives)});
+  return MakeRun(std::move(caller), request.run(), *opened);
 }
 
 v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,

@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "client/caller.h"
-#include "client/run_lives.h"
 #include "client/server_limits.h"
 #include "routing_replay/client.h"
 
@@ -23,16 +22,9 @@ struct OpenedRun {
   RunSettings settings;
   ServerLimits limits;
   ReleaseOutcome dropped;
-  uint64_t life = 0;  // OpenRunResponse.life.
-};
-// Which of the servers of a run a channel leads to.
-struct ServerOfRun {
-  std::shared_ptr<RunLives> lives;
-  size_t server = 0;
 };
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request);
-std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened,
-                             ServerOfRun place);
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened);
 
 // Makes the run or joins it, as Client::OpenRun.
 v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,

@@ -155,7 +155,7 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
   if (!session.ok()) return session.status();
   const auto samples = run.List((*session)->lists_all_groups() ? std::nullopt : options.groups, options.producer);
   if (!samples.ok()) return samples.status();
-  if (absl::Status status = (*session)->OnList(*samples, run.life()); !status.ok()) return status;
+  (*session)->OnList(*samples);
   for (auto* names = &(*session)->Next(); !names->empty(); names = &(*session)->Next()) {
     if (options.on_progress) options.on_progress((*session)->progress());
     if (absl::Status status = ExportPortion(run, **session, *names, options); !status.ok()) return status;

@@ -32,34 +32,10 @@ absl::StatusOr<std::unique_ptr<ExportSession>> ExportSession::Open(const std::fi
   return std::unique_ptr<ExportSession>(new ExportSession(*std::move(exporter), scope));
 }
 
-absl::Status ExportSession::CheckNoneLost(const std::unordered_set<std::string>& in_run) const {
-  int64_t lost = 0;
-  const ExportedSample* first = nullptr;
-  for (const ExportedSample& sample : exporter_->contents().samples) {
-    const bool missing = in_run.count(sample.sample) == 0 && InGroups(scope_.groups, sample.group);
-    const bool of_other_life = sample.life != 0 && life_ != 0 && sample.life != life_;
-    if (!missing || !of_other_life) continue;
-    if (lost++ == 0) first = &sample;
-  }
-  if (lost == 0) return absl::OkStatus();
-  const ExportedRun& contents = exporter_->contents();
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("drop_missing: run ", contents.run, " was made again since the last export, and ", lost,
-                                " samples that the directory holds are not in it, first ", first->sample,
-                                ": they may have been lost. Restore the directory into the run, or export without ",
-                                "drop_missing, or into another directory"),
-                   {.reason = Reason::kField, .field = "drop_missing", .sample = first->sample});
-}
-
-absl::Status ExportSession::OnList(absl::Span<const SampleState> samples, uint64_t life) {
-  life_ = life;
+void ExportSession::OnList(absl::Span<const SampleState> samples) {
   std::unordered_set<std::string> in_run, taken_back;
   for (const SampleState& state : samples) in_run.insert(state.sample);
-  if (scope_.drop_missing) {
-    if (absl::Status status = CheckNoneLost(in_run); !status.ok()) return status;
-  }
   for (const SampleState& state : samples) {
-    if (life != 0 && exporter_->Find(state.sample) != nullptr) exporter_->SetLife(state.sample, life);
     if (!InGroups(scope_.groups, state.group)) {
       if (exporter_->Find(state.sample) != nullptr) exporter_->SetGroup(state.sample, state.group);
     } else if (state.sealed()) {
@@ -73,7 +49,6 @@ absl::Status ExportSession::OnList(absl::Span<const SampleState> samples, uint64
     const bool missing = in_run.count(sample.sample) == 0 && InGroups(scope_.groups, sample.group);
     return taken_back.count(sample.sample) > 0 || (scope_.drop_missing && missing);
   });
-  return absl::OkStatus();
 }
 
 void ExportSession::OnSealed(const SampleState& state) {
@@ -151,8 +126,7 @@ absl::Status ExportSession::Write(const SampleState& state, const SamplePlanes& 
                         .revision = state.revision,
                         .content_id = state.content_id,
                         .unrecorded = read.record.unrecorded,
-                        .weights = read.record.weights,
-                        .life = life_};
+                        .weights = read.record.weights};
   if (state.token_check) sample.token_checks = {*state.token_check};
   const std::vector<uint8_t> ids = RowMajor(read);
   if (absl::Status status = exporter_->Add(std::move(sample), ids); !status.ok()) return status;

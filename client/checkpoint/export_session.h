@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -38,10 +37,8 @@ class ExportSession {
 
   // Whether the list must be of all groups: a sample that is in none of the scope's any more is not missing.
   bool lists_all_groups() const { return scope_.drop_missing; }
-  // All samples of the run in the scope's groups, or of all groups; `life`: Run::life, after the list. With
-  // drop_missing FAILED_PRECONDITION naming a sample that is missing from the run because the run was made again since,
-  // so that this directory may hold the only copy of it: the directory is left as it is.
-  absl::Status OnList(absl::Span<const SampleState> samples, uint64_t life);
+  // All samples of the run in the scope's groups, or of all groups.
+  void OnList(absl::Span<const SampleState> samples);
   // The samples to be read now, whole and of all layers. Empty: Finish.
   const std::vector<std::string>& Next();
   // `states` are those that exist of Next, asked before the read; `read` is one entry per name of Next, in that order.
@@ -66,8 +63,6 @@ class ExportSession {
   ExportSession(std::unique_ptr<RunExporter> exporter, const Scope& scope)
       : exporter_(std::move(exporter)), scope_(scope) {}
 
-  // Samples of the scope that the directory holds and a run of this life lost.
-  absl::Status CheckNoneLost(const std::unordered_set<std::string>& in_run) const;
   void OnSealed(const SampleState& state);
   absl::Status OnSample(Wanted wanted, const SampleState* state, SamplePlanes& read);
   absl::Status Write(const SampleState& state, const SamplePlanes& read);
@@ -76,7 +71,6 @@ class ExportSession {
 
   const std::unique_ptr<RunExporter> exporter_;
   const Scope scope_;
-  uint64_t life_ = 0;
   std::deque<Wanted> queue_;
   std::vector<Wanted> reading_;
   std::vector<std::string> names_;  // … of these.

@@ -11,7 +11,7 @@
 namespace routing_replay::client {
 
 // To be asked once all samples of a list were looked at: those that were not there any more were released meanwhile if
-// this is OK. The error of Run::List otherwise, DATA_LOSS where a server lost the run or it was made again.
+// this is OK. The error of Run::List otherwise, as where a server lost the run.
 inline absl::Status CheckSameRun(Run& run, Producer producer) {
   constexpr std::pair<int64_t, int64_t> kNone{0, 0};
   return run.List(kNone, producer).status();

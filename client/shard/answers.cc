@@ -1,7 +1,6 @@
 #include "client/shard/answers.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "client/shard/errors.h"
@@ -33,21 +32,6 @@ JointAnswer JudgeAnswers(absl::Span<const AnswerKind> answers, Needed needed) {
   if (!any) return {.failed = without};
   if (without && needed == Needed::kAll) return {.failed = without, .lost = true};
   return {};
-}
-
-absl::Status CheckDistinct(absl::Span<const std::string> endpoints, absl::Span<const uint64_t> lives) {
-  std::map<uint64_t, size_t> members;
-  for (size_t member = 0; member < lives.size(); ++member) {
-    if (lives[member] == 0) continue;
-    const auto [known, is_new] = members.emplace(lives[member], member);
-    if (is_new) continue;
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("endpoint: the members ", endpoints[known->second], " and ", endpoints[member],
-                                  " are one server, or share one store; state each server once, and servers over one ",
-                                  "store without shard:. If this made the run, drop it at one of them alone"),
-                     {.reason = Reason::kField, .field = "endpoint"});
-  }
-  return absl::OkStatus();
 }
 
 absl::Status LostRunError(const std::string& endpoint) {

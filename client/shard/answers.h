@@ -34,11 +34,6 @@ struct JointAnswer {
 };
 JointAnswer JudgeAnswers(absl::Span<const AnswerKind> answers, Needed needed);
 
-// By member the life of a run that it told (OpenRunResponse.life), 0 where it did not: INVALID_ARGUMENT (kField) naming
-// two members that are one server, or have one store, as they know the same making of the run. If the call that asked
-// made it, it is there, of a list that is wrong.
-absl::Status CheckDistinct(absl::Span<const std::string> endpoints, absl::Span<const uint64_t> lives);
-
 // DATA_LOSS (kNoRun): what JointAnswer::lost means.
 absl::Status LostRunError(const std::string& endpoint);
 

@@ -39,16 +39,6 @@ TEST(AnswersTest, ARefusalComesFirst) {
   Expect({kAway, kRefused}, Needed::kAll, 1);
 }
 
-TEST(AnswersTest, OneServerUnderTwoNamesIsNoTwoServers) {
-  const std::vector<std::string> endpoints = {"a:1", "b:1", "c:1"};
-  EXPECT_TRUE(CheckDistinct(endpoints, {7, 8, 9}).ok());
-  EXPECT_TRUE(CheckDistinct(endpoints, {7, 0, 0}).ok());
-  const absl::Status twins = CheckDistinct(endpoints, {7, 8, 7});
-  EXPECT_TRUE(absl::IsInvalidArgument(twins));
-  EXPECT_EQ(GetErrorDetail(twins)->field, "endpoint");
-  EXPECT_TRUE(absl::StrContains(twins.message(), "the members a:1 and c:1 are one server")) << twins;
-}
-
 TEST(AnswersTest, ALostRunNamesTheServerAndSaysWhatToDo) {
   const absl::Status lost = LostRunError("a:7400");
   EXPECT_TRUE(absl::IsDataLoss(lost));

@@ -112,11 +112,6 @@ class ShardedClient final : public Client {
 
   absl::StatusOr<std::shared_ptr<Run>> Opened(absl::string_view run, std::vector<absl::StatusOr<OpenedRun>> answers,
                                               Needed needed) {
-    std::vector<uint64_t> told;
-    for (const auto& answer : answers) told.push_back(answer.ok() ? answer->life : 0);
-    if (absl::Status status = CheckDistinct(members_->names().endpoints(), told); !status.ok()) return status;
-    auto lives = std::make_shared<RunLives>(told.size());
-    for (size_t member = 0; member < told.size(); ++member) lives->Open(member, told[member]);
     const auto opened = AnswersOf<OpenedRun>(*members_, std::move(answers), needed);
     if (!opened.ok()) return opened.status();
     OpenedRun whole = opened->front();
@@ -129,7 +124,7 @@ class ShardedClient final : public Client {
                                     " on one server, ", other.geometry.DebugString(), " on another"),
                        {.reason = Reason::kGeometryMismatch, .field = "geometry"});
     }
-    return MakeShardedRun(members_, std::string(run), whole, std::move(lives));
+    return MakeShardedRun(members_, std::string(run), whole);
   }
 
   const std::shared_ptr<const MemberSet> members_;

@@ -26,16 +26,14 @@ absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutco
 
 class ShardedRun final : public Run {
  public:
-  ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
-             std::shared_ptr<RunLives> lives)
+  ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened)
       : members_(std::move(members)),
         finder_(std::make_shared<Finder>(members_, name)),
-        lives_(std::move(lives)),
         blocks_{opened.settings.block_rows, opened.settings.codec.value_or(opened.geometry.default_codec()),
                 opened.limits.max_message_bytes, opened.limits.max_payload_bytes} {
     for (size_t member = 0; member < members_->size(); ++member) {
-      patient_.push_back(MakeRun((*members_)[member].patient(), name, opened, {lives_, member}));
-      brief_.push_back(MakeRun((*members_)[member].brief(), name, opened, {lives_, member}));
+      patient_.push_back(MakeRun((*members_)[member].patient(), name, opened));
+      brief_.push_back(MakeRun((*members_)[member].brief(), name, opened));
     }
   }
 
@@ -43,7 +41,6 @@ class ShardedRun final : public Run {
   const Geometry& geometry() const override { return patient_[0]->geometry(); }
   const RunSettings& settings() const override { return patient_[0]->settings(); }
   const ReleaseOutcome& dropped() const override { return patient_[0]->dropped(); }
-  uint64_t life() const override { return lives_->whole(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override {
     return MakeShardedAppender(finder_, patient_, blocks_, std::move(options));
@@ -138,7 +135,6 @@ class ShardedRun final : public Run {
 
   const std::shared_ptr<const MemberSet> members_;
   const std::shared_ptr<Finder> finder_;
-  const std::shared_ptr<RunLives> lives_;
   const BlockOptions blocks_;
   std::vector<std::shared_ptr<Run>> patient_;  // By member.
   std::vector<std::shared_ptr<Run>> brief_;
@@ -203,9 +199,8 @@ void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.bytes += part.bytes;
 }
 
-std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
-                                    std::shared_ptr<RunLives> lives) {
-  return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened, std::move(lives));
+std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened) {
+  return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened);
 }
 
 }  // namespace routing_replay::client

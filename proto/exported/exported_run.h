@@ -46,8 +46,6 @@ struct ExportedSample {
   uint32_t crc32c = 0;
   // The run gave it back, trusting this directory: no other copy needs to be anywhere.
   bool released = false;
-  // Of the run that last had it (Run::life); 0: not known.
-  uint64_t life = 0;
 
   int64_t recorded_rows() const { return num_tokens - 1 - TotalRows(unrecorded); }
 };
@@ -101,8 +99,6 @@ class RunExporter {
   void SetGroup(const std::string& sample, int64_t group);
   // Of a sample that is there, from its next index on; see ExportedSample. Adding it again takes it back.
   void SetReleased(const std::string& sample, bool released);
-  // Of a sample that is there: a run of this life has it.
-  void SetLife(const std::string& sample, uint64_t life);
   // These will not be in the index, but for released ones, which stay. How many they are.
   int64_t DropIf(const std::function<bool(const ExportedSample&)>& gone);
   // The index and then the marker: now the run can be read, and is on the disk with all names that lead to it. Then

@@ -25,7 +25,7 @@ json ToJson(const ExportedSample& sample) {
     weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
   }
   for (const TokenCheck& check : sample.token_checks) checks.push_back({check.rows, check.crc32c});
-  json value = {{"sample", sample.sample},
+  return {{"sample", sample.sample},
                 {"group", sample.group},
                 {"num_tokens", sample.num_tokens},
                 {"revision", sample.revision},
@@ -37,8 +37,6 @@ json ToJson(const ExportedSample& sample) {
                 {"file_bytes", sample.file_bytes},
                 {"crc32c", sample.crc32c},
                 {"released", sample.released}};
-  if (sample.life != 0) value["life"] = sample.life;
-  return value;
 }
 
 bool IsInt64(const json& value) {
@@ -81,7 +79,6 @@ absl::Status ReadSample(const json& value, const std::string& path, ExportedSamp
   object.Read("file_bytes", sample.file_bytes);
   object.Read("crc32c", crc32c);
   object.Read("released", sample.released);
-  object.Read("life", sample.life);
   absl::Status status = ReadRanges(object, "unrecorded", sample.unrecorded);
   status.Update(ReadWeights(object, std::max<int64_t>(sample.num_tokens, 1) - 1, sample.weights));
   status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));

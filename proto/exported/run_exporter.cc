@@ -188,12 +188,6 @@ void RunExporter::SetReleased(const std::string& sample, bool released) {
   known = released;
 }
 
-void RunExporter::SetLife(const std::string& sample, uint64_t life) {
-  uint64_t& known = run_.samples[places_.at(sample)].life;
-  if (known != life) finished_ = false;
-  known = life;
-}
-
 int64_t RunExporter::DropIf(const std::function<bool(const ExportedSample&)>& gone) {
   std::vector<ExportedSample> kept;
   for (ExportedSample& sample : run_.samples) {

@@ -144,7 +144,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
   if (ack.ok() || !MayBeOfAnotherRun(ack.status())) return ack;
   const auto now = store_.GetRun(run);
   if (absl::IsNotFound(now.status())) return now.status();
-  if (!now.ok() || now->life == known->life) return ack;
+  if (!now.ok() || now->geometry == known->geometry) return ack;
   auto again = ReserveOrMakeRoom(store_, budget_, reserved);
   if (!again.ok()) return again.status();
   return Append(*now, request, *std::move(again));

@@ -240,7 +240,6 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
   response.set_max_message_bytes(context.config.max_message_bytes);
   response.set_max_payload_bytes(context.config.max_payload_bytes);
   response.set_endpoint(context.advertised);
-  response.set_life(run->life);
   return absl::OkStatus();
 }
 
@@ -337,21 +336,6 @@ absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const 
   return context.store.StatEach(request.run(), *producer, *refs, take);
 }
 
-// look(), if the run that it looked at was one and the same from begin to end, and the life of that run in `life`.
-template <typename Look>
-std::invoke_result_t<Look> OfOneLife(ServiceContext& context, const std::string& name, uint64_t& life,
-                                     const Look& look) {
-  const auto before = context.store.GetRun(name);
-  if (!before.ok()) return before.status();
-  auto result = look();
-  if (!result.ok()) return result;
-  const auto after = context.store.GetRun(name);
-  if (!after.ok()) return after.status();
-  life = after->life;
-  if (before->life == after->life) return result;
-  return absl::UnavailableError(absl::StrCat("run \"", name, "\" was made again during the call; ask again"));
-}
-
 absl::Status DoList(ServiceContext& context, const ControlCaller& caller, const v1::ListRequest& request,
                     v1::ListResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
@@ -367,29 +351,23 @@ absl::Status DoList(ServiceContext& context, const ControlCaller& caller, const 
   AnswerOfStates answer(context, caller.memory);
   std::string token = request.page_token();
   // The page ends where the answer does.
-  const auto look = [&]() -> absl::Status {
-    do {
-      const size_t left = *limit - static_cast<size_t>(response.samples_size());
-      auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(left), token);
-      if (!page.ok()) return page.status();
-      for (const SampleState& state : page->samples) {
-        auto made = answer.Make(state);
-        if (!made.ok() && response.samples().empty()) return made.status();
-        if (!made.ok()) {
-          response.set_next_page_token(response.samples().rbegin()->sample());
-          return absl::OkStatus();
-        }
-        *response.add_samples() = *std::move(made);
+  do {
+    const size_t left = *limit - static_cast<size_t>(response.samples_size());
+    auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(left), token);
+    if (!page.ok()) return page.status();
+    for (const SampleState& state : page->samples) {
+      auto made = answer.Make(state);
+      if (!made.ok() && response.samples().empty()) return made.status();
+      if (!made.ok()) {
+        response.set_next_page_token(response.samples().rbegin()->sample());
+        return absl::OkStatus();
       }
-      token = page->next_token;
-    } while (!token.empty() && static_cast<size_t>(response.samples_size()) < *limit);
-    response.set_next_page_token(token);
-    return absl::OkStatus();
-  };
-  uint64_t life = 0;
-  absl::Status listed = OfOneLife(context, request.run(), life, look);
-  response.set_life(life);
-  return listed;
+      *response.add_samples() = *std::move(made);
+    }
+    token = page->next_token;
+  } while (!token.empty() && static_cast<size_t>(response.samples_size()) < *limit);
+  response.set_next_page_token(token);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {

@@ -49,9 +49,8 @@ struct RunOptions {
 
 struct RunInfo {
   std::string run;
-  std::shared_ptr<const Geometry> geometry;
+  std::shared_ptr<const Geometry> geometry;  // Another object where the run was made again.
   RunOptions options;
-  uint64_t life = 0;     // A random number of the run that was made, whatever its name; 0: made by an earlier version.
   bool created = false;  // By this call.
 };
 

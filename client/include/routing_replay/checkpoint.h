@@ -35,8 +35,7 @@ struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
   // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
-  // Rejected (FAILED_PRECONDITION, nothing is
-  // changed) where a server lost the run and it was made again since: what is missing may then be only here.
+  // After a server lost the run, import first: what is missing may be only here.
   bool drop_missing = false;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
   OnCheckpointProgress on_progress;
@@ -56,8 +55,8 @@ struct ExportOutcome {
 //
 // Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again).
 // DATA_LOSS naming a sample that the store lost, ABORTED naming one that changes whenever it is read: all others are in
-// the directory. DATA_LOSS of Run::List where a server lost the run, also while it is
-// exported: the directory is as it was.
+// the directory. NOT_FOUND or DATA_LOSS (kNoRun) of Run::List where a server lost the run, also while it is exported: the
+// directory is as it was.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 

@@ -47,7 +47,7 @@ struct ClientOptions {
   // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
   // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, Drop and ListRuns, whose
   // answers would not be whole, fail with UNAVAILABLE naming one. That is the outcome of an append whose sample may be
-  // with one of them. A member that is back without the run fails List with DATA_LOSS; OpenRun makes the run there
+  // with one of them. A member that is back without the run fails List with DATA_LOSS until OpenRun makes the run there
   // again. After a Drop that failed, what the others had is gone: call it again.
   std::string endpoint;
   SecuritySettings security;
@@ -317,9 +317,6 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
-  // Another number once a server lost the run and it was opened again; 0 where a server has not said. List of a
-  // run that was made again since it was opened here is DATA_LOSS: open it again.
-  virtual uint64_t life() const { return 0; }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
   // One append in one call per weight version; the payload is sent as it is and decoded by the server.

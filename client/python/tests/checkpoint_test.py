@@ -48,32 +48,25 @@ class CheckpointTest(ServerTest):
             self.assertEqual(copied.row_ranges, rows.row_ranges)
             np.testing.assert_array_equal(copied.rows, rows.rows)
 
-    def test_what_the_server_lost_stays(self) -> None:
+    def test_what_the_server_lost_is_restored(self) -> None:
         self.run_.checkpoint(self.directory)
         self.run_.drop()  # As a server in memory that is restarted.
+        with self.assertRaises(rr.NotFoundError):
+            self.run_.checkpoint(self.directory, drop_missing=True)
         run = self.client.run(self.run_name, GEOMETRY)
-        with self.assertRaisesRegex(rr.DataLossError, "made again"):
-            self.run_.list()
-        for _ in range(2):
-            with self.assertRaisesRegex(rr.FailedPreconditionError, "drop_missing"):
-                run.checkpoint(self.directory, drop_missing=True)
         self.assertEqual(self.client.restore(self.directory).appended, SEALED)
         done = run.checkpoint(self.directory, drop_missing=True)
         self.assertEqual((done.samples, done.dropped), (SEALED, 0))
 
     def test_what_is_lost_meanwhile_was_not_released(self) -> None:
-        another = rr.Client(self.server.endpoint)
-        self.addCleanup(another.close)
-
         def lose(progress: rr.CheckpointProgress) -> None:
             if progress.samples == 0:
                 self.run_.drop()
-                another.run(self.run_name, GEOMETRY)
 
-        with self.assertRaisesRegex(rr.DataLossError, "made again"):
+        with self.assertRaises(rr.NotFoundError):
             self.run_.checkpoint(self.directory, on_progress=lose)
         with self.assertRaises(rr.RoutingReplayError):  # There is no checkpoint.
-            another.restore(self.directory)
+            self.client.restore(self.directory)
 
     def test_what_comes_back_is_what_was_there(self) -> None:
         steps: list[rr.CheckpointProgress] = []

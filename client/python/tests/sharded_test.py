@@ -151,14 +151,8 @@ class ShardedTest(unittest.TestCase):
             for refused in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
                     refused()
-            # The same client, too, has opened another one then.
             again = self.client.run("run", GEOMETRY)
-            for refused in whole:
-                with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: .*made again"):
-                    refused()
             self.assertEqual(len(again.list()), len(samples) - lost)
-            with self.assertRaisesRegex(rr.FailedPreconditionError, "drop_missing"):
-                again.checkpoint(directory, drop_missing=True)
             self.assertEqual(self.client.restore(directory).appended, lost)
             done = again.checkpoint(directory, drop_missing=True)
             self.assertEqual((done.samples, done.dropped), (len(samples), 0))

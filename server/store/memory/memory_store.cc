@@ -130,7 +130,6 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
                      keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
   if (!in_force.ok()) return in_force.status();
   info.options = *in_force;
-  info.life = content_ids_.Next();
   absl::StatusOr<ByteReservation> record = ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info));
   if (!record.ok()) return record.status();
   absl::StatusOr<RunPlace> place = PlaceOf(info);

@@ -21,7 +21,6 @@ std::string EncodeRun(const RunInfo& run) {
   record.set_codec(static_cast<int32_t>(run.options.codec));
   record.set_durability(ToProto(run.options.durability));
   record.set_shard_fingerprint(run.options.shard_fingerprint);
-  record.set_life(run.life);
   return FrameRecord(record);
 }
 
@@ -32,8 +31,7 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   if (!said.ParseFromString(record.geometry())) return DamagedRecord("a geometry cannot be parsed");
   absl::StatusOr<Geometry> geometry = FromProto(said);
   if (!geometry.ok()) return DamagedRecord(geometry.status().message());
-  RunInfo run{
-      .run = record.run(), .geometry = std::make_shared<const Geometry>(*std::move(geometry)), .life = record.life()};
+  RunInfo run{.run = record.run(), .geometry = std::make_shared<const Geometry>(*std::move(geometry))};
   const auto durability = FromProto(static_cast<v1::Durability>(record.durability()), "durability");
   if (!durability.ok() || !durability->has_value()) return DamagedRecord("a run's durability is unknown");
   run.options = {.ttl = std::chrono::milliseconds(record.ttl_ms()),

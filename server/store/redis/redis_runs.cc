@@ -81,7 +81,6 @@ absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Load(absl::string_view run)
 absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Take(const std::string& record, const std::string& life) {
   absl::StatusOr<RunInfo> info = DecodeRun(record);
   if (!info.ok()) return absl::DataLossError(absl::StrCat("a run's record in Redis: ", info.status().message()));
-  if (!absl::SimpleHexAtoi(life, &info->life)) return absl::DataLossError("a run's life in Redis is no number");
   MutexLock lock(mutex_);
   std::shared_ptr<RedisRun> run = lives_[life].lock();
   if (run == nullptr) {

@@ -211,14 +211,13 @@ TEST_F(RocksStoreTest, RowsWithoutBytesTakeAShortLog) {
   EXPECT_EQ(Read("s"), ExpectedRows(TestGeometry(), {}, rows + 100, std::vector<RowRange>{{0, rows}}));
 }
 
-TEST_F(RocksStoreTest, ARunKeepsItsDurabilityAndItsLife) {
+TEST_F(RocksStoreTest, ARunKeepsItsDurability) {
   Open();
   ASSERT_OK_AND_ASSIGN(const RunInfo usual, store_->OpenRun("usual", &TestGeometry(), std::nullopt));
   EXPECT_EQ(usual.options.durability, Durability::kWritten);
   ASSERT_OK(store_->OpenRun("careful", &TestGeometry(), RunOptions{.durability = Durability::kSynced}));
   Open();
   EXPECT_EQ(store_->GetRun("usual")->options, usual.options);
-  EXPECT_EQ(store_->GetRun("usual")->life, usual.life);
   EXPECT_EQ(store_->GetRun("careful")->options.durability, Durability::kSynced);
 }
 

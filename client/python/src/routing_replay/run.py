@@ -568,8 +568,7 @@ class Run(RunCalls):
             held before can be read until then
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory. FailedPreconditionError, and nothing is changed, where a server lost the run and it was made again since
-            the directory last saw them: they may be nowhere else. Restore the directory first, or take another one
+            the directory. After a server lost the run, restore the directory first: what is missing may be only there
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
