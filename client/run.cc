@@ -53,8 +53,7 @@ v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<c
 }
 
 ReleaseOutcome Outcome(const v1::ReleaseResponse& response) {
-  return {static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes()),
-          static_cast<int64_t>(response.kept())};
+  return {static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes())};
 }
 
 grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
