@@ -199,7 +199,8 @@ void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.bytes += part.bytes;
 }
 
-std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened) {
+std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
+                                    const OpenedRun& opened) {
   return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened);
 }
 

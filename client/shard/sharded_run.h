@@ -14,7 +14,8 @@ namespace routing_replay::client {
 void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total);
 
 // `opened`: what the members say of the run.
-std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened);
+std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
+                                    const OpenedRun& opened);
 
 }  // namespace routing_replay::client
 

@@ -26,17 +26,17 @@ json ToJson(const ExportedSample& sample) {
   }
   for (const TokenCheck& check : sample.token_checks) checks.push_back({check.rows, check.crc32c});
   return {{"sample", sample.sample},
-                {"group", sample.group},
-                {"num_tokens", sample.num_tokens},
-                {"revision", sample.revision},
-                {"content_id", sample.content_id},
-                {"unrecorded", RangesToJson(sample.unrecorded)},
-                {"weights", std::move(weights)},
-                {"token_checks", std::move(checks)},
-                {"file", sample.file},
-                {"file_bytes", sample.file_bytes},
-                {"crc32c", sample.crc32c},
-                {"released", sample.released}};
+          {"group", sample.group},
+          {"num_tokens", sample.num_tokens},
+          {"revision", sample.revision},
+          {"content_id", sample.content_id},
+          {"unrecorded", RangesToJson(sample.unrecorded)},
+          {"weights", std::move(weights)},
+          {"token_checks", std::move(checks)},
+          {"file", sample.file},
+          {"file_bytes", sample.file_bytes},
+          {"crc32c", sample.crc32c},
+          {"released", sample.released}};
 }
 
 bool IsInt64(const json& value) {

@@ -21,9 +21,8 @@ std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels
                       "}");
 }
 
-constexpr absl::string_view kMethods[] = {"OpenRun", "Append",   "Put",          "Seal",    "Truncate",
-                                          "Read",    "Stat",     "List",         "Release", "ReleaseForCheckpoint",
-                                          "DropRun", "ListRuns", "GetServerInfo"};
+constexpr absl::string_view kMethods[] = {"OpenRun", "Append", "Put",     "Seal",    "Truncate", "Read",
+                                          "Stat",    "List",   "Release", "DropRun", "ListRuns", "GetServerInfo"};
 
 // A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,

@@ -34,7 +34,6 @@ constexpr CallRule kRules[] = {
     {"Stat", Rpc::kStat, kPutOrRead},
     {"List", Rpc::kList, Scope::kRead},
     {"Release", Rpc::kRelease, Scope::kAdmin},
-    {"ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint, Scope::kAdmin},
     {"DropRun", Rpc::kDropRun, Scope::kAdmin},
     {"ListRuns", Rpc::kListRuns, kAnyScope},
     {"GetServerInfo", Rpc::kGetServerInfo, kAnyScope},

@@ -32,7 +32,6 @@ enum class Rpc {
   kStat,
   kList,
   kRelease,
-  kReleaseForCheckpoint,
   kDropRun,
   kListRuns,
   kGetServerInfo,

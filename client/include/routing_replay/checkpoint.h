@@ -55,8 +55,8 @@ struct ExportOutcome {
 //
 // Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again).
 // DATA_LOSS naming a sample that the store lost, ABORTED naming one that changes whenever it is read: all others are in
-// the directory. NOT_FOUND or DATA_LOSS (kNoRun) of Run::List where a server lost the run, also while it is exported: the
-// directory is as it was.
+// the directory. NOT_FOUND or DATA_LOSS (kNoRun) of Run::List where a server lost the run, also while it is exported:
+// the directory is as it was.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
