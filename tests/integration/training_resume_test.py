@@ -26,7 +26,7 @@ sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])
 from support import Server, random_routes
 
 RUN = "training"
-STEPS = 9
+STEPS = 12
 SAMPLES = 3
 PHASES = ("read", "replayed", "state", "exporting", "exported", "released")
 STEPS_PER_CHECKPOINT = 3
