@@ -10,9 +10,20 @@
 
 namespace routing_replay::client {
 
+bool IsUnreachable(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
 absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
   Clock::Time deadline = DeadlineOfCall(timeout_);
-  if (brief_) deadline = std::min(deadline, DeadlineAfter(Clock::Real().Now(), timeout_));
+  if (!is_one_of_several_) return AttemptBy(deadline, repeat, attempt);
+  if (is_gone_) deadline = std::min(deadline, DeadlineAfter(Clock::Real().Now(), kBrief));
+  absl::Status status = AttemptBy(deadline, repeat, attempt);
+  is_gone_ = IsUnreachable(status);
+  return status;
+}
+
+absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCall& attempt) const {
   struct End {
     absl::Status said;    // By the server, …
     absl::Status judged;  // … and as Link::OnEnd has it.

@@ -5,6 +5,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -25,16 +26,24 @@ enum class Repeat {
   kNever,   // Waits for a connection, then is made once. Of several servers one is looked for first that answers.
 };
 
+// No answer, rather than a rejection.
+bool IsUnreachable(const absl::Status& status);
+
 // Thread-safe.
 class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  // `timeout`: of a call that says none (CallScope); `brief`: of every call.
-  Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool brief = false)
-      : link_(std::move(link)), timeout_(timeout), brief_(brief) {}
+  // `timeout`: of a call that says none (CallScope). `is_one_of_several`: whose server is tried for a moment only where
+  // it did not answer the last time, so that one that is down does not hold up every call of all.
+  Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool is_one_of_several = false)
+      : link_(std::move(link)), timeout_(timeout), is_one_of_several_(is_one_of_several) {}
 
   const std::shared_ptr<Link>& link() const { return link_; }
+  // Of one of several: its server did not answer the last call.
+  bool is_gone() const { return is_gone_; }
+  void set_gone(bool gone) const { is_gone_ = gone; }
+  static constexpr std::chrono::seconds kBrief{1};
 
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -76,10 +85,12 @@ class Caller {
 
   static std::unique_ptr<Stub> NewStub(const Channel& channel) { return v1::RoutingReplay::NewStub(channel); }
   absl::Status Attempt(Repeat repeat, const OneCall& attempt) const;
+  absl::Status AttemptBy(Clock::Time deadline, Repeat repeat, const OneCall& attempt) const;
 
   const std::shared_ptr<Link> link_;
   const std::chrono::milliseconds timeout_;
-  const bool brief_;
+  const bool is_one_of_several_;
+  mutable std::atomic<bool> is_gone_ = false;
 };
 
 }  // namespace routing_replay::client

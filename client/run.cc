@@ -71,19 +71,16 @@ bool AsksForSomething(const RunSettings& settings) {
 
 class RunImpl final : public Run {
  public:
-  RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
-          const ServerLimits& limits, const ReleaseOutcome& dropped)
+  RunImpl(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened)
       : caller_(std::move(caller)),
         name_(std::move(name)),
-        geometry_(std::make_shared<const Geometry>(std::move(geometry))),
-        settings_(settings),
-        limits_(limits),
-        dropped_(dropped) {}
+        geometry_(std::make_shared<const Geometry>(opened.geometry)),
+        opened_(opened) {}
 
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return *geometry_; }
-  const RunSettings& settings() const override { return settings_; }
-  const ReleaseOutcome& dropped() const override { return dropped_; }
+  const RunSettings& settings() const override { return opened_.settings; }
+  const ReleaseOutcome& dropped() const override { return opened_.dropped; }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
@@ -111,9 +108,7 @@ class RunImpl final : public Run {
   const std::shared_ptr<const Caller> caller_;
   const std::string name_;
   const std::shared_ptr<const Geometry> geometry_;
-  const RunSettings settings_;
-  const ServerLimits limits_;
-  const ReleaseOutcome dropped_;
+  const OpenedRun opened_;
 };
 
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
@@ -127,17 +122,19 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
   return MakeAppender({.link = caller_->link(),
                        .name = name_,
                        .geometry = geometry_,
-                       .block_rows = settings_.block_rows,
-                       .codec = settings_.codec.value_or(geometry_->default_codec()),
-                       .max_message_bytes = limits_.max_message_bytes,
-                       .max_payload_bytes = limits_.max_payload_bytes,
+                       .block_rows = opened_.settings.block_rows,
+                       .codec = opened_.settings.codec.value_or(geometry_->default_codec()),
+                       .max_message_bytes = opened_.limits.max_message_bytes,
+                       .max_payload_bytes = opened_.limits.max_payload_bytes,
+                       .first_sequence = opened_.first_sequence,
+                       .sequence_step = opened_.sequence_step,
                        .stat = stat},
                       std::move(options));
 }
 
 absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
                                            absl::Span<const uint8_t> payload) {
-  return PutPlan(PlanTensor(options, tensor, payload, limits_), options.sample);
+  return PutPlan(PlanTensor(options, tensor, payload, opened_.limits), options.sample);
 }
 
 absl::StatusOr<AppendOutcome> RunImpl::PutUnrecorded(const AppendOptions& options, int64_t rows) {
@@ -336,8 +333,7 @@ absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest r
 }
 
 std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
-  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits,
-                                   opened.dropped);
+  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened);
 }
 
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {

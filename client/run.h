@@ -22,6 +22,8 @@ struct OpenedRun {
   RunSettings settings;
   ServerLimits limits;
   ReleaseOutcome dropped;
+  // Sequence numbers of its appenders: those of several servers are of one appender.
+  uint64_t first_sequence = 1, sequence_step = 1;
 };
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request);
 std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened);

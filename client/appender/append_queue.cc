@@ -66,7 +66,7 @@ void AppendQueue::CountRefusal(Reason reason) {
 }
 
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
-  const uint64_t sequence = next_sequence_++;
+  const uint64_t sequence = std::exchange(next_sequence_, next_sequence_ + sequence_step_);
   Pending& pending = pending_[sequence];
   pending.unacknowledged = plan.pieces.size();
   pending.bytes = plan.bytes;

@@ -45,13 +45,13 @@ class AppendQueue {
   };
 
   // `backoff` says how long to wait after a refusal (at least what the server says).
-  AppendQueue(std::string run, Backoff backoff) : run_(std::move(run)), backoff_(std::move(backoff)) {}
+  // Sequence numbers are `first`, `first` + `step`, …
+  AppendQueue(std::string run, Backoff backoff, uint64_t first = 1, uint64_t step = 1)
+      : run_(std::move(run)), backoff_(std::move(backoff)), next_sequence_(first), sequence_step_(step) {}
 
   // Takes an append that fails unless it is acknowledged by `deadline`; deadlines must not decrease. Returns its
-  // sequence number: 1, 2, …
+  // sequence number.
   uint64_t Add(AppendPlan plan, Clock::Time deadline);
-  // Ends an append that has no outcome, whose sequence number it is.
-  void Fail(uint64_t sequence, const absl::Status& why) { Finish(sequence, why); }
 
   // A new stream: nothing is granted yet.
   void OnStreamStart();
@@ -129,7 +129,8 @@ class AppendQueue {
   std::set<PieceRef> to_send_;
   std::map<uint64_t, PieceRef> in_flight_;  // By append_id; each attempt has its own.
   std::vector<Finished> finished_;
-  uint64_t next_sequence_ = 1;
+  uint64_t next_sequence_;
+  const uint64_t sequence_step_;
   uint64_t next_append_id_ = 1;
   int64_t queued_bytes_ = 0;
   int64_t unsent_bytes_ = 0;  // Payload bytes of to_send_.

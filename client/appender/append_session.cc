@@ -44,7 +44,7 @@ AppendSession::AppendSession(const Options& options)
 
 AppendSession::AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff)
     : options_(options),
-      queue_(options.run, std::move(refusal_backoff)),
+      queue_(options.run, std::move(refusal_backoff), options.first_sequence, options.sequence_step),
       reconnect_backoff_(std::move(reconnect_backoff)),
       log_(options.run) {}
 
@@ -73,12 +73,6 @@ uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
   ++dropped_appends_;
   for (const AppendPiece& piece : mark.pieces) dropped_rows_ += piece.header.rows.size();
   return AddOpen(std::move(mark), now, true);
-}
-
-uint64_t AppendSession::AddFailed(AppendPlan plan, const absl::Status& why, Clock::Time now) {
-  const uint64_t sequence = Add(std::move(plan), now);
-  queue_.Fail(sequence, why);
-  return sequence;
 }
 
 AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {

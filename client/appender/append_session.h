@@ -27,6 +27,7 @@ class AppendSession {
     std::string run;
     int64_t max_queued_bytes = 0;
     std::chrono::milliseconds append_timeout{0};
+    uint64_t first_sequence = 1, sequence_step = 1;
   };
   enum class Step {
     kWait,     // Nothing to do before `until`, Add, or news of the stream.
@@ -51,13 +52,11 @@ class AppendSession {
   bool HasRoom(int64_t bytes) const;
   // RESOURCE_EXHAUSTED (kOverBudget): what to say where there is none.
   absl::Status NoRoom(absl::string_view sample) const;
-  // Takes an append and gives its sequence number: 1, 2, … Times must not go back from call to call.
+  // Takes an append and gives its sequence number. Times must not go back from call to call.
   uint64_t Add(AppendPlan plan, Clock::Time now);
   void CountRefusal(Reason reason) { queue_.CountRefusal(reason); }
   // Takes only the mark of an append that there is no room for: DropPayload.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
-  // Takes an append that cannot be sent anywhere: `why` is its outcome.
-  uint64_t AddFailed(AppendPlan plan, const absl::Status& why, Clock::Time now);
 
   // `can_write` says whether the stream takes another message now. Call again after each action but kWait.
   Action Next(Clock::Time now, bool can_write);

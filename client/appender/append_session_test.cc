@@ -57,6 +57,13 @@ class AppendSessionTest : public ::testing::Test {
     if (request->append) response.ack = server_.Apply(*request);
     session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
   }
+  // Adds an append for which the server ends the stream.
+  void Fail(AppendPlan plan, const absl::Status& why) {
+    session_.Add(std::move(plan), clock_.Now());
+    clock_.Advance(milliseconds(100));
+    EXPECT_EQ(Next(), AppendSession::Step::kConnect);
+    session_.OnStreamEnd(why, clock_.Now());
+  }
   void Deliver() {
     const auto finished = session_.TakeFinished();
     for (const auto& one : finished) outcomes_.push_back(one.outcome);
@@ -93,7 +100,7 @@ TEST_F(AppendSessionTest, ConnectsOnlyForSomethingToSend) {
 TEST_F(AppendSessionTest, AnErrorNamesAllThatFailed) {
   const absl::Status gap = MakeError(absl::StatusCode::kFailedPrecondition, "a gap", {.reason = Reason::kGap});
   for (int i = 0; i < 120; ++i) {
-    session_.AddFailed(MakePlan(absl::StrCat("s", i % 60), {1, 2}, {}, {0, 2}), gap, clock_.Now());
+    Fail(MakePlan(absl::StrCat("s", i % 60), {1, 2}, {}, {0, 2}), gap);
   }
   Deliver();
   AppendFailures failures;
@@ -168,21 +175,6 @@ TEST_F(AppendSessionTest, RoomAndDroppedAppends) {
   EXPECT_EQ(server_.samples["b"].rows[3].token, tokens[3]);
 }
 
-TEST_F(AppendSessionTest, AnAppendThatCannotBeSentHasItsOutcome) {
-  const std::vector<uint8_t> ids(8, 1);
-  const uint64_t sequence =
-      session_.AddFailed(MakePlan("a", ids, {}, {0, 8}), absl::UnavailableError("nobody knows"), clock_.Now());
-  EXPECT_FALSE(session_.Settled(sequence));
-  EXPECT_EQ(session_.queued_bytes(), 0);
-  EXPECT_EQ(Next(), Step::kWait);
-  Deliver();
-  EXPECT_TRUE(session_.Settled(sequence));
-  const absl::Status error = session_.TakeError();
-  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(error.message(), "sample a: nobody knows");
-  EXPECT_EQ(session_.metrics().failed, 1);
-}
-
 TEST_F(AppendSessionTest, WhatALaterAttemptHasReplacedIsNoFailure) {
   const std::vector<uint8_t> ids(8, 1);
   const absl::Status old = MakeError(absl::StatusCode::kFailedPrecondition, "old",
@@ -190,7 +182,7 @@ TEST_F(AppendSessionTest, WhatALaterAttemptHasReplacedIsNoFailure) {
   const auto add = [&](std::optional<int64_t> attempt) {
     auto plan = PlanBlocks({.sample = "a", .attempt = attempt}, ModelRows(ids, {0, 8}, {}, kBlockRows), kBlockRows);
     ASSERT_OK(plan);
-    session_.AddFailed(*std::move(plan), old, clock_.Now());
+    Fail(*std::move(plan), old);
   };
   add(3);
   EXPECT_FALSE(session_.Settled(SampleAttempt{"a", 3}));

@@ -42,7 +42,6 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     return {run_.block_rows, run_.codec, run_.max_message_bytes, run_.max_payload_bytes};
   }
   absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, Note note, bool may_wait) override;
-  absl::StatusOr<uint64_t> EnqueueFailed(AppendPlan plan, const absl::Status& why, Note note) override;
   absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override;
   absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override;
   absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
@@ -61,7 +60,11 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   };
 
   AppendSession::Options SessionOptions() const {
-    return {.run = run_.name, .max_queued_bytes = options_.max_queued_bytes, .append_timeout = options_.append_timeout};
+    return {.run = run_.name,
+            .max_queued_bytes = options_.max_queued_bytes,
+            .append_timeout = options_.append_timeout,
+            .first_sequence = run_.first_sequence,
+            .sequence_step = run_.sequence_step};
   }
   void Rest() override;
   void GoOn() override;
@@ -211,15 +214,6 @@ absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(Append
   if (note) notes_[queued.sequence] = std::move(note);
   Wake();
   return std::optional(queued);
-}
-
-absl::StatusOr<uint64_t> AppenderImpl::EnqueueFailed(AppendPlan plan, const absl::Status& why, Note note) {
-  MutexLock lock(mutex_);
-  if (stopping_) return absl::CancelledError("the appender is closed");
-  const uint64_t sequence = session_.AddFailed(std::move(plan), why, Clock::Real().Now());
-  if (note) notes_[sequence] = std::move(note);
-  Wake();
-  return sequence;
 }
 
 absl::Status AppenderImpl::SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) {

@@ -25,6 +25,7 @@ struct AppenderRun {
   Codec codec = Codec::kRaw;
   int64_t max_message_bytes = 0;  // That the server takes.
   int64_t max_payload_bytes = 0;
+  uint64_t first_sequence = 1, sequence_step = 1;
   // One Stat call, cancelled through its context. Called from the appender's thread.
   std::function<absl::StatusOr<std::vector<SampleState>>(grpc::ClientContext&, Producer,
                                                          const std::vector<std::string>&)>

@@ -38,8 +38,6 @@ class PlanAppender : public Appender {
   // Takes the plan once there is room; nothing where it would have to wait and must not, and the plan is as it was.
   // Errors as of Append.
   virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, Note note, bool may_wait) = 0;
-  // An append that cannot be sent anywhere: `why` is its outcome. CANCELLED once it is closed.
-  virtual absl::StatusOr<uint64_t> EnqueueFailed(AppendPlan plan, const absl::Status& why, Note note) = 0;
   // Waits until no append up to this one, of the sample that it is of, is open. DEADLINE_EXCEEDED; CANCELLED if the
   // appender was closed before.
   virtual absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) = 0;

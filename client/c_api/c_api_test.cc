@@ -68,7 +68,7 @@ TEST_F(CApiTest, ReleaseTakesIdsAndHandles) {
   for (const char* name : {"a", "b", "c"}) PutRows(name, {1});
   const rr_text names[] = {Text("a")};
   int64_t handles[] = {0, 0};
-  ASSERT_DONE(rr_sample_handle(Text("b"), &handles[1]));
+  ASSERT_DONE(rr_sample_handle(c_run_, Text("b"), &handles[1]));
   rr_released released{};
   ASSERT_DONE(rr_run_release(c_run_, names, 1, handles, 2, nullptr, 0, &kBlocking, &released));
   EXPECT_EQ(released.samples, 2);

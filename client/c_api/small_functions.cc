@@ -1,6 +1,7 @@
 // Geometries, handles, token ids and lines of the log: what needs no server.
 #include "absl/strings/str_cat.h"
 #include "client/c_api/calls.h"
+#include "client/c_api/objects.h"
 #include "client/c_api/values.h"
 #include "client/log.h"
 #include "routing_replay/wire/checksum.h"
@@ -53,10 +54,10 @@ rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
   });
 }
 
-rr_error* rr_sample_handle(rr_text sample, int64_t* handle) {
+rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle) {
   return Guard([&]() -> CallEnd {
     if (absl::Status status = CheckId(View(sample), "sample"); !status.ok()) return status;
-    *handle = SampleHandle(View(sample));
+    *handle = run == nullptr ? SampleHandle(View(sample)) : run->run->run->Handle(View(sample));
     return {};
   });
 }

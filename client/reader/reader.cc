@@ -1,5 +1,6 @@
 #include "client/reader/reader.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -40,16 +41,17 @@ Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
 }  // namespace
 
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
-                      Clock::Time deadline) {
+                      Clock::Time deadline, std::chrono::milliseconds patience) {
   auto read = ResumableRead::Create(geometry, request, sink);
   if (!read.ok()) return read.status();
-  RetrySchedule schedule(deadline);
+  const auto from_now = [&] { return RetrySchedule(std::min(deadline, DeadlineAfter(Clock::Real().Now(), patience))); };
+  RetrySchedule schedule = from_now();
   bool told = false;
   while ((*read)->part() != nullptr) {
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
-    if (answer.brought) schedule = RetrySchedule(deadline);
+    if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;
     if (!std::exchange(told, true)) Log(absl::StrCat("a read waits for its server: ", answer.status.message()));

@@ -2,6 +2,7 @@
 #ifndef CLIENT_READER_READER_H_
 #define CLIENT_READER_READER_H_
 
+#include <chrono>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,9 +12,9 @@
 
 namespace routing_replay::client {
 
-// As Run::Read in client.h, with request.run filled in.
+// As Run::Read in client.h, with request.run filled in. `patience`: for how long a server that goes away is waited for.
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
-                      Clock::Time deadline);
+                      Clock::Time deadline, std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 // As Run::ReadRows in client.h.
 absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
                                                     Clock::Time deadline);

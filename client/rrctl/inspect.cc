@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/channel/endpoint.h"
-#include "client/shard/fan_out.h"
 #include "client/shard/members.h"
+#include "client/shard/sharded_client.h"
 #include "proto/json/wire_json.h"
 #include "routing_replay/wire/error_detail.h"
 

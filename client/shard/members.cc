@@ -11,24 +11,25 @@
 #include "absl/strings/strip.h"
 #include "client/channel/endpoint.h"
 #include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay::client {
 namespace {
 
 constexpr char kScheme[] = "shard:";
 
-absl::Status Refuse(absl::string_view endpoint, absl::string_view why) {
-  return MakeError(
-      absl::StatusCode::kInvalidArgument,
-      absl::StrCat("endpoint: \"", endpoint, "\" ", why, "; write shard: and the servers with commas between them"),
-      {.reason = Reason::kField, .field = "endpoint"});
+absl::Status Reject(absl::string_view endpoint, absl::string_view why) {
+  return Invalid("endpoint",
+                 absl::StrCat("\"", endpoint, "\" ", why, "; write shard: and the servers with commas between them"));
 }
 
 absl::Status CheckMember(absl::string_view endpoint, absl::string_view member) {
-  if (member.empty()) return Refuse(endpoint, "has a member without a name");
+  if (member.empty()) return Reject(endpoint, "has a member without a name");
   if (absl::StartsWith(member, "file:") && member.size() > 5) return absl::OkStatus();
   return GrpcTarget(member).status();
 }
+
+absl::string_view KeyOf(absl::string_view sample) { return sample.substr(0, sample.find(':')); }
 
 }  // namespace
 
@@ -36,15 +37,15 @@ bool ShardMembers::IsShardEndpoint(absl::string_view endpoint) { return absl::St
 
 absl::StatusOr<ShardMembers> ShardMembers::Parse(absl::string_view endpoint) {
   absl::string_view list = endpoint;
-  if (!absl::ConsumePrefix(&list, kScheme)) return Refuse(endpoint, "is of one server");
+  if (!absl::ConsumePrefix(&list, kScheme)) return Reject(endpoint, "is of one server");
   std::vector<std::string> members = absl::StrSplit(list, ',');
-  if (members.size() > kMaxMembers) return Refuse(endpoint, absl::StrCat("has more than ", kMaxMembers, " members"));
+  if (members.size() > kMaxMembers) return Reject(endpoint, absl::StrCat("has more than ", kMaxMembers, " members"));
   for (const std::string& member : members) {
     if (absl::Status status = CheckMember(endpoint, member); !status.ok()) return status;
   }
   std::sort(members.begin(), members.end());
   const auto twice = std::adjacent_find(members.begin(), members.end());
-  if (twice != members.end()) return Refuse(endpoint, absl::StrCat("has the member ", *twice, " twice"));
+  if (twice != members.end()) return Reject(endpoint, absl::StrCat("has the member ", *twice, " twice"));
   return ShardMembers(std::move(members));
 }
 
@@ -57,18 +58,43 @@ ShardMembers::ShardMembers(std::vector<std::string> endpoints) : endpoints_(std:
   fingerprint_ = std::max<uint64_t>(XXH64(lines.data(), lines.size(), 0), 1);
 }
 
-size_t ShardMembers::NaturalOwner(int64_t handle) const {
-  uint8_t bytes[sizeof(handle)];
-  for (size_t i = 0; i < sizeof(handle); ++i) bytes[i] = static_cast<uint8_t>(static_cast<uint64_t>(handle) >> (8 * i));
-  size_t owner = 0;
+size_t ShardMembers::PlaceOf(absl::string_view sample) const {
+  const absl::string_view key = KeyOf(sample);
+  const std::string host = absl::StrCat(key, ":");
+  const auto is_named = [&host](const std::string& member) { return absl::StartsWith(member, host); };
+  const auto named = std::find_if(endpoints_.begin(), endpoints_.end(), is_named);
+  const bool is_one = named != endpoints_.end() && std::none_of(named + 1, endpoints_.end(), is_named);
+  if (is_one) return static_cast<size_t>(named - endpoints_.begin());
+  size_t place = 0;
   uint64_t highest = 0;
   for (size_t member = 0; member < seeds_.size(); ++member) {
-    const uint64_t score = XXH64(bytes, sizeof(bytes), seeds_[member]);
+    const uint64_t score = XXH64(key.data(), key.size(), seeds_[member]);
     if (member != 0 && score <= highest) continue;
-    owner = member;
+    place = member;
     highest = score;
   }
-  return owner;
+  return place;
+}
+
+int64_t ShardMembers::HandleOf(absl::string_view sample) const {
+  return static_cast<int64_t>(PlaceOf(sample) + 1) << kHandleBits | SampleHandle(sample);
+}
+
+absl::StatusOr<size_t> ShardMembers::PlaceOfHandle(int64_t handle) const {
+  const int64_t member = handle >> kHandleBits;
+  if (member >= 1 && member <= static_cast<int64_t>(size())) return static_cast<size_t>(member - 1);
+  const std::string why = member == 0 ? "does not tell which of the servers has the sample"
+                                      : absl::StrCat("is of server ", member, " of a list of ", size());
+  return Invalid("handle", absl::StrCat(handle, " ", why, "; give the id, or the handle that the run makes of it (",
+                                        "run.handle(id)) over the same list of servers"));
+}
+
+absl::Status ShardMembers::CheckFork(absl::string_view fork, absl::string_view parent) const {
+  const size_t own = PlaceOf(fork), there = PlaceOf(parent);
+  if (own == there) return absl::OkStatus();
+  return Invalid("prefix", absl::StrCat("the fork \"", fork, "\" would be with server ", endpoints_[own],
+                                        ", its parent \"", parent, "\" is with ", endpoints_[there],
+                                        ": begin the fork's id with \"", KeyOf(parent), ":\""));
 }
 
 }  // namespace routing_replay::client

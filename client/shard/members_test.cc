@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/shard/places.h"
 #include "routing_replay/wire/sample_id.h"
 #include "tests/support/status_matchers.h"
 
@@ -48,11 +47,10 @@ uint64_t SlowXxh64(const std::string& bytes, uint64_t seed) {
   return hash ^ hash >> 32;
 }
 
-std::string SlowOwner(const std::vector<std::string>& members, int64_t handle) {
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(static_cast<uint64_t>(handle) >> (8 * i)));
+// Of a key that is no member's host.
+std::string SlowOwner(const std::vector<std::string>& members, const std::string& key) {
   std::vector<std::pair<uint64_t, std::string>> scores;
-  for (const std::string& member : members) scores.push_back({SlowXxh64(bytes, SlowXxh64(member, 0)), member});
+  for (const std::string& member : members) scores.push_back({SlowXxh64(key, SlowXxh64(member, 0)), member});
   std::sort(scores.begin(), scores.end(),
             [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   return scores[0].second;
@@ -72,8 +70,8 @@ ShardMembers Parse(const std::vector<std::string>& members) {
   return *std::move(parsed);
 }
 
-std::string Owner(const ShardMembers& members, int64_t handle) {
-  return members.endpoints()[members.NaturalOwner(handle)];
+std::string Owner(const ShardMembers& members, absl::string_view sample) {
+  return members.endpoints()[members.PlaceOf(sample)];
 }
 
 TEST(ShardMembersTest, OwnersAreThoseOfTheRule) {
@@ -90,9 +88,10 @@ TEST(ShardMembersTest, OwnersAreThoseOfTheRule) {
     const ShardMembers shuffled = Parse(members);
     EXPECT_EQ(shuffled.fingerprint(), parsed.fingerprint());
     for (int i = 0; i < 100; ++i) {
-      const int64_t handle = SampleHandle(absl::StrCat("step", round, "/", i));
-      EXPECT_EQ(Owner(parsed, handle), SlowOwner(members, handle));
-      EXPECT_EQ(Owner(shuffled, handle), Owner(parsed, handle));
+      const std::string name = absl::StrCat("step", round, "/", i);
+      EXPECT_EQ(Owner(parsed, name), SlowOwner(members, name));
+      EXPECT_EQ(Owner(shuffled, name), Owner(parsed, name));
+      EXPECT_EQ(Owner(parsed, absl::StrCat(name, ":7")), Owner(parsed, name));
     }
   }
 }
@@ -109,17 +108,17 @@ TEST(ShardMembersTest, EachMemberOwnsItsShareAndOnlyItsSamplesMoveWithoutIt) {
     EXPECT_NE(all.fingerprint(), without.fingerprint());
     std::map<std::string, int> shares;
     for (int i = 0; i < kSamples; ++i) {
-      const int64_t handle = SampleHandle(absl::StrCat("step1/", i));
-      const std::string owner = Owner(all, handle);
+      const std::string name = absl::StrCat("step1/", i);
+      const std::string owner = Owner(all, name);
       ++shares[owner];
-      EXPECT_TRUE(owner == members.back() || owner == Owner(without, handle));
+      EXPECT_TRUE(owner == members.back() || owner == Owner(without, name));
     }
     const double mean = static_cast<double>(kSamples) / static_cast<double>(count);
     for (const std::string& member : members) EXPECT_NEAR(shares[member], mean, 5 * std::sqrt(mean)) << member;
   }
 }
 
-TEST(ShardMembersTest, ListsThatCannotBeAreRefused) {
+TEST(ShardMembersTest, MalformedListsAreRejected) {
   for (const char* endpoint : {"shard:", "shard:a:1,", "shard:a", "shard:a:1,a:1", "shard:a:1,shard:b:1", "a:1",
                                "shard:a:1, b:1", "shard:file:"}) {
     EXPECT_THAT(ShardMembers::Parse(endpoint), Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << endpoint;
@@ -130,68 +129,49 @@ TEST(ShardMembersTest, ListsThatCannotBeAreRefused) {
   EXPECT_OK(ShardMembers::Parse("shard:a:1,[::1]:2,unix:/tmp/s,file:/tmp/f"));
 }
 
-TEST(PlacesTest, AppendsGoWhereTheirSampleIs) {
-  std::mt19937_64 random(5);
-  Places places(Parse(MakeMembers(8, random)));
-  const auto natural = [&](absl::string_view sample) { return places.members().NaturalOwner(SampleHandle(sample)); };
-  EXPECT_EQ(places.Route({.sample = "a", .begins = true}, false).place, natural("a"));
-  // Begun here, so that nobody need be asked of what goes on.
-  EXPECT_EQ(places.Route({.sample = "a"}, false).place, natural("a"));
-  EXPECT_EQ(places.Route({.sample = "fork", .prefix_sample = "a"}, false).place, natural("a"));
-  EXPECT_EQ(places.Route({.sample = "fork"}, false).place, natural("a"));
-  // Not begun here.
-  const AppendRoute unknown = places.Route({.sample = "b"}, false);
-  EXPECT_EQ(unknown.place, std::nullopt);
-  EXPECT_EQ(unknown.search_for, SampleHandle("b"));
-  std::vector<std::optional<bool>> found(8, false);
-  const auto learn = [&](Producer producer) { return *places.Learn(producer, SampleHandle("b"), found); };
-  EXPECT_EQ(learn(Producer::kRollout), std::nullopt);
-  EXPECT_EQ(places.Route({.sample = "b"}, true).place, natural("b"));
-  EXPECT_EQ(places.Route({.sample = "b"}, false).place, std::nullopt);
-  const AppendRoute of_parent = places.Route({.sample = "c", .prefix_sample = "b"}, false);
-  EXPECT_EQ(of_parent.search_for, SampleHandle("b"));
-  const size_t other = (natural("b") + 1) % 8;
-  found[other] = true;
-  EXPECT_EQ(learn(Producer::kRollout), other);
-  found[natural("b")] = true;
-  EXPECT_EQ(learn(Producer::kTrainer), natural("b"));
-  EXPECT_EQ(places.Route({.sample = "c", .prefix_sample = "b"}, true).place, other);
-  EXPECT_EQ(places.Route({.producer = Producer::kTrainer, .sample = "c", .prefix_sample = "b"}, true).place,
-            natural("b"));
-}
-
-TEST(PlacesTest, OneThatDidNotAnswerMayHaveIt) {
-  Places places(Parse({"a:1", "b:1", "c:1"}));
-  const auto name_of = [&](size_t owner) {
-    int i = 0;
-    while (places.members().NaturalOwner(SampleHandle(absl::StrCat("s/", i))) != owner) ++i;
-    return SampleHandle(absl::StrCat("s/", i));
-  };
-  const int64_t handle = name_of(0);
-  std::vector<std::optional<bool>> found = {false, std::nullopt, false};
-  EXPECT_EQ(*places.Learn(Producer::kRollout, name_of(1), found), std::nullopt);  // There, or nowhere.
-  const auto silent = places.Learn(Producer::kRollout, handle, found);
-  EXPECT_EQ(silent.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(silent.status().message(), ::testing::HasSubstr("server b:1, which did not answer"));
-  EXPECT_EQ(places.Find(Producer::kRollout, handle), std::nullopt);
-  found[0] = true;
-  EXPECT_EQ(*places.Learn(Producer::kRollout, handle, found), 0u);
-}
-
-TEST(PlacesTest, ForgetsWhatWasNotAskedFor) {
-  std::mt19937_64 random(4);
-  Places places(Parse(MakeMembers(4, random)), 20);
-  places.Remember(Producer::kRollout, 7, 3);
-  EXPECT_EQ(places.Find(Producer::kTrainer, 7), std::nullopt);
-  for (int64_t handle = 100; handle < 200; ++handle) {
-    places.Remember(Producer::kRollout, handle, 1);
-    EXPECT_EQ(places.Find(Producer::kRollout, 7), 3u);
-    EXPECT_EQ(places.Find(Producer::kRollout, handle), 1u);
+TEST(ShardMembersTest, ATagThatIsTheHostOfOneMemberNamesIt) {
+  const ShardMembers members = Parse({"node-1:7400", "node-2:7400", "node-3:7400", "twice:1", "twice:2"});
+  for (const char* host : {"node-1", "node-2", "node-3"}) {
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(Owner(members, absl::StrCat(host, ":prompt-", i, "/0")), absl::StrCat(host, ":7400"));
+    }
   }
-  EXPECT_EQ(places.Find(Producer::kRollout, 100), std::nullopt);
-  EXPECT_EQ(places.FindOrNatural(Producer::kRollout, 100), places.members().NaturalOwner(100));
-  places.Forget(Producer::kRollout, 7);
-  EXPECT_EQ(places.Find(Producer::kRollout, 7), std::nullopt);
+  const std::vector<std::string>& all = members.endpoints();
+  for (const char* tag : {"twice", "node", "node-11", "prompt-7"}) {
+    EXPECT_EQ(Owner(members, absl::StrCat(tag, ":1/0")), SlowOwner(all, tag));
+  }
+  EXPECT_EQ(Owner(members, ":odd"), SlowOwner(all, ""));
+}
+
+TEST(ShardMembersTest, HandlesTellTheirPlace) {
+  std::mt19937_64 random(4);
+  const ShardMembers members = Parse(MakeMembers(ShardMembers::kMaxMembers, random));
+  const ShardMembers fewer = Parse({"a:1", "b:1"});
+  for (int i = 0; i < 500; ++i) {
+    const std::string name = absl::StrCat("step1/", i);
+    const int64_t handle = members.HandleOf(name);
+    EXPECT_GT(handle, 0);
+    EXPECT_EQ(BareHandle(handle), SampleHandle(name));
+    EXPECT_EQ(*members.PlaceOfHandle(handle), members.PlaceOf(name));
+    const auto bare = members.PlaceOfHandle(SampleHandle(name));
+    EXPECT_THAT(bare.status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(bare.status().message(), ::testing::HasSubstr("run.handle(id)"));
+    EXPECT_EQ(fewer.PlaceOfHandle(handle).ok(), members.PlaceOf(name) < 2);
+  }
+}
+
+TEST(ShardMembersTest, AForkMustBeWhereItsParentIs) {
+  std::mt19937_64 random(5);
+  const ShardMembers members = Parse(MakeMembers(8, random));
+  for (const std::string parent : {"prompt-7", "prompt-7:0", "node-3:prompt-7/0"}) {
+    const std::string tag = parent.substr(0, parent.find(':'));
+    EXPECT_OK(members.CheckFork(absl::StrCat(tag, ":fork/1"), parent));
+    int i = 0;
+    while (members.PlaceOf(absl::StrCat("fork/", i)) == members.PlaceOf(parent)) ++i;
+    const absl::Status rejected = members.CheckFork(absl::StrCat("fork/", i), parent);
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(rejected.message(), ::testing::HasSubstr(absl::StrCat("begin the fork's id with \"", tag, ":\"")));
+  }
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -37,8 +36,7 @@ absl::Status CheckId(absl::string_view id, absl::string_view field) {
 }
 
 int64_t SampleHandle(absl::string_view sample_id) {
-  constexpr uint64_t kPositive = std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0) & kPositive);
+  return BareHandle(static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0)));
 }
 
 std::string DescribeSample(absl::string_view sample, int64_t handle) {

@@ -7,20 +7,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/shard/members.h"
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
 #include "tests/integration/shard_servers.h"
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr std::chrono::seconds kLong(60);
 
 // What does not differ between servers.
 std::string Comparable(const SampleState& s) {
-  std::string text = absl::StrCat(s.sample, " ", s.handle, " group ", s.group, " rows ", s.committed_rows, " revision ",
-                                  s.revision, " tokens ", s.num_tokens.value_or(-1), " unrecorded ");
+  std::string text = absl::StrCat(s.sample, " ", BareHandle(s.handle), " group ", s.group, " rows ", s.committed_rows,
+                                  " revision ", s.revision, " tokens ", s.num_tokens.value_or(-1), " unrecorded ");
   for (const RowRange range : s.unrecorded) absl::StrAppend(&text, ToString(range));
   for (const WeightSpan& span : s.weights) absl::StrAppend(&text, " ", ToString(span.rows), " of ", span.version);
   return text;
@@ -83,7 +87,7 @@ class SameTest : public ::testing::TestWithParam<uint64_t> {
     }
     if (kind < 9) {
       if (!state.ok() || state->committed_rows == 0) return;
-      names_.push_back(absl::StrCat("fork/", names_.size()));
+      names_.push_back(absl::StrCat(name.substr(0, name.find(':')), ":fork/", names_.size()));
       return Append({.sample = names_.back(),
                      .prefix_sample = name,
                      .prefix_rows = static_cast<int64_t>(1 + random_() % state->committed_rows),
@@ -113,7 +117,7 @@ class SameTest : public ::testing::TestWithParam<uint64_t> {
       if (random_() % 2 == 0) {
         read.sample = name;
       } else {
-        read.handle = SampleHandle(name);
+        read.handle = sharded_->Handle(name);
       }
       if (random_() % 3 != 0) continue;
       const auto begin = static_cast<int64_t>(random_() % 300);
@@ -126,7 +130,9 @@ class SameTest : public ::testing::TestWithParam<uint64_t> {
 
   void ExpectSameRead(routing_replay::Run& sharded) {
     const ReadRequest request = AnyRead();
-    ASSERT_OK_AND_ASSIGN(const auto want, single_->ReadRows(request, kLong));
+    ReadRequest of_one = request;
+    for (SampleRead& read : of_one.samples) read.handle = BareHandle(read.handle);
+    ASSERT_OK_AND_ASSIGN(const auto want, single_->ReadRows(of_one, kLong));
     ASSERT_OK_AND_ASSIGN(const auto got, sharded.ReadRows(request, kLong));
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
@@ -168,7 +174,7 @@ TEST_P(SameTest, AsOneServer) {
   for (int round = 0; round < 6; ++round) {
     for (int i = 0; i < 15; ++i) Write();
     ExpectSameAnswers(*sharded_);
-    // One that has to learn where forks are.
+    // One that made none of the samples.
     const auto client = ConnectTo(several_.endpoint());
     ASSERT_OK_AND_ASSIGN(const auto run, client->JoinRun("same"));
     ExpectSameAnswers(*run);
@@ -228,20 +234,49 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
   ASSERT_OK_AND_ASSIGN(const ServerSummary before, client->GetServerInfo());
   for (int i = 0; i < 20; ++i) {
     ASSERT_OK(PutRows(*run, routes, {1024, 1024},
-                      {.sample = absl::StrCat("fork", i), .prefix_sample = "parent", .prefix_rows = 1024}));
+                      {.sample = absl::StrCat("parent:", i), .prefix_sample = "parent", .prefix_rows = 1024}));
   }
   ASSERT_OK_AND_ASSIGN(const ServerSummary after, client->GetServerInfo());
   EXPECT_EQ(after.samples, 21);
   EXPECT_LT(after.stored_bytes - before.stored_bytes, before.stored_bytes);
+  // Elsewhere there are no rows to share.
+  int i = 0;
+  const ShardMembers members = *ShardMembers::Parse(servers.endpoint());
+  while (members.PlaceOf(absl::StrCat("fork", i)) == members.PlaceOf("parent")) ++i;
+  const AppendOptions elsewhere{.sample = absl::StrCat("fork", i), .prefix_sample = "parent", .prefix_rows = 1024};
+  const auto rejecting = run->NewAppender();
+  for (const absl::Status& rejected :
+       {run->PutUnrecorded(elsewhere, 0).status(), rejecting->AppendUnrecorded(elsewhere, 0)}) {
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("begin the fork's id with \"parent:\""));
+  }
+  EXPECT_EQ(rejecting->metrics().refused_appends, 1);
   // Another client goes on with a fork that it only knows by its name.
   const auto other = ConnectTo(servers.endpoint());
   ASSERT_OK_AND_ASSIGN(const auto joined, other->JoinRun("fork"));
   const auto appender = joined->NewAppender();
   for (int i = 0; i < 20; ++i) {
-    ASSERT_OK(appender->AppendUnrecorded({.sample = absl::StrCat("fork", i), .row_start = 1024, .seal = true}, 0));
+    ASSERT_OK(appender->AppendUnrecorded({.sample = absl::StrCat("parent:", i), .row_start = 1024, .seal = true}, 0));
   }
   EXPECT_OK(appender->Flush(kLong));
-  for (int i = 0; i < 20; ++i) ExpectRows(*joined, absl::StrCat("fork", i), routes, {{0, 1024}});
+  for (int i = 0; i < 20; ++i) ExpectRows(*joined, absl::StrCat("parent:", i), routes, {{0, 1024}});
+}
+
+TEST(ShardTest, ABareHandleIsRejectedWithAHint) {
+  Servers servers(2);
+  const auto client = ConnectTo(servers.endpoint());
+  ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("run", ChaosGeometry()));
+  const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 10, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "s"}));
+  ReadRequest request;
+  request.samples = {{.handle = SampleHandle("s")}};
+  const ReleaseOptions bare{.handles = {SampleHandle("s")}};
+  for (const absl::Status& rejected : {run->ReadRows(request, kLong).status(), run->Release({}, bare).status()}) {
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("run.handle(id)"));
+  }
+  EXPECT_EQ(run->Stat("s")->handle, run->Handle("s"));
+  EXPECT_EQ(run->Release({}, {.handles = {0, run->Handle("s")}})->samples, 1);
 }
 
 TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
@@ -267,7 +302,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
       const std::string name = absl::StrCat("step1/", i);
       const std::vector<int32_t> tensor = routes[i % 8].Tensor({0, kRows});
       ASSERT_OK(appender->Append({.sample = name, .seal = true}, Int32Tensor(ChaosGeometry(), kRows), AsBytes(tensor)));
-      request.samples.push_back({.handle = SampleHandle(name)});
+      request.samples.push_back({.handle = run->Handle(name)});
     }
     ASSERT_OK(appender->Flush(kLong));
   }

@@ -46,7 +46,7 @@ absl::Status CheckStep(const StepReport& step) {
 }
 
 int64_t HandleOf(const SampleReport& report) {
-  return report.sample.empty() ? report.handle : SampleHandle(report.sample);
+  return report.sample.empty() ? BareHandle(report.handle) : SampleHandle(report.sample);
 }
 
 std::string NameOf(const SampleReport& report) { return DescribeSample(report.sample, report.handle); }

@@ -83,7 +83,7 @@ std::vector<std::string> DirectorySource::samples() const {
 
 const DirectorySource::Entry* DirectorySource::Find(const SampleRead& asked) const {
   if (asked.sample.empty()) {
-    const auto found = contents_->by_handle.find(asked.handle);
+    const auto found = contents_->by_handle.find(BareHandle(asked.handle));
     return found == contents_->by_handle.end() ? nullptr : &contents_->entries[found->second];
   }
   const auto found = contents_->by_name.find(asked.sample);

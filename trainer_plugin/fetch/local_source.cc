@@ -178,7 +178,7 @@ void LocalSource::Clear() {
 int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size()); }
 
 const LocalSource::Entry* LocalSource::Find(const SampleRead& asked) const {
-  const auto name = asked.sample.empty() ? names_.find(asked.handle) : names_.end();
+  const auto name = asked.sample.empty() ? names_.find(BareHandle(asked.handle)) : names_.end();
   const auto found = samples_.find(name == names_.end() ? asked.sample : name->second);
   return found == samples_.end() ? nullptr : found->second.get();
 }

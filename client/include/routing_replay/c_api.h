@@ -599,7 +599,9 @@ typedef struct rr_texts { /* A result. */
 /* Waits for lines for people since the last call, of all clients of the process: warnings of what no error says, or not
  * yet. Nothing is kept before the first call. */
 RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
-RR_API rr_error* rr_sample_handle(rr_text sample, int64_t* handle);
+/* What a batch carries of a sample in place of its id: over several servers that of `run`, of one server that of any
+ * run, which may be null. */
+RR_API rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle);
 /* `tokens` as u32; the one place that says what token ids are: INVALID_ARGUMENT naming `field` and `sample`. */
 typedef struct rr_ids { /* A result. */
   const uint32_t* data;

@@ -41,14 +41,16 @@ struct ClientOptions {
   // in turn. "file:PATH": of a file that holds one of these and is read again whenever the server cannot be reached:
   // a restarted one may have another port. Empty: the environment's ROUTING_REPLAY_ENDPOINT.
   //
-  // "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are spread: a
-  // sample goes to the member that rendezvous hashing of its handle says (client/shard/members.h), a fork to where its
-  // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
-  // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
-  // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, Drop and ListRuns, whose
-  // answers would not be whole, fail with UNAVAILABLE naming one. That is the outcome of an append whose sample may be
-  // with one of them. A member that is back without the run fails List with DATA_LOSS until OpenRun makes the run there
-  // again. After a Drop that failed, what the others had is gone: call it again.
+  // "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are spread:
+  // the id of a sample says which member has it (client/shard/members.h). An id may begin with a place tag that ends in
+  // ':'; a tag that is the host of one member goes there ("a:prompt-7/0"), all other samples with one tag are together,
+  // and so is "prompt-7:1" with "prompt-7". A fork must be with its parent, and is rejected with a hint where its id
+  // says otherwise. Every client of a run must state the same list, in any order. A run is made on all members; it is
+  // joined, and used, without those that cannot be reached. Reads say UNAVAILABLE of their samples. Release leaves them
+  // out; List, Drop and ListRuns, whose answers would not be whole, fail with UNAVAILABLE naming one. That is the
+  // outcome of an append whose sample is with one of them. A member that is back without the run fails List with
+  // DATA_LOSS until OpenRun makes the run there again. After a Drop that failed, what the others had is gone: call it
+  // again.
   std::string endpoint;
   SecuritySettings security;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -114,7 +116,7 @@ class Client {
   // NOT_FOUND (kNoRun) if there is none.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
-  // Of several servers the sums, the shortest uptime, and what of versions and stores there is.
+  // Of several servers the sums, the shortest uptime, and the version and store of the first.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
 };
 
@@ -244,7 +246,7 @@ class Appender {
   // Queues one append and returns; the bytes are copied (or encoded) before. INVALID_ARGUMENT at once for a payload
   // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout
   // (unless drop_when_full), CANCELLED once it is closed. Failures found later come through on_outcome, Flush and
-  // metrics: also that a server that does not answer may have the sample ("shard:").
+  // metrics.
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
   // The same without recorded rows: to open, to seal, or for rows that are all unrecorded (`rows` of them).
@@ -279,6 +281,7 @@ struct ReadPiece {
 };
 
 // Receives a read in the order asked: a sample's record, then its pieces. A status that is not OK cancels the read.
+// Called from one thread at a time: with "shard:" from one of each server, else from that of the call.
 class ReadSink {
  public:
   virtual ~ReadSink() = default;
@@ -299,7 +302,7 @@ struct SampleRows {
 
 struct ReleaseOptions {
   std::optional<Producer> producer;  // Absent: both.
-  // Samples by their handles, beside those by id. 0, of no sample, is skipped.
+  // Samples by their handles (Run::Handle), beside those by id. 0, of no sample, is skipped.
   std::vector<int64_t> handles;
 };
 
@@ -317,6 +320,9 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
+  // What an int64 column of a batch carries of a sample in place of its id: SampleHandle, and with "shard:" the place
+  // of its server in the highest byte.
+  virtual int64_t Handle(absl::string_view sample) const { return SampleHandle(sample); }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
   // One append in one call per weight version; the payload is sent as it is and decoded by the server.
@@ -325,7 +331,7 @@ class Run {
   // The same as AppendUnrecorded.
   virtual absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) = 0;
 
-  // request.run is filled in. Streams into `sink` on the calling thread while the next messages arrive.
+  // request.run is filled in. Streams into `sink` while the next messages arrive.
   // A read whose server goes away is continued within `timeout`, on the next one where there are several, else when it
   // is back: the sink sees each record and each row once, all of one content; ABORTED (kOldRevision) naming a sample
   // that changed meanwhile. UNAVAILABLE if none came back in time. With "shard:" the samples of a server that is away

@@ -46,7 +46,7 @@ class ShardedTest(unittest.TestCase):
 
     def expect(self, run: rr.Run, samples: dict[str, np.ndarray], missing: set[str] = frozenset()) -> None:
         names = list(samples)
-        read = run.read([rr.sample_handle(name) if i % 2 else name for i, name in enumerate(names)])
+        read = run.read([run.handle(name) if i % 2 else name for i, name in enumerate(names)])
         for name, got in zip(names, read, strict=True):
             if name in missing:
                 self.assertEqual((got.status, got.rows), ("UNAVAILABLE", None))
@@ -91,29 +91,29 @@ class ShardedTest(unittest.TestCase):
             self.run_.append("bad", np.full((2, 3, 4), 64, np.int32))
         self.assertEqual(self.run_.metrics()["refused_appends"], 1)
 
-    def test_forks_are_found_by_who_did_not_make_them(self) -> None:
+    def test_forks_are_with_their_parents(self) -> None:
         rows, more = self.routes(30), self.routes(5)
         self.run_.put("parent", rows)
         for i in range(8):
             prefix = rr.Prefix("parent", 30)
-            self.run_.append(f"fork/{i}", more, row_start=30, prefix=prefix)
+            self.run_.append(f"parent:{i}", more, row_start=30, prefix=prefix)
         self.run_.flush()
         other = self.connect().run("run")
         whole = np.concatenate([rows, more])
-        self.expect(other, {f"fork/{i}": whole for i in range(8)})
+        self.expect(other, {f"parent:{i}": whole for i in range(8)})
         other = self.connect().run("run")
         for i in range(8):
-            other.append(f"fork/{i}", more, row_start=35, seal=True)
+            other.append(f"parent:{i}", more, row_start=35, seal=True)
             other.flush()
-        self.expect(self.run_, {f"fork/{i}": np.concatenate([whole, more]) for i in range(8)})
-        trajectory = self.run_.trajectory("turns/0")
+        self.expect(self.run_, {f"parent:{i}": np.concatenate([whole, more]) for i in range(8)})
+        trajectory = self.run_.trajectory("turns:0")
         trajectory.add(rows, tokens=np.arange(31))
-        forks = trajectory.siblings([f"turns/{i}" for i in range(1, 8)])
+        forks = trajectory.siblings([f"turns:{i}" for i in range(1, 8)])
         for fork in forks:
             fork.add(whole, tokens=np.arange(36), seal=True)
         self.run_.flush()
         self.assertTrue(all(fork.metrics()["shared_rows"] for fork in forks))
-        self.expect(self.run_, {f"turns/{i}": whole for i in range(1, 8)})
+        self.expect(self.run_, {f"turns:{i}": whole for i in range(1, 8)})
 
     def test_checkpoints(self) -> None:
         samples = self.fill()
@@ -178,28 +178,35 @@ class ShardedTest(unittest.TestCase):
                 self.assertIn(f"server {endpoint}: ", str(error))
                 self.assertEqual(str(error).count("UNAVAILABLE"), 1)
 
-    def test_an_append_does_not_guess_where_its_sample_is(self) -> None:
-        endpoint = self.servers[2].endpoint
-        run = self.connect().run("run")
-        elsewhere = self.client.run("elsewhere", GEOMETRY)
-        names = iter(f"begun/{i}" for i in range(100))
-        while True:  # By its hash it is with another one, and may be a fork of a sample of this one's.
-            name = next(names)
-            elsewhere.put(name, self.routes(10))
-            if not self.connect(endpoint).run("elsewhere").stat_many([name]):
+    def test_a_fork_elsewhere_is_rejected(self) -> None:
+        self.run_.put("parent", self.routes(30))
+        there = next(server for server in self.servers if "parent" in self.held_by(server))
+        names = iter(f"fork/{i}" for i in range(100))
+        for name in names:  # One that is with another server.
+            self.run_.put(name, self.routes(1))
+            if name not in self.held_by(there):
                 break
-        self.servers[2].process.kill()
-        self.servers[2].process.wait()
-        outcomes: list[rr.AppendOutcome] = []
-        with run.appender(on_outcome=outcomes.append) as appender:
-            number = appender.append(name, self.routes(10), row_start=10)
-            with self.assertRaisesRegex(rr.UnavailableError, f"server {endpoint}, which did not answer"):
-                appender.flush()
-        self.assertEqual([(one.sequence, one.error.code) for one in outcomes], [(number, "UNAVAILABLE")])
-        with self.assertRaisesRegex(rr.UnavailableError, f"server {endpoint}, which did not answer"):
-            run.put(name, self.routes(10), restart=1)
-        for server in (one for one in self.servers if one.endpoint != endpoint):
-            self.assertEqual(self.held_by(server), set())
+        with self.assertRaisesRegex(rr.InvalidArgumentError, 'begin the fork\'s id with "parent:"'):
+            self.run_.append(name, self.routes(1), row_start=30, prefix=rr.Prefix("parent", 30))
+
+    def test_a_bare_handle_is_rejected(self) -> None:
+        self.run_.put("a", self.routes(3))
+        for rejected in (self.run_.read, self.run_.release):
+            with self.assertRaisesRegex(rr.InvalidArgumentError, r"run\.handle\(id\)"):
+                rejected([rr.sample_handle("a")])
+        self.assertEqual(self.run_.stat("a").handle, self.run_.handle("a"))
+        self.assertEqual(self.run_.release([0, self.run_.handle("a")]).samples, 1)
+
+    def test_a_tag_names_a_server(self) -> None:
+        port = self.servers[0].endpoint.rpartition(":")[2]
+        client = self.connect(f"shard:localhost:{port},{self.servers[1].endpoint}")
+        run = client.run("tags", GEOMETRY)
+        names = {f"{tag}:{i}" for tag in ("localhost", "127.0.0.1") for i in range(8)}
+        for name in names:
+            run.put(name, self.routes(2))
+        for tag, server in zip(("localhost", "127.0.0.1"), self.servers, strict=False):
+            held = {state.sample for state in self.connect(server.endpoint).run("tags").list()}
+            self.assertEqual(held, {name for name in names if name.startswith(tag)})
 
     def test_another_list_is_refused(self) -> None:
         fewer = self.connect("shard:" + ",".join(server.endpoint for server in self.servers[1:]))
@@ -212,10 +219,6 @@ class ShardedTest(unittest.TestCase):
         self.assertEqual(part.run("run").list(), [])
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Client("shard:a:1,a:1")
-        alias = self.servers[0].endpoint.replace("127.0.0.1", "localhost")
-        twice = self.connect(f"shard:{self.servers[0].endpoint},{alias}")
-        with self.assertRaisesRegex(rr.InvalidArgumentError, "are one server"):
-            twice.run("twice", GEOMETRY)
 
     def test_asyncio_too(self) -> None:
         samples = self.fill(8)

@@ -501,7 +501,7 @@ _FALLIBLE = {
     "rr_trajectory_next_row": "ppp",
     "rr_trajectory_describe": "pp",
     "rr_log": "pp",
-    "rr_sample_handle": "tp",
+    "rr_sample_handle": "ptp",
     "rr_token_ids": "pttp",
     "rr_payload_shape": "pp",
     "rr_open_nrlre1": "pzp",

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import byref, c_void_p
+from ctypes import byref, c_int64, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -167,6 +167,14 @@ class RunCalls:
         """In force, defaults filled in."""
         return self._settings
 
+    def handle(self, sample: str) -> int:
+        """What an int64 column of a batch carries of a sample in place of its id; over several servers it tells which
+        one has the sample, too."""
+        handle = c_int64()
+        name = _values.native_text(sample, "sample")
+        _native.check(lib.rr_sample_handle(self.native.pointer, name, byref(handle)))
+        return handle.value
+
     def _operation(
         self,
         function: Any,
@@ -319,15 +327,15 @@ class Run(RunCalls):
     Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
     server is unavailable. All raise RoutingReplayError.
 
-    Of a client of "shard:a:7400,b:7400": every client of the run must state the same servers, in any order. A sample is
-    with the one that rendezvous hashing of its handle says (client/shard/members.h), a fork with its parent; an id is
-    opened as a fork or on its own, never once so and once so. A run is made on all of them; it is joined, and used,
-    without those that cannot be reached: samples of theirs have the status UNAVAILABLE, `release` leaves them out, and
-    what would not be whole without them (`list`, `drop`) raises UnavailableError naming one. So does an append whose
-    sample may be with one of them. One that is back without the run raises DataLossError from `list`; `Client.run` with
-    the geometry makes the run there again. After a `drop` that failed, what the others had is gone: call it again. A
-    `read` that waits for a sample that nobody has begun waits where its handle says, so that it may miss one that is
-    then begun as a fork. Each server has an equal share of max_queued_bytes.
+    Of a client of "shard:a:7400,b:7400": every client of the run must state the same servers, in any order. The id of a
+    sample says which of them has it (client/shard/members.h): an id may begin with a place tag that ends in ":", as in
+    "a:prompt-7/0"; a tag that is the host of one server goes there, other samples with one tag are together, and
+    "prompt-7:1" is with "prompt-7". A fork must be with its parent: InvalidArgumentError says how to name it. Batches
+    carry `handle(sample)`. A run is made on all of them; it is joined, and used, without those that cannot be reached:
+    samples of theirs have the status UNAVAILABLE, `release` leaves them out, and what would not be whole without them
+    (`list`, `drop`) raises UnavailableError naming one, as does an append to one of them. One that is back without the
+    run raises DataLossError from `list`; `Client.run` with the geometry makes the run there again. After a `drop` that
+    failed, what the others had is gone: call it again. Each server has an equal share of max_queued_bytes.
     """
 
     def __init__(self, link: Link, native: _native.Handle) -> None:

@@ -68,10 +68,11 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
 
 
 def sample_handle(sample: str) -> int:
-    """What stands for a sample's id in a batch: the same on every machine, and not 0."""
+    """What stands for a sample's id in a batch: the same on every machine, and not 0. Over several servers take
+    `Run.handle`."""
     handle = c_int64()
     name = _values.native_text(sample, "sample")
-    _native.check(_native.lib.rr_sample_handle(name, byref(handle)))
+    _native.check(_native.lib.rr_sample_handle(None, name, byref(handle)))
     return handle.value
 
 

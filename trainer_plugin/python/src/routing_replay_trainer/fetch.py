@@ -37,7 +37,7 @@ _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": 
 class FetchSequence:
     """What a fetch says of one sequence of the micro-batch, where the plan's description does not say it.
 
-    sample: id, or handle (routing_replay.sample_handle)
+    sample: id, or handle (routing_replay.Run.handle)
     num_tokens: expected T; another one counts as missing
     tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
         the last one is not compared, as it may be that of the last token, which has no row; a service compares them up
