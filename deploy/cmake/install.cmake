@@ -99,20 +99,7 @@ rr_component(NAME wire
                    wire_sync
                    wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
-             UNITS collective_agreement
-                   collective_gather_records
-                   layout
-                   replay_buffer_pool
-                   replay_compare
-                   replay_merge_records
-                   replay_packed_plan
-                   replay_realign
-                   replay_record
-                   replay_router
-                   replay_targets
-                   trainer_directory_source
-                   trainer_local_source
-                   trainer_step_cache)
+             UNITS collective layout replay trainer_sources)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h cuda_capi.h fetch.h nccl_collective.h replay_cuda.h)
 if(RR_WITH_CUDA)

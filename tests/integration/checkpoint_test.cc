@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/directory_source.h"
+#include "routing_replay/trainer/source.h"
 #include "routing_replay/wire/checksum.h"
 #include "tests/integration/fixture.h"
 

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/client.h"
-#include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/fetch.h"
 #include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/row_map.h"
 #include "tests/quickstart/results.h"
 #include "tests/quickstart/scenario.h"

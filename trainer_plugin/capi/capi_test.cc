@@ -328,34 +328,6 @@ TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(counters.live_rows, 1);
 }
 
-TEST(TrainerCapiTargetsTest, KeepsIdsByKey) {
-  rrt_replay_targets* targets = nullptr;
-  ASSERT_EQ(rrt_replay_targets_new(&targets), nullptr);
-  const rrt_pass training{.step = 1, .micro_batch = 2, .chunk = 0}, alone{.step = 1, .micro_batch = 3, .chunk = 0};
-  const int32_t layers[] = {4, 6};
-  ASSERT_EQ(rrt_replay_targets_add(targets, &training, 0, layers, 2, 30), nullptr);
-  ASSERT_EQ(rrt_replay_targets_add(targets, &alone, 1, layers, 1, 31), nullptr);
-  int64_t buffer = -1;
-  int32_t slot = -1;
-  EXPECT_EQ(Take(rrt_replay_targets_recompute(targets, &training, 6, &buffer, &slot)).code, 9);
-  EXPECT_EQ(buffer, -1);
-  ASSERT_EQ(rrt_replay_targets_forward(targets, &training, 6, &buffer, &slot), nullptr);
-  EXPECT_EQ(buffer, 30);
-  EXPECT_EQ(slot, 1);
-  ASSERT_EQ(rrt_replay_targets_forward(targets, &alone, 4, &buffer, &slot), nullptr);
-  EXPECT_EQ(buffer, 31);
-  EXPECT_EQ(rrt_replay_targets_end_forward(targets, &alone), nullptr);
-  ASSERT_EQ(rrt_replay_targets_forward(targets, &training, 4, &buffer, &slot), nullptr);
-  EXPECT_EQ(rrt_replay_targets_end_forward(targets, &training), nullptr);
-  ASSERT_EQ(rrt_replay_targets_recompute(targets, &training, 6, &buffer, &slot), nullptr);
-  EXPECT_EQ(buffer, 30);
-  EXPECT_EQ(rrt_replay_targets_size(targets), 2);
-  EXPECT_EQ(rrt_replay_targets_finish(targets, &training), nullptr);
-  EXPECT_EQ(Take(rrt_replay_targets_finish(targets, &training)).detail["field"], "targets");
-  EXPECT_EQ(rrt_replay_targets_end_step(targets, 1), nullptr);
-  rrt_replay_targets_free(targets);
-}
-
 TEST(TrainerCapiSmallTest, SmallThings) {
   const uint32_t tokens[] = {1, 2, 3};
   EXPECT_EQ(rrt_token_check(rrt_token_check(0, tokens, 1), tokens + 1, 2), rrt_token_check(0, tokens, 3));

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/clock.h"
-#include "routing_replay/trainer/agreement.h"
 #include "routing_replay/trainer/collective.h"
 #include "routing_replay/trainer/merge_records.h"
 #include "trainer_plugin/capi/objects.h"

@@ -9,14 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
-#include "routing_replay/trainer/directory_source.h"
-#include "routing_replay/trainer/local_source.h"
-#include "routing_replay/trainer/missing_policy.h"
-#include "routing_replay/trainer/replay_targets.h"
+#include "routing_replay/trainer/realign.h"
+#include "routing_replay/trainer/source.h"
 #include "trainer_plugin/capi/boundary.h"
-#include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/fetch/step_cache.h"
 #include "trainer_plugin/layout/plan_json.h"
@@ -75,10 +71,6 @@ struct rrt_directory_source final {
 
 struct rrt_step_cache final {
   std::shared_ptr<routing_replay::trainer::StepCache> cache;
-};
-
-struct rrt_replay_targets final {
-  routing_replay::trainer::ReplayTargets targets;
 };
 
 namespace routing_replay::capi {

@@ -7,7 +7,6 @@
 #include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/filler.h"
 
 using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;  // NOLINT(build/namespaces)

@@ -4,7 +4,6 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/compare.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/capi/router_config.h"
 #include "trainer_plugin/replay/router_check.h"

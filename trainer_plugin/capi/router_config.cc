@@ -1,7 +1,7 @@
 #include "trainer_plugin/capi/router_config.h"
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/realign.h"
 #include "trainer_plugin/capi/boundary.h"
 #include "trainer_plugin/replay/router_check.h"
 

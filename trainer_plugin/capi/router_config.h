@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/capi.h"
-#include "routing_replay/trainer/dtype.h"
 #include "routing_replay/trainer/router_config.h"
 
 namespace routing_replay::capi {

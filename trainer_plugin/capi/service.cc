@@ -7,7 +7,6 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "trainer_plugin/capi/objects.h"
-#include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

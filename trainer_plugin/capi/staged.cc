@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/packed_plan.h"
 #include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/realign.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/layout/multiple.h"
 

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/agreement.h"
+#include "routing_replay/trainer/collective.h"
 
 #include <algorithm>
 #include <array>

@@ -23,25 +23,6 @@ void OnAll(Ranks& ranks, const std::function<void(Collective&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rows, columns and planes of a grid of ranks.
-Ranks Grid(std::vector<int32_t> sizes) {
-  int32_t total = 1;
-  for (int32_t size : sizes) total *= size;
-  std::vector<std::vector<std::unique_ptr<Collective>>> groups(total);  // By rank, one per axis.
-  int32_t stride = 1;
-  for (int32_t size : sizes) {
-    for (int32_t first = 0; first < total; ++first) {
-      if (first / stride % size != 0) continue;
-      Ranks group = MakeLocalCollectives(size);
-      for (int32_t i = 0; i < size; ++i) groups[first + i * stride].push_back(std::move(group[i]));
-    }
-    stride *= size;
-  }
-  Ranks ranks;
-  for (auto& own : groups) ranks.push_back(ComposeCollectives(std::move(own)));
-  return ranks;
-}
-
 int64_t Value(int32_t rank, int32_t round, int32_t place) {
   return static_cast<int64_t>(std::mt19937_64(rank * 1000 + round * 10 + place)());
 }
@@ -77,14 +58,9 @@ void ExpectReducesAndGathers(Ranks ranks) {
 TEST(LocalCollective, ReducesAndGathers) {
   for (int32_t size : {1, 2, 7, 16}) ExpectReducesAndGathers(MakeLocalCollectives(size));
 }
-TEST(ComposedCollective, ReducesAndGathers) {
-  for (const std::vector<int32_t>& sizes : std::vector<std::vector<int32_t>>{{1}, {3, 1, 2}, {2, 4}, {2, 2, 4}}) {
-    ExpectReducesAndGathers(Grid(sizes));
-  }
-}
 
 TEST(LocalCollective, GathersAnySize) {
-  Ranks ranks = Grid({3, 2});
+  Ranks ranks = MakeLocalCollectives(6);
   OnAll(ranks, [](Collective& collective) {
     const std::vector<uint8_t> own(collective.rank() * 3, static_cast<uint8_t>(collective.rank()));
     ASSERT_OK_AND_ASSIGN(const auto all, AllGatherAnySize(collective, own, Never()));
@@ -96,8 +72,8 @@ TEST(LocalCollective, GathersAnySize) {
 }
 
 TEST(LocalCollective, ARankThatNeverComes) {
-  for (const bool grid : {false, true}) {
-    Ranks ranks = grid ? Grid({4, 4}) : MakeLocalCollectives(16);
+  {
+    Ranks ranks = MakeLocalCollectives(16);
     OnAll(ranks, [](Collective& collective) {
       if (collective.rank() == 11) return;
       std::vector<int64_t> values = {collective.rank()};

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/source.h"
 #include "rows.h"
 
 using namespace routing_replay;

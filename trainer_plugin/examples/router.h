@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/router_config.h"
-#include "routing_replay/trainer/router_counters.h"
 #include "routing_replay/trainer/row_map.h"
 
 struct RouterInput {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/plan.h"
-#include "routing_replay/trainer/staging.h"
+#include "routing_replay/trainer/source.h"
 #include "routing_replay/wire/geometry.h"
 
 struct Rows {

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/directory_source.h"
+#include "routing_replay/trainer/source.h"
 
 #include <unordered_map>
 #include <utility>
@@ -9,7 +9,6 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
 #include "trainer_plugin/fetch/known_sample.h"
-#include "trainer_plugin/fetch/stage_blocks.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {

@@ -1,5 +1,4 @@
 // Fetches from an exported run against the same rows held in memory.
-#include "routing_replay/trainer/directory_source.h"
 
 #include <cstring>
 #include <fstream>
@@ -7,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/exported/exported_run.h"
-#include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/source.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/random_routes.h"

@@ -1,6 +1,5 @@
 #include "routing_replay/trainer/fetch.h"
 
-#include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {

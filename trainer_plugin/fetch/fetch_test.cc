@@ -1,9 +1,9 @@
 // From a plan to an index buffer with a scripted read in between: what falls back, and what is refused.
 #include "routing_replay/trainer/fetch.h"
 
-#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/realign.h"
 #include "tests/support/status_matchers.h"
-#include "trainer_plugin/fetch/inspect.h"
+#include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
 namespace {

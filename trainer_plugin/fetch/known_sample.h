@@ -1,4 +1,4 @@
-// What a source without a server knows of a sample, and how it answers what is asked of it.
+// What sources whose rows are at hand (local, directory) say of a sample and stage of it.
 #ifndef TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 #define TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 
@@ -8,11 +8,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/wire/block/block.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
+#include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
+
+// What a source without a server knows of a sample, and how it answers what is asked of it.
 
 // Rows 0 … num_tokens − 2 of a sealed sample.
 struct KnownSample {
@@ -38,6 +45,13 @@ SampleRecord NoSuchSample(const SampleRead& asked);
 
 // ALREADY_EXISTS: a source tells samples apart by their handles, too.
 absl::Status HandleCollision(const std::string& sample, const std::string& other);
+
+// Rows of blocks in memory into the staging of a fetch.
+
+// Of a sample's blocks the rows asked for, as far as they are there, and all layers of the plan, as the pieces of the
+// read's sample number `index`. Planes are compared with their CRCs.
+absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const Block> blocks,
+                         absl::Span<const RowRange> rows, int32_t index, StagingSink& sink);
 
 }  // namespace routing_replay::trainer
 

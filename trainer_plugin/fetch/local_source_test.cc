@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/source.h"
 
 #include "routing_replay/wire/checksum.h"
 #include "tests/support/random_routes.h"

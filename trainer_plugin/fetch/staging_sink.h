@@ -1,4 +1,4 @@
-// What every fetch does, whatever brings the rows: ask for a plan's slices, and stage what comes. Knows no gRPC.
+// What becomes of the answers of a read: staged rows and records of a fetch, or records alone of an inspection.
 #ifndef TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 #define TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 
@@ -9,10 +9,19 @@
 #include "absl/types/span.h"
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/plan.h"
-#include "routing_replay/trainer/staging.h"
+#include "routing_replay/trainer/source.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 
 namespace routing_replay::trainer {
+
+// Why a sample cannot be replayed, as errors say it.
+
+// The reason of an error about a sample of this status; kUnspecified where the status says all there is.
+Reason MissingReason(SampleStatus status);
+
+// What every fetch does, whatever brings the rows: ask for a plan's slices, and stage what comes. Knows no gRPC.
 
 // INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks.
 absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
@@ -52,6 +61,31 @@ class StagingSink final : public ReadSink {
   const FetchOptions& options_;
   StagedRows& out_;
   int32_t told_ = 0;  // Position in slices_ of the last record.
+};
+
+// What is known of samples before their rows are fetched: by it the ranks of a replica agree on what to replay.
+
+// A read that says of each sample what one of all its rows would say, for the price of one row of one layer: its last
+// row, by T or else by its token checks, so that it waits for all of them; the first where neither is given.
+ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
+                               const FetchOptions& options);
+
+// Keeps what the answer to MakeInspectRequest of these sequences says. A sample of one token, which has no rows, is kOk
+// although the first was asked for; one that is not sealed yet is kNotReady, however many of its rows there are.
+class InspectSink final : public ReadSink {
+ public:
+  explicit InspectSink(absl::Span<const FetchSequence> sequences);
+  absl::Status OnRecord(const SampleRecord& record) override;
+  absl::Status OnPiece(const ReadPiece& piece) override;
+
+  // The answer ends here: samples that nothing is known of are kNotReady, `why` being their message.
+  void GiveUp(absl::string_view why);
+  // One per sample.
+  const std::vector<SampleRecord>& records() const { return records_; }
+
+ private:
+  std::vector<SampleRecord> records_;
+  std::vector<bool> may_have_no_rows_;  // Of each sample, by what was said of it.
 };
 
 }  // namespace routing_replay::trainer

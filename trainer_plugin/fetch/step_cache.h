@@ -17,10 +17,26 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/trainer/plan.h"
-#include "routing_replay/trainer/staging.h"
-#include "routing_replay/trainer/step_source.h"
+#include "routing_replay/trainer/source.h"
 
 namespace routing_replay::trainer {
+
+// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited, and
+// what cannot be read at once is left to the fetch that needs it.
+enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
+
+struct StepCacheCounters {
+  int64_t hits = 0;        // Slices that a fetch for now found, or that another fetch was reading.
+  int64_t misses = 0;      // Slices that it had to read itself.
+  int64_t ahead = 0;       // Slices read ahead.
+  int64_t stale = 0;       // Kept slices that were not used, as the ranks had agreed on another content id.
+  int64_t evictions = 0;   // To make room.
+  int64_t not_kept = 0;    // There was no room.
+  int64_t bytes = 0;       // Held now.
+  int64_t most_bytes = 0;  // Held at any time.
+  int64_t slices = 0;      // Held now.
+  int64_t bytes_read = 0;  // Of slices that were read.
+};
 
 // What is read of one slice: run, producer, layers with their E, K and place in the geometry, sample or handle, what is
 // expected of it, row ranges. Slices of one source with the same key hold the same bytes as long as the sample's

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/source.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/fetch/staging_sink.h"

@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/realign.h"
 
 #include <gtest/gtest.h>
 

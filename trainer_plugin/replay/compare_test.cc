@@ -1,4 +1,3 @@
-#include "routing_replay/trainer/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +7,13 @@
 #include <set>
 #include <vector>
 
-#include "routing_replay/trainer/record.h"
+#include "routing_replay/trainer/router.h"
 #include "tests/support/fiber_warp.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/compare_row.h"
 #include "trainer_plugin/replay/router_check.h"
-#include "trainer_plugin/replay/warp_choice.h"
+#include "trainer_plugin/replay/router_row.h"
+#include "trainer_plugin/replay/warp_rows.h"
 
 namespace routing_replay::trainer {
 

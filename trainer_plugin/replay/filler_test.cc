@@ -1,4 +1,4 @@
-#include "trainer_plugin/replay/filler.h"
+#include "trainer_plugin/replay/compact_id.h"
 
 #include <gtest/gtest.h>
 

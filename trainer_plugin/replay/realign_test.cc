@@ -7,11 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "routing_replay/trainer/packed_plan.h"
 #include "tests/support/realign_scenario.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/filler.h"
 
 namespace routing_replay::trainer {
 namespace {

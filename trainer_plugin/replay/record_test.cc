@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/record.h"
+#include "routing_replay/trainer/router.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include "tests/support/fiber_warp.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/record_row.h"
 #include "trainer_plugin/replay/router_check.h"
-#include "trainer_plugin/replay/warp_choice.h"
+#include "trainer_plugin/replay/router_row.h"
+#include "trainer_plugin/replay/warp_rows.h"
 
 namespace routing_replay::trainer {
 namespace {

@@ -1,24 +1,22 @@
-// One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
-//
-// T is the dtype of logits: anything that converts to float and back. Math is of arithmetic.h, Lanes of lanes.h: every
-// lane of a row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
-// Configurations are checked ones.
+// What a router does with one row, on the CPU and in a kernel: replay forward and backward, record, compare.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
 #include <cstdint>
 
 #include "routing_replay/trainer/router_config.h"
-#include "routing_replay/trainer/router_counters.h"
 #include "routing_replay/trainer/row_map.h"
-#include "trainer_plugin/replay/arithmetic.h"
 #include "trainer_plugin/replay/compact_id.h"
 #include "trainer_plugin/replay/host_device.h"
-#include "trainer_plugin/replay/lanes.h"
-#include "trainer_plugin/replay/live_choice.h"
 #include "trainer_plugin/replay/row_math.h"
 
 namespace routing_replay::trainer {
+
+// One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
+//
+// T is the dtype of logits: anything that converts to float and back. Math is of arithmetic.h, Lanes of lanes.h: every
+// lane of a row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
+// Configurations are checked ones.
 
 // Tensors as router.h describes them; those that may be left out there may be null.
 template <typename T>
@@ -186,6 +184,104 @@ RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterCon
   lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { rounded[i] = static_cast<T>(dx[i]); });
   lanes.WriteRow(tensors.grad_logits + first, config.num_experts, ZeroFill(), ids, rounded, config.top_k);
   return counts;
+}
+
+// Recording one row, shared by the CPU code and the CUDA kernels.
+
+// Tensors as record.h describes them; Logits is a pointer to them, or what can be read like one.
+template <typename Logits>
+struct RecordTensors {
+  int32_t id_bytes;
+  Logits logits;
+  const float* expert_bias;  // Or null.
+  uint8_t* indices;
+};
+
+template <typename Math, typename Lanes, typename Logits>
+RR_HOST_DEVICE inline void RecordRow(const Lanes& lanes, const RouterConfig& config,
+                                     const RecordTensors<Logits>& tensors, int64_t row) {
+  uint16_t ids[Lanes::kSlotsPerLane];
+  ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, ids);
+  StoreRowIds(lanes, config, ids, tensors.id_bytes, row, tensors.indices);
+}
+
+// Id number `index` of an array, compact. Returns whether it had to be clamped.
+template <typename Id>
+RR_HOST_DEVICE inline bool RecordId(const Id* ids, int64_t index, int32_t num_experts, int32_t id_bytes,
+                                    uint8_t* indices) {
+  const int64_t id = static_cast<int64_t>(ids[index]);
+  const int64_t clamped = id < 0 ? 0 : id < num_experts ? id : num_experts - 1;
+  StoreId(indices, id_bytes, index, static_cast<uint32_t>(clamped));
+  return clamped != id;
+}
+
+// Comparing one row, shared by the CPU code and the CUDA kernels.
+
+// Tensors as compare.h describes them; Logits is a pointer to them, or what can be read like one. What is compared with
+// is `live`, or the live choice of `logits`.
+template <typename Logits>
+struct CompareTensors {
+  int32_t id_bytes;
+  const uint8_t* replayed;
+  const RowState* states;
+  const uint8_t* live;
+  Logits logits;
+  const float* expert_bias;  // Or null.
+};
+
+// The comparison of one row.
+struct RowComparison {
+  int32_t rows = 0;  // 0 if the row takes no part.
+  int32_t different_rows = 0;
+  int32_t disjoint_rows = 0;
+  int32_t common_ids = 0;
+};
+
+template <typename Lanes>
+RR_HOST_DEVICE inline void LoadUncheckedIds(const Lanes& lanes, const RouterConfig& config, const uint8_t* ids,
+                                            int32_t id_bytes, int64_t row, uint16_t* out) {
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t slot) {
+    out[i] = static_cast<uint16_t>(LoadId(ids, id_bytes, row * config.top_k + slot));
+  });
+}
+
+// Both as sets, given the lane's slots of each.
+template <typename Lanes>
+RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, const uint16_t* replayed,
+                                                const uint16_t* live) {
+  bool replayed_is_live[Lanes::kSlotsPerLane], live_is_replayed[Lanes::kSlotsPerLane], again[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { replayed_is_live[i] = live_is_replayed[i] = again[i] = false; });
+  lanes.VisitSlots(live, 0, k, [&](uint16_t id, int32_t) {
+    lanes.ForEachSlot(k, [&](int32_t i, int32_t) { replayed_is_live[i] |= replayed[i] == id; });
+  });
+  lanes.VisitSlots(replayed, 0, k, [&](uint16_t id, int32_t visited) {
+    lanes.ForEachSlot(k, [&](int32_t i, int32_t slot) {
+      live_is_replayed[i] |= live[i] == id;
+      again[i] |= visited < slot && replayed[i] == id;
+    });
+  });
+  int32_t common = 0, alone = 0;
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) {
+    common += replayed_is_live[i] && !again[i];
+    alone += !replayed_is_live[i] || !live_is_replayed[i];
+  });
+  common = lanes.SumLanes(common);
+  return {.rows = 1, .different_rows = lanes.SumLanes(alone) > 0, .disjoint_rows = common == 0, .common_ids = common};
+}
+
+// Every lane gets the row's comparison.
+template <typename Math, typename Lanes, typename Logits>
+RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
+                                               const CompareTensors<Logits>& tensors, int64_t row) {
+  if (tensors.states[row] != RowState::kReplayed) return {};
+  uint16_t replayed[Lanes::kSlotsPerLane], live[Lanes::kSlotsPerLane];
+  LoadUncheckedIds(lanes, config, tensors.replayed, tensors.id_bytes, row, replayed);
+  if (tensors.live != nullptr) {
+    LoadUncheckedIds(lanes, config, tensors.live, tensors.id_bytes, row, live);
+  } else {
+    ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, live);
+  }
+  return CompareSets(lanes, config.top_k, replayed, live);
 }
 
 }  // namespace routing_replay::trainer

@@ -1,20 +1,144 @@
+// The arithmetic of one router row, shared by the CPU code and the CUDA kernels: in what precision, over which lanes,
+// the scores and their gradients, and the live choice.
+#ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
+#define TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "routing_replay/trainer/router_config.h"
+#include "trainer_plugin/replay/host_device.h"
+
+namespace routing_replay::trainer {
+
+// In what precision a router row is computed, shared by the CPU code and the CUDA kernels.
+
+// Each rounds what comes after the scores with Round, and a score of `logits` with RoundScore.
+
+// Rounding::kOnce for logits of dtype D: fp32 throughout.
+template <typename D>
+struct FloatArithmetic {
+  using Real = float;
+  RR_HOST_DEVICE static float Round(float x) { return x; }
+  template <typename Logits>
+  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
+    return x;
+  }
+};
+
+// Rounding::kEachStep: scores and softmax in fp32, everything after them rounded to D as torch's operators on D do,
+// which compute in fp32 (in fp64 where D is that).
+template <typename D>
+struct SteppedArithmetic {
+  using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;
+  RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
+  template <typename Logits>
+  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
+    return static_cast<float>(static_cast<D>(x));
+  }
+};
+
+// Calls `body` with the arithmetic that the rounding asks for.
+template <typename D, typename Body>
+void WithArithmetic(Rounding rounding, Body&& body) {
+  if (rounding == Rounding::kOnce) {
+    std::forward<Body>(body)(FloatArithmetic<D>());
+  } else {
+    std::forward<Body>(body)(SteppedArithmetic<D>());
+  }
+}
+
+// Who computes a router row: one lane that holds all K slots (the CPU), or the 32 lanes of a warp that share them
+// (warp_lanes.h). The row's arithmetic is written once, for any such `Lanes`:
+//
+//   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
+//   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
+//   VisitSlots(v, begin, end, body)  body(v of the slot, slot) for slots [begin, end) in order, each on every lane
+//   SumSlots(v, begin, end)  Σ v over slots [begin, end), one after the other in slot order
+//   SumLanes(n)            Σ of what each lane gives
+//   MaxSlots(v, k)         NaN is passed over
+//   MaxExperts(n, term), SumExperts(n, term)   over term(e) of all experts e < n
+//   WriteRow(...)          a row over the experts, all zero or what `fill` says, but for the chosen ones
+//
+// Every lane calls all of them, and all lanes get the same result. Sums have one order whatever the lanes, so that both
+// give the same bits: slots in slot order; experts in 32 strided sums, which a tree then joins.
+
+// Most ids of a row (the wire's kMaxTopK): the size of per-row scratch.
+inline constexpr int32_t kMaxSlots = 64;
+// Strided sums over experts.
+inline constexpr int32_t kStrides = 32;
+
+// Says that WriteRow leaves zeros where no expert is chosen.
+struct ZeroFill {};
+
+struct OneLane {
+  static constexpr int32_t kSlotsPerLane = kMaxSlots;
+
+  template <typename Body>
+  void ForEachSlot(int32_t k, Body&& body) const {
+    for (int32_t slot = 0; slot < k; ++slot) body(slot, slot);
+  }
+
+  template <typename T, typename Body>
+  void VisitSlots(const T* v, int32_t begin, int32_t end, Body&& body) const {
+    for (int32_t slot = begin; slot < end; ++slot) body(v[slot], slot);
+  }
+
+  template <typename T>
+  T SumSlots(const T* v, int32_t begin, int32_t end) const {
+    T sum = 0;
+    VisitSlots(v, begin, end, [&](T value, int32_t) { sum += value; });
+    return sum;
+  }
+
+  int32_t SumLanes(int32_t n) const { return n; }
+
+  float MaxSlots(const float* v, int32_t k) const {
+    float max = -INFINITY;
+    for (int32_t slot = 0; slot < k; ++slot) max = fmaxf(max, v[slot]);
+    return max;
+  }
+
+  template <typename Term>
+  float MaxExperts(int32_t n, Term&& term) const {
+    float max = -INFINITY;
+    for (int32_t e = 0; e < n; ++e) max = fmaxf(max, term(e));
+    return max;
+  }
+
+  template <typename Term>
+  float SumExperts(int32_t n, Term&& term) const {
+    float sums[kStrides] = {};
+    for (int32_t e = 0; e < n; ++e) sums[e % kStrides] += term(e);
+    for (int32_t half = kStrides / 2; half > 0; half /= 2) {
+      for (int32_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    return sums[0];
+  }
+
+  // out[n]: out[ids[slot]] = values[slot] for slots below k, zero elsewhere.
+  template <typename T>
+  void WriteRow(T* out, int32_t n, ZeroFill, const uint16_t* ids, const T* values, int32_t k) const {
+    for (int32_t e = 0; e < n; ++e) out[e] = T();
+    for (int32_t slot = 0; slot < k; ++slot) out[ids[slot]] = values[slot];
+  }
+
+  // The same with fill(e) elsewhere.
+  template <typename T, typename Fill>
+  void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
+    for (int32_t e = 0; e < n; ++e) out[e] = fill(e);
+    for (int32_t slot = 0; slot < k; ++slot) out[ids[slot]] = values[slot];
+  }
+};
+
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
 // Written for any `Lanes` of lanes.h, whose orders of summation make two runs of the same code give the same bits.
 // Formulas: router.h.
 // Where a quotient is differentiated the order of operations is autograd's, (a / A) / A and not a / A²: A² underflows
 // where A does not.
-#ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
-#define TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
-
-#include <cmath>
-#include <cstdint>
-
-#include "routing_replay/trainer/router_config.h"
-#include "trainer_plugin/replay/host_device.h"
-#include "trainer_plugin/replay/lanes.h"
-
-namespace routing_replay::trainer {
 
 // Megatron's guard against a zero sum.
 inline constexpr double kSumEpsilon = 1e-20;
@@ -127,6 +251,96 @@ RR_HOST_DEVICE inline void ScoreBackward(const Lanes& lanes, ScoreFunction funct
     const Real da = Math::Round(Math::Round(Math::Round(g[i] * scale) / divisor) - through_sum);
     dx[i] = static_cast<float>(da) * ScoreDerivative(function, x[i], Score(function, x[i]));
   });
+}
+
+// The choice of a row that has no route: top-k of the live scores. What is ranked and in what order is shared by the
+// CPU code and the CUDA kernels; the search is the CPU's.
+
+// Most groups of a live choice: they make a bit mask.
+inline constexpr int32_t kMaxGroups = 64;
+
+// A strict total order of (score, id): higher scores first, NaN before all, equals by lower id.
+RR_HOST_DEVICE inline bool RanksBefore(float a, int32_t id_a, float b, int32_t id_b) {
+  const bool a_nan = a != a, b_nan = b != b;
+  if (a_nan || b_nan) return a_nan && b_nan ? id_a < id_b : a_nan;
+  return a == b ? id_a < id_b : a > b;
+}
+
+// The best of what was offered, best first.
+struct TopList {
+  float scores[kMaxSlots];
+  uint16_t ids[kMaxSlots];
+  int32_t size = 0;
+
+  void Offer(int32_t capacity, float score, int32_t id) {
+    if (size == capacity) {
+      if (!RanksBefore(score, id, scores[size - 1], ids[size - 1])) return;
+      --size;
+    }
+    int32_t at = size++;
+    for (; at > 0 && RanksBefore(score, id, scores[at - 1], ids[at - 1]); --at) {
+      scores[at] = scores[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    scores[at] = score;
+    ids[at] = static_cast<uint16_t>(id);
+  }
+};
+
+// What Megatron ranks by: logits (softmax post), their softmax (pre), or score plus expert bias.
+template <typename Math, typename Logits>
+struct SelectionScores {
+  const RouterConfig& config;
+  Logits logits;      // [E]: a pointer, or what can be read like one.
+  const float* bias;  // [E] or null.
+  SoftmaxNormalizer normalizer;
+
+  template <typename Lanes>
+  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, Logits logits, const float* bias)
+      : config(config), logits(logits), bias(bias) {
+    if (config.pre_softmax) normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
+  }
+  RR_HOST_DEVICE float operator()(int32_t expert) const {
+    const float x = static_cast<float>(logits[expert]);
+    if (config.score_function == ScoreFunction::kSoftmax) {
+      return config.pre_softmax ? Math::RoundScore(logits, SoftmaxAt(normalizer, x)) : x;
+    }
+    const float a = Math::RoundScore(logits, Score(config.score_function, x));
+    return bias == nullptr ? a : a + bias[expert];
+  }
+};
+
+// The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
+template <typename Math, typename Logits>
+uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, Logits>& scores) {
+  const int32_t group_size = config.num_experts / config.num_groups;
+  TopList groups;
+  for (int32_t group = 0; group < config.num_groups; ++group) {
+    TopList best;
+    for (int32_t i = 0; i < group_size; ++i) {
+      best.Offer(config.top_k / config.group_topk, scores(group * group_size + i), i);
+    }
+    float sum = 0.0f;
+    for (int32_t i = 0; i < best.size; ++i) sum += best.scores[i];
+    groups.Offer(config.group_topk, sum, group);
+  }
+  uint64_t mask = 0;
+  for (int32_t i = 0; i < groups.size; ++i) mask |= uint64_t{1} << groups.ids[i];
+  return mask;
+}
+
+// Writes the K ids, best first. `config` is a checked one. That of a warp: warp_choice.h.
+template <typename Math, typename Logits>
+void ChooseLive(const OneLane& lane, const RouterConfig& config, Logits logits, const float* bias, uint16_t* ids) {
+  const SelectionScores<Math, Logits> scores(lane, config, logits, bias);
+  const uint64_t groups = config.num_groups > 1 ? ChooseGroups(config, scores) : 1;
+  const int32_t group_size = config.num_experts / config.num_groups;
+  TopList best;
+  for (int32_t group = 0; group < config.num_groups; ++group) {
+    if ((groups >> group & 1) == 0) continue;
+    for (int32_t e = group * group_size; e < (group + 1) * group_size; ++e) best.Offer(config.top_k, scores(e), e);
+  }
+  for (int32_t i = 0; i < config.top_k; ++i) ids[i] = best.ids[i];
 }
 
 }  // namespace routing_replay::trainer

@@ -11,8 +11,7 @@
 #include "tests/support/fiber_warp.h"
 #include "tests/support/router_calls.h"
 #include "trainer_plugin/replay/router_row.h"
-#include "trainer_plugin/replay/warp_choice.h"
-#include "trainer_plugin/replay/warp_lanes.h"
+#include "trainer_plugin/replay/warp_rows.h"
 
 namespace routing_replay::trainer {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/packed_plan.h"
+#include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/replay_cuda.h"
 #include "tests/support/cuda/device_array.h"
 #include "trainer_plugin/replay/compact_id.h"

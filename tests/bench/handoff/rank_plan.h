@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/plan.h"
-#include "routing_replay/trainer/staging.h"
+#include "routing_replay/trainer/source.h"
 #include "tests/bench/handoff/scenario.h"
 
 namespace routing_replay::bench {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/trainer/bf16.h"
 #include "routing_replay/trainer/router_config.h"
 #include "tests/golden/kind.h"
 

@@ -2,11 +2,10 @@
 #include <vector>
 
 #include "expect.h"
-#include "routing_replay/trainer/local_source.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/router.h"
-#include "routing_replay/trainer/step_source.h"
+#include "routing_replay/trainer/source.h"
 
 using namespace routing_replay;
 using namespace routing_replay::trainer;
@@ -40,13 +39,8 @@ int main() {
       .sequences = {{kTokens, kRows}}, .cu_seqlens_padded = {0, 12}, .total_rows = 12};  // Two pads at the end.
   const auto plan = MakeReplayPlan(geometry, *table, micro_batch, {.pp_rank = 1});
   EXPECT(plan.ok() && plan->layers.size() == 2 && plan->layers[0].layer_id == 2);
-  // Through the cache of a step: the second epoch reads nothing.
-  StepSource step(
-      1 << 20, [&](const ReplayPlan& asked, absl::Span<const int32_t> slices, absl::Span<const FetchSequence> sequences,
-                   const FetchOptions& options) { return source.Fetch(asked, slices, sequences, options); });
-  EXPECT(step.Fetch(*plan, {{.sample = "s"}}, {}).ok());
-  const auto staged = step.Fetch(*plan, {{.sample = "s"}}, {});
-  EXPECT(staged.ok() && step.counters().hits == 1 && step.counters().misses == 1);
+  const auto staged = source.Fetch(*plan, {{.sample = "s"}}, {});
+  EXPECT(staged.ok());
 
   const auto layout = BufferLayout::Create(geometry, {.ordinals = {2, 3}, .rows = plan->row_map.rows});
   EXPECT(layout.ok());

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "routing_replay/trainer/agreement.h"
+#include "routing_replay/trainer/collective.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {

@@ -26,8 +26,8 @@ try:
     from host_queue import HostQueue
 
     from routing_replay_trainer import ops
-    from routing_replay_trainer._counted import Counted
     from routing_replay_trainer._device_buffers import DeviceBuffers, buffers_for
+    from routing_replay_trainer._tally import Counted
 except ImportError as missing:
     result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(KernelsTest))
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")
@@ -165,7 +165,7 @@ class CountedTest(unittest.TestCase):
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")
 class CudaBuffersTest(BuffersTest):
     def queue(self) -> Any:
-        from routing_replay_trainer._staging import Queue
+        from routing_replay_trainer._device_buffers import Queue
 
         return Queue(torch.device("cuda", torch.cuda.current_device()))
 

@@ -12,7 +12,7 @@ from routing_replay_trainer._core import LIBRARY
 
 
 class HostQueue:
-    """As routing_replay_trainer._staging.Queue. did: how often each of its functions was called."""
+    """As routing_replay_trainer._device_buffers.Queue. did: how often each of its functions was called."""
 
     def __init__(self, realigns: bool = True) -> None:
         self.realigns = realigns

@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _options
-from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer import _attached
+from routing_replay_trainer._buffers import Buffers, Slots
 from routing_replay_trainer._micro_batch import expected
-from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
 from routing_replay_trainer.on_policy import Contract
-from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 
 class Module:
@@ -323,6 +322,89 @@ def plan_of(chunk: int) -> trainer.Plan:
     )
 
 
+class SlotsTest(unittest.TestCase):
+    def test_waste_is_under_one_percent(self) -> None:
+        """Of what is held, over the ids of the passes in flight at one time, in an interleaved 1F1B schedule whose
+        micro-batches fill a budget of tokens."""
+        choose = random.Random(5)
+        slots = Slots(bytearray)
+        flying: list[tuple[int, int]] = []
+        addresses: list[set[int]] = []
+        needed = 0
+        for _ in range(4):
+            taken = set()
+            for number in range(32):  # Up to 11 passes in flight, then one backward part for each forward part.
+                size = choose.randrange(9_950, 10_001) * 8 * 58  # Tokens, K, layers.
+                flying.append((slots.take(size), size))
+                taken.add(id(slots[flying[-1][0]]))
+                needed = max(needed, sum(size for _, size in flying))
+                if number >= 10:
+                    slots.give(flying.pop(choose.randrange(len(flying)))[0])
+            while flying:
+                slots.give(flying.pop()[0])
+            addresses.append(taken)
+        self.assertLess(slots.bytes, 1.01 * needed)
+        self.assertEqual(addresses[-1], addresses[-2])  # The same memory, step after step.
+
+    def test_index_buffers_have_no_gaps(self) -> None:
+        for chunk in LAYERS:
+            plan = plan_of(chunk)
+            self.assertEqual(plan.buffer_bytes, plan.index_bytes)
+
+
+class ReplayTargetsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.targets = ReplayTargets()
+        self.training, self.alone = PassKey(1, 2, 0), PassKey(1, 3, 0)
+        self.targets.add(self.training, [4, 6], 30)
+        self.targets.add(self.alone, [4], 31, forward_only=True)
+
+    def test_forward_and_recompute_read_the_same_entry(self) -> None:
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 6 before its forward pass"):
+            self.targets.recompute(self.training, 6)
+        self.assertEqual(self.targets.forward(self.training, 6), (30, 1))
+        self.assertEqual(self.targets.forward(self.alone, 4), (31, 0))
+        self.targets.end_forward(self.alone)  # It is gone with its last layer.
+        self.assertEqual(self.targets.forward(self.training, 4), (30, 0))
+        self.targets.end_forward(self.training)
+        for _ in range(2):
+            self.assertEqual(self.targets.recompute(self.training, 6), (30, 1))
+        self.assertEqual(len(self.targets), 2)
+        self.targets.finish(self.training)
+        self.targets.end_step(1)
+        self.assertEqual(len(self.targets), 0)
+
+    def test_what_is_not_there_names_the_key(self) -> None:
+        for key, layer, words in (
+            (PassKey(1, 2, 1), 4, "step 1, micro-batch 2, virtual stage 1, layer 4, nor for any layer of that pass"),
+            (self.training, 5, "step 1, micro-batch 2, virtual stage 0, layer 5$"),
+        ):
+            with self.assertRaisesRegex(trainer.ReplayError, words) as raised:
+                self.targets.forward(key, layer)
+            self.assertEqual((raised.exception.code, raised.exception.field), ("NOT_FOUND", "targets"))
+            self.assertEqual(raised.exception.layer, layer)
+        with self.assertRaises(trainer.ReplayError):
+            self.targets.add(self.training, [4], 32)
+        self.targets.forward(self.training, 4)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "asked for its ids before"):
+            self.targets.forward(self.training, 4)
+
+    def test_routers_that_never_ask(self) -> None:
+        self.targets.forward(self.training, 4)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 6 never asked"):
+            self.targets.end_forward(self.training)
+        self.assertEqual(len(self.targets), 1)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 4 never asked"):
+            self.targets.end_step(1)
+        self.assertEqual(len(self.targets), 0)
+        self.targets.add(self.training, [4], 30)
+        self.targets.forward(self.training, 4)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "1 passes were not finished"):
+            self.targets.end_step(1)
+        with self.assertRaises(trainer.ReplayError):
+            self.targets.finish(self.training)
+
+
 class PassesTest(unittest.TestCase):
     """Ids say which micro-batch, chunk and layer they are of."""
 
@@ -470,7 +552,7 @@ class OptionsTest(unittest.TestCase):
             recording | {"writer": 1},
             {"mode": "disabled"},
         ):
-            _options.check(**fine | change)
+            _attached.check(**fine | change)
         for name, change in (
             ("mode", {"mode": "R4"}),
             ("missing", {"missing": "nonsense"}),
@@ -489,7 +571,7 @@ class OptionsTest(unittest.TestCase):
             ("on_policy", recording | {"on_policy": "strict"}),
         ):
             with self.subTest(change), self.assertRaises(trainer.InvalidArgumentError) as caught:
-                _options.check(**fine | change)
+                _attached.check(**fine | change)
             self.assertEqual(caught.exception.field, name)
 
     def test_no_rank_of_a_replica_decides_alone(self) -> None:
@@ -503,12 +585,12 @@ class OptionsTest(unittest.TestCase):
             ("R3", "strict", None),
             ("R3", "strict", groups[2]),
         ):
-            _options.check_agreement(mode, missing, agree, replica, sizes)
-        _options.check_agreement("R3", "live", None, 1, sizes)
+            _attached.check_agreement(mode, missing, agree, replica, sizes)
+        _attached.check_agreement("R3", "live", None, 1, sizes)
         for missing in ("live", "drop"):
             for agree in (None, groups[1], groups[2]):
                 with self.assertRaisesRegex(trainer.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
-                    _options.check_agreement("R3", missing, agree, replica, sizes)
+                    _attached.check_agreement("R3", missing, agree, replica, sizes)
                 self.assertEqual(caught.exception.field, "agree")
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Collective, LocalGroup
 from routing_replay_trainer.megatron import RecordWriter, Sequence
 from routing_replay_trainer.megatron._micro_batch import MicroBatch, describe
-from routing_replay_trainer.targets import PassKey
 
 CP, TP, PP, CHUNKS = 2, 2, 2, 2
 LAYERS, EXPERTS, TOP_K = 8, 300, 3

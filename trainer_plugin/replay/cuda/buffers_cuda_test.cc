@@ -3,10 +3,9 @@
 
 #include <random>
 
-#include "routing_replay/trainer/compare.h"
-#include "routing_replay/trainer/packed_plan.h"
-#include "routing_replay/trainer/record.h"
+#include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/replay_cuda.h"
+#include "routing_replay/trainer/router.h"
 #include "tests/support/cuda/device_array.h"
 #include "tests/support/realign_scenario.h"
 #include "tests/support/router_calls.h"

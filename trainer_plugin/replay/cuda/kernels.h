@@ -7,9 +7,7 @@
 
 #include <cstdint>
 
-#include "routing_replay/trainer/dtype.h"
-#include "trainer_plugin/replay/compare_row.h"
-#include "trainer_plugin/replay/record_row.h"
+#include "routing_replay/trainer/router_config.h"
 #include "trainer_plugin/replay/router_row.h"
 
 namespace routing_replay::trainer {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/replay_cuda.h"
 #include "tests/support/status_matchers.h"
 

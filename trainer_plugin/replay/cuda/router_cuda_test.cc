@@ -7,8 +7,8 @@
 
 #include "tests/support/cuda/router_on_device.h"
 #include "tests/support/router_calls.h"
-#include "trainer_plugin/replay/live_choice.h"
 #include "trainer_plugin/replay/router_row.h"
+#include "trainer_plugin/replay/row_math.h"
 
 namespace routing_replay::trainer {
 namespace {

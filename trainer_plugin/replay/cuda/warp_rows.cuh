@@ -1,13 +1,50 @@
-// Kernels of one warp per row: grid, tiles and counters.
+// One warp of a GPU per row: lanes, blocks, and what a block counts.
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 #define TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 
 #include <cstdint>
 
-#include "trainer_plugin/replay/cuda/device_warp.cuh"
-#include "trainer_plugin/replay/warp_choice.h"
+#include "trainer_plugin/replay/warp_rows.h"
 
 namespace routing_replay::trainer {
+
+// The Warp of warp_lanes.h on a GPU.
+
+// All 32 lanes take part in everything. On the host, where these are never called, they do nothing.
+struct DeviceWarp {
+  static constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
+
+  RR_HOST_DEVICE int32_t lane() const {
+#ifdef __CUDA_ARCH__
+    return static_cast<int32_t>(threadIdx.x % kWarpSize);
+#else
+    return 0;
+#endif
+  }
+  RR_HOST_DEVICE void Sync() const {
+#ifdef __CUDA_ARCH__
+    __syncwarp();
+#endif
+  }
+  template <typename T>
+  RR_HOST_DEVICE T Shuffle(T value, int32_t source) const {
+#ifdef __CUDA_ARCH__
+    return static_cast<T>(__shfl_sync(kAllLanes, value, source));
+#else
+    return value;
+#endif
+  }
+  template <typename T>
+  RR_HOST_DEVICE T ShuffleXor(T value, int32_t mask) const {
+#ifdef __CUDA_ARCH__
+    return static_cast<T>(__shfl_xor_sync(kAllLanes, value, mask));
+#else
+    return value;
+#endif
+  }
+};
+
+// Kernels of one warp per row: grid, tiles and counters.
 
 inline constexpr int32_t kWarpsPerBlock = 8;
 inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;

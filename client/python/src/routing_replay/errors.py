@@ -1,13 +1,11 @@
 """What goes wrong, as exceptions: one class per status code, with the fields that programs need.
 
 All of them can be pickled, so they cross process borders (multiprocessing, Ray).
-
-They are unrelated to those of routing_replay_trainer, which have the same names and attributes: each of the two
-packages works without the other, so neither can define the classes of both. Who uses both catches both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -63,6 +61,14 @@ class RoutingReplayError(Exception):
         names = list(dict.fromkeys(self.failed_samples + samples))
         told = {"failed_samples": names, "failures": self.failures + failures}
         self._detail = {**self._detail, **told}
+
+    def renamed(self, names: Mapping[str, str]) -> RoutingReplayError:
+        """This error with its field called as `names` says."""
+        name = names.get(self.field or "")
+        if name is None:
+            return self
+        what = self.message.removeprefix(f"{self.field}: ")
+        return type(self)(f"{name}: {what}", **self._detail | {"field": name})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.message, self._detail)
@@ -124,6 +130,31 @@ class FailedPreconditionError(RoutingReplayError):
     """Right request, wrong moment: a gap, an old revision, a sealed sample, another geometry."""
 
     code = "FAILED_PRECONDITION"
+
+
+class FallbackLimitError(FailedPreconditionError):
+    """More of a training step's samples fall back to live routing than `max_fallback_fraction` allows.
+
+    samples, fallen_back: how many the step has, and how many of them fall back
+    by_status: how many fall back for which reason, for example {"NOT_FOUND": 12}
+    first: some of those that fall back: (sample id or handle, status)
+    """
+
+    @property
+    def samples(self) -> int:
+        return self._detail["samples"]
+
+    @property
+    def fallen_back(self) -> int:
+        return self._detail["fallen_back"]
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        return dict(self._detail["by_status"])
+
+    @property
+    def first(self) -> list[tuple[str | int, str]]:
+        return [(sample, status) for sample, status in self._detail["first"]]
 
 
 class AbortedError(RoutingReplayError):

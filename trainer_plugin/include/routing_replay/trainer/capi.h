@@ -26,7 +26,6 @@ typedef struct rrt_bytes rrt_bytes;
 typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
 typedef struct rrt_local_source rrt_local_source;
-typedef struct rrt_replay_targets rrt_replay_targets;
 typedef struct rrt_collective rrt_collective;
 typedef struct rrt_agreement rrt_agreement;
 typedef struct rrt_merged rrt_merged;
@@ -156,7 +155,7 @@ RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t f
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
  * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
  * the samples and tokens of the plan's description. content_id, live: what the ranks of the replica agreed on before
- * (FetchSequence in routing_replay/trainer/staging.h). The plan must outlive the fetch. Then rrt_fetch_read or
+ * (FetchSequence in routing_replay/trainer/source.h). The plan must outlive the fetch. Then rrt_fetch_read or
  * rrt_local_source_fetch. */
 RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
 RRT_API void rrt_fetch_free(rrt_fetch* fetch);
@@ -320,32 +319,6 @@ RRT_API rrt_error* rrt_compare(const rrt_router* router, int64_t rows, const voi
                                const void* live, const void* logits, const float* expert_bias,
                                rrt_compare_counters* counters);
 
-/* Where the ids of every router are while a schedule runs: by (step, micro-batch, virtual stage, layer), in no order
- * (routing_replay/trainer/replay_targets.h). Thread-safe. Errors name the key and have field "targets". */
-typedef struct rrt_pass {
-  int64_t step;
-  int32_t micro_batch; /* Megatron's current_microbatch. */
-  int32_t chunk;       /* vp_stage, 0 without virtual stages. */
-} rrt_pass;
-RRT_API rrt_error* rrt_replay_targets_new(rrt_replay_targets** targets);
-RRT_API void rrt_replay_targets_free(rrt_replay_targets* targets);
-/* The MoE layers of a pass, at slots 0, 1, … of an index buffer that the host calls `buffer`. forward_only 1: no
- * backward pass follows, and each entry goes when its router has read it. */
-RRT_API rrt_error* rrt_replay_targets_add(rrt_replay_targets* targets, const rrt_pass* pass, int32_t forward_only,
-                                          const int32_t* layer_ids, size_t layer_count, int64_t buffer);
-/* Of the one router call of a layer in the forward pass, and of as many in recompute: the buffer and the slot in it. */
-RRT_API rrt_error* rrt_replay_targets_forward(rrt_replay_targets* targets, const rrt_pass* pass, int32_t layer_id,
-                                              int64_t* buffer, int32_t* slot);
-RRT_API rrt_error* rrt_replay_targets_recompute(const rrt_replay_targets* targets, const rrt_pass* pass,
-                                                int32_t layer_id, int64_t* buffer, int32_t* slot);
-/* After the forward pass: FAILED_PRECONDITION, the pass being gone, if a router did not ask. */
-RRT_API rrt_error* rrt_replay_targets_end_forward(rrt_replay_targets* targets, const rrt_pass* pass);
-/* After the backward pass. */
-RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const rrt_pass* pass);
-/* After the last pass of a step: FAILED_PRECONDITION if one was not finished; all of the step is gone then, too. */
-RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
-RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
-
 /* Ranks of this process, each with a thread of its own: `size` objects into `ranks`. Calls and failures as in
  * routing_replay/trainer/collective.h: DEADLINE_EXCEEDED where a rank does not come in time; after a failure the object
  * is of no more use, FAILED_PRECONDITION. Values and bytes: equally many on all ranks. */
@@ -356,7 +329,7 @@ RRT_API rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int
 RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size,
                                              int64_t timeout_ms, rrt_bytes** gathered);
 
-/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/agreement.h says
+/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/collective.h says
  * what is compared and how it fails. What this rank has seen:
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",

@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/geometry.h"
 

@@ -1,21 +1,75 @@
-// Realign: staged cuts of many sequences → the index buffer of one rank, and the state of each local row.
-//
-// Two steps. A plan checks everything on the host: that each staged byte is where it should be, and that every route
-// that the row map wants was delivered for every local layer. Carrying it out only moves ids and cannot fail.
 #ifndef ROUTING_REPLAY_TRAINER_REALIGN_H_
 #define ROUTING_REPLAY_TRAINER_REALIGN_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 
 namespace routing_replay::trainer {
+
+// Where the ids of each (local MoE layer, local row) lie in a rank's index buffer.
+//
+//   buffer = slabs of all local layers, one after the other                  slab = [rows][K] ids, compact width
+//
+// There is no padding, neither between slabs nor inside: the unit is one row of one layer, whatever E and K the
+// neighbours have. Only the base of a buffer is aligned. Slabs of two-byte ids come first, so that every id lies on a
+// multiple of its width; slabs of one width are in slot order. Addresses depend on the layout alone, so they may be
+// captured in a CUDA graph.
+
+// What the base of a buffer, or of a pool of buffers, should have.
+inline constexpr int64_t kBufferAlignment = 256;
+inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
+
+// Immutable, thread-safe.
+class BufferLayout {
+ public:
+  struct Options {
+    std::vector<int32_t> ordinals;  // MoE ordinals of the local layers in slot order, each at most once. May be empty.
+    int64_t rows = 0;               // Local rows, pads included.
+    int32_t ep_size = 1;            // Size of the expert-parallel group: spreads filler.
+  };
+  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that stands twice, rows outside
+  // [0, kMaxLocalRows], and an E that ep_size does not divide (no filler is balanced then, and Megatron refuses it).
+  static absl::StatusOr<BufferLayout> Create(const Geometry& geometry, const Options& options);
+
+  const Geometry& geometry() const { return geometry_; }
+  int32_t num_layers() const { return static_cast<int32_t>(ordinals_.size()); }
+  int64_t rows() const { return rows_; }
+  int32_t ep_size() const { return ep_size_; }
+  int32_t ordinal(int32_t slot) const { return ordinals_[slot]; }
+  const LayerRouting& layer(int32_t slot) const { return geometry_.layer(ordinals_[slot]); }
+
+  // Bytes of one row of a layer, of its slab, and of the whole buffer, which is the sum of its slabs.
+  int64_t row_bytes(int32_t slot) const;
+  int64_t slab_bytes(int32_t slot) const { return rows_ * row_bytes(slot); }
+  int64_t bytes() const { return bytes_; }
+  int64_t slab_offset(int32_t slot) const { return offsets_[slot]; }
+
+  // The slab of a layer inside a buffer of bytes() bytes.
+  absl::Span<const uint8_t> slab(absl::Span<const uint8_t> buffer, int32_t slot) const;
+  absl::Span<uint8_t> slab(absl::Span<uint8_t> buffer, int32_t slot) const;
+
+ private:
+  explicit BufferLayout(const Geometry& geometry) : geometry_(geometry) {}
+
+  Geometry geometry_;
+  std::vector<int32_t> ordinals_;
+  std::vector<int64_t> offsets_;
+  int64_t rows_ = 0;
+  int64_t bytes_ = 0;
+  int32_t ep_size_ = 1;
+};
+
+// Realign: staged cuts of many sequences → the index buffer of one rank, and the state of each local row.
+//
+// Two steps. A plan checks everything on the host: that each staged byte is where it should be, and that every route
+// that the row map wants was delivered for every local layer. Carrying it out only moves ids and cannot fail.
 
 // One piece of a read in the staging buffer: for each of `layer_count` local layers one cut of `rows`, one after the
 // other, as read.proto's Piece.
@@ -80,6 +134,34 @@ absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const Realig
 // INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
+
+// A realign plan in one block of bytes without pointers, to be copied to a device next to the staged bytes.
+//
+//   plan ─PackPlan─▶ bytes ─copy─▶ device ─LaunchRealign (replay_cuda.h)─▶ index buffers of all local layers, row
+//   states
+//
+// The work is cut into units, each for one warp: up to 1024 ids of one layer that lie next to each other here and
+// there, up to 32 rows of filler of one layer, or up to 1024 row states. Its bytes are 24 for every 1024 ids copied
+// where rows follow one another in runs.
+
+// What the base of a packed plan must have.
+inline constexpr int64_t kPackedPlanAlignment = 16;
+
+struct PackedPlanSize {
+  int64_t bytes = 0;
+  int64_t units = 0;
+};
+
+// `plan` must come from PlanRealign with this layout.
+PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& plan);
+
+// Writes the packed plan to the first bytes of `out` (on a multiple of kPackedPlanAlignment), which may be longer: a
+// buffer at a fixed address, for a captured graph, has room for the largest plan. INVALID_ARGUMENT (kLength) if it is
+// too short or not aligned, nothing written.
+absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out);
+
+// Carries a packed plan out on the CPU: what a device does with it. Buffers as those of Realign.
+void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states);
 
 }  // namespace routing_replay::trainer
 

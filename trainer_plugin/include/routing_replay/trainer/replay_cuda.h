@@ -19,10 +19,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "routing_replay/trainer/compare_counters.h"
-#include "routing_replay/trainer/dtype.h"
 #include "routing_replay/trainer/router_config.h"
-#include "routing_replay/trainer/router_counters.h"
 #include "routing_replay/trainer/row_map.h"
 
 struct CUstream_st;

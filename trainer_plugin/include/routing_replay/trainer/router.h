@@ -1,3 +1,15 @@
+#ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
+#define ROUTING_REPLAY_TRAINER_ROUTER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/row_map.h"
+
+namespace routing_replay::trainer {
+
 // Router replay: the probabilities and the routing map of a MoE layer whose experts were chosen elsewhere.
 //
 // Only the choice is replayed. Probabilities come from the live logits, so gradients reach the router. What is computed
@@ -16,20 +28,6 @@
 // those.
 //
 // Everything here is pure and thread-safe; nothing is written when a status is not OK.
-#ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
-#define ROUTING_REPLAY_TRAINER_ROUTER_H_
-
-#include <cstdint>
-
-#include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "routing_replay/trainer/bf16.h"
-#include "routing_replay/trainer/fp16.h"
-#include "routing_replay/trainer/router_config.h"
-#include "routing_replay/trainer/router_counters.h"
-#include "routing_replay/trainer/row_map.h"
-
-namespace routing_replay::trainer {
 
 // INVALID_ARGUMENT (kField, field "router.…") for sizes that cannot be, and for a group limit that leaves fewer than K
 // experts.
@@ -74,6 +72,46 @@ struct RouterBackwardInput {
 template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);
+
+// Record: what a layer's router chose itself → compact ids, as an index buffer holds them (R2, and what replay is
+// compared with).
+//
+// Slot order is kept: the last bits of a renormalised row depend on it. Everything here is pure and thread-safe;
+// nothing is written when a status is not OK.
+
+// The live choice of N rows, that of router.h for unrecorded rows. logits [N][E]; expert_bias [E] or empty; indices:
+// bytes of [N][K] compact ids. D as in router.h.
+// INVALID_ARGUMENT as CheckRouterConfig, and (kShape, naming the tensor) unless every size fits N = logits.size() / E.
+template <typename D = float>
+absl::Status RecordLive(const RouterConfig& config, absl::Span<const D> logits, absl::Span<const float> expert_bias,
+                        absl::Span<uint8_t> indices);
+
+// Ids [N][K] that a router wrote down (Megatron-Core's RouterReplay: recorded_topk_idx, int64; its static buffers have
+// any integer type). Id: int64_t, int32_t, int16_t or uint8_t. Only E and K of the configuration matter. Ids outside
+// [0, E) are clamped and added to `clamped_ids`. INVALID_ARGUMENT (kShape) unless both have N = ids.size() / K rows.
+template <typename Id>
+absl::Status RecordIds(const RouterConfig& config, absl::Span<const Id> ids, absl::Span<uint8_t> indices,
+                       int64_t& clamped_ids);
+
+// Compare: the replayed choice beside the live one, for metrics and alarms.
+//
+// Rows are compared as sets: the order of slots means nothing here, as torch.topk's depends on whether gradients are
+// wanted. Only kReplayed rows count. Everything here is pure and thread-safe; nothing is written when a status is not
+// OK.
+
+// Two choices of N = states.size() rows of one layer, bytes of [N][K] compact ids each. Only E and K of the
+// configuration matter; ids are not checked, and one that stands twice in a row counts once.
+// INVALID_ARGUMENT as CheckRouterConfig, and (kShape, naming the tensor) unless the sizes fit.
+absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
+                            absl::Span<const uint8_t> live, absl::Span<const RowState> states,
+                            CompareCounters& counters);
+
+// The same against the live choice of these logits, [N][E], with expert_bias, [E] or empty: RecordLive and
+// CompareChoices in one, with nothing in between. D as in router.h.
+template <typename D = float>
+absl::Status CompareWithLive(const RouterConfig& config, absl::Span<const D> logits,
+                             absl::Span<const float> expert_bias, absl::Span<const uint8_t> replayed,
+                             absl::Span<const RowState> states, CompareCounters& counters);
 
 }  // namespace routing_replay::trainer
 

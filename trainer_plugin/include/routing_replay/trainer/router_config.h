@@ -1,10 +1,59 @@
-// What a MoE layer's router computes. Plain data without further headers: CUDA code includes it too.
+// The plain data of a router: dtypes, what a MoE layer computes, and what its calls count. Without further headers but
+// the standard ones: CUDA code includes it too, and kernels add to counters in device memory.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 #define ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 
+#include <bit>
 #include <cstdint>
 
 namespace routing_replay::trainer {
+
+enum class Dtype : uint8_t { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
+
+// Of ids that a router wrote down.
+enum class IdType : uint8_t { kInt64 = 0, kInt32 = 1, kInt16 = 2, kUint8 = 3 };
+
+// Converts as torch does: to the nearest, ties to even; a NaN stays one.
+struct Bf16 {
+  uint16_t bits = 0;
+
+  Bf16() = default;
+  explicit Bf16(float value) {
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    const bool is_nan = (word & 0x7FFFFFFFu) > 0x7F800000u;
+    bits = is_nan ? 0x7FC0 : static_cast<uint16_t>((word + 0x7FFFu + (word >> 16 & 1)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+};
+
+// Converts as torch does: to the nearest, ties to even, to infinity from 65520 on; a NaN stays one.
+struct Fp16 {
+  uint16_t bits = 0;
+
+  Fp16() = default;
+  explicit Fp16(float value) {
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    bits = static_cast<uint16_t>((word >> 16 & 0x8000u) | Magnitude(word & 0x7FFFFFFFu));
+  }
+  explicit operator float() const {
+    const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
+    if (magnitude >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | magnitude << 13);
+    // The exponents' biases differ by 112, which a product with 2^112 adds for subnormal numbers too.
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
+  }
+
+ private:
+  static uint32_t Magnitude(uint32_t word) {
+    if (word > 0x7F800000u) return 0x7E00u;
+    if (word >= 0x477FF000u) return 0x7C00u;
+    if (word < 0x38800000u) {
+      // Subnormal: multiples of 2^-24. Adding 2^23 of them rounds to a whole one and leaves it in the mantissa.
+      const float units = std::bit_cast<float>(word) * 0x1p24f + 0x1p23f;
+      return std::bit_cast<uint32_t>(units) & 0x7FFu;
+    }
+    return (word + 0xFFFu + (word >> 13 & 1u) - (112u << 23)) >> 13;
+  }
+};
 
 enum class ScoreFunction : uint8_t { kSoftmax = 0, kSigmoid = 1, kSqrtSoftplus = 2 };
 
@@ -26,6 +75,25 @@ struct RouterConfig {
   // and pads are not subject to it.
   int32_t num_groups = 1;
   int32_t group_topk = 1;
+};
+
+// Added to by every call, never reset.
+struct RouterCounters {
+  int64_t replayed_rows = 0;
+  int64_t live_rows = 0;
+  int64_t pad_rows = 0;
+  // Ids >= E. They are clamped to E - 1, as a kernel cannot stop; anything but 0 means a broken buffer.
+  int64_t clamped_ids = 0;
+  // Replayed ids whose probability came out as 0: dispatchers that derive ids from probabilities lose that expert.
+  int64_t zero_probabilities = 0;
+};
+
+// Of one layer. Added to by every call, never reset.
+struct CompareCounters {
+  int64_t rows = 0;            // Compared.
+  int64_t different_rows = 0;  // Whose sets are not equal.
+  int64_t disjoint_rows = 0;   // Whose sets have no expert in common: what rows shifted by one look like.
+  int64_t common_ids = 0;      // Σ of the experts in common; rows · K where all are equal.
 };
 
 }  // namespace routing_replay::trainer

@@ -16,9 +16,7 @@ Only a StepSource has threads and locks; it begins anew in the child. What may b
 into the core give up the GIL.
 """
 
-from routing_replay_trainer._core import VERSION
-from routing_replay_trainer._micro_batch import Sequence
-from routing_replay_trainer.errors import (
+from routing_replay.errors import (
     CancelledError,
     DataLossError,
     DeadlineExceededError,
@@ -26,8 +24,11 @@ from routing_replay_trainer.errors import (
     FallbackLimitError,
     InternalError,
     InvalidArgumentError,
-    ReplayError,
 )
+from routing_replay.errors import RoutingReplayError as ReplayError
+
+from routing_replay_trainer._core import VERSION
+from routing_replay_trainer._micro_batch import Sequence
 from routing_replay_trainer.fetch import (
     LIVE,
     PAD,

@@ -1,4 +1,4 @@
-"""The native library through ctypes: the functions of routing_replay/trainer/capi.h.
+"""The functions of routing_replay/trainer/capi.h, in the library that routing_replay has loaded.
 
 Every call gives up the GIL while it runs. No rules here, only who owns what.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from collections.abc import Callable, Mapping
 from ctypes import (
     POINTER,
@@ -22,14 +21,11 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from pathlib import Path
 from typing import Any
 
-from routing_replay_trainer import errors
+from routing_replay import _native, errors
 
 _ABI_VERSION = 2
-_NAME = "librouting_replay.so"
-_DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
 class Router(Structure):
@@ -63,12 +59,6 @@ class CompareCounters(Structure):
     """rrt_compare_counters"""
 
     _fields_ = tuple((name, c_int64) for name in ("rows", "different_rows", "disjoint_rows", "common_ids"))
-
-
-class Pass(Structure):
-    """rrt_pass"""
-
-    _fields_ = (("step", c_int64), ("micro_batch", c_int32), ("chunk", c_int32))
 
 
 class StepCacheCounts(Structure):
@@ -107,7 +97,6 @@ class RouteIds(Structure):
 _text = (c_char_p, c_size_t)  # Also bytes: Python passes their address.
 _out = POINTER(c_void_p)
 _memory = (c_void_p, c_size_t)
-_target = (c_void_p, POINTER(Pass), c_int32, POINTER(c_int64), POINTER(c_int32))
 
 _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_token_ids": (*_text, *_memory, _out),
@@ -147,13 +136,6 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 9),
     "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 5),
     "rrt_compare": (POINTER(Router), c_int64, *(c_void_p,) * 6),
-    "rrt_replay_targets_new": (_out,),
-    "rrt_replay_targets_add": (c_void_p, POINTER(Pass), c_int32, *_memory, c_int64),
-    "rrt_replay_targets_forward": _target,
-    "rrt_replay_targets_recompute": _target,
-    "rrt_replay_targets_end_forward": (c_void_p, POINTER(Pass)),
-    "rrt_replay_targets_finish": (c_void_p, POINTER(Pass)),
-    "rrt_replay_targets_end_step": (c_void_p, c_int64),
     "rrt_local_collectives_new": (c_int32, _out),
     "rrt_collective_all_reduce_max": (c_void_p, *_memory, c_int64),
     "rrt_collective_all_gather": (c_void_p, *_text, c_int64, _out),
@@ -179,25 +161,12 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_staged_get_shape": (None, (c_void_p, POINTER(StagedShape))),
     "rrt_staged_realign": (None, (c_void_p, c_int64, c_void_p, c_void_p)),
     "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
-    "rrt_replay_targets_free": (None, (c_void_p,)),
-    "rrt_replay_targets_size": (c_int64, (c_void_p,)),
     "rrt_collective_free": (None, (c_void_p,)),
     "rrt_agreement_free": (None, (c_void_p,)),
     "rrt_merged_free": (None, (c_void_p,)),
     "rrt_merged_sequences": (c_int32, (c_void_p,)),
     "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
-    "rr_version": (c_char_p, ()),
 }
-
-
-def find(name: str) -> Path:
-    """A library of the package routing_replay, which need not be imported, or where the environment says."""
-    beside = Path(__file__).parents[1] / "routing_replay" / "_lib"
-    directory = os.environ.get(_DIRECTORY_VARIABLE)
-    for folder in [beside, *([] if directory is None else [Path(directory)])]:
-        if (folder / name).exists():
-            return folder / name
-    raise ImportError(f"{name} is neither in {beside} nor where {_DIRECTORY_VARIABLE} says ({directory})")
 
 
 def declare(
@@ -238,14 +207,9 @@ def declare(
         raise ImportError(f"{library._name} is of ABI {said}, this package needs {abi_version}")
 
 
-def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(find(_NAME)))
-    declare(library, _FALLIBLE, _OTHERS, "rrt_", ("rr_abi_version", _ABI_VERSION))
-    return library
-
-
-LIBRARY = _load()
-VERSION: str = LIBRARY.rr_version().decode()
+LIBRARY = _native.lib
+declare(LIBRARY, _FALLIBLE, _OTHERS, "rrt_", ("rr_abi_version", _ABI_VERSION))
+VERSION: str = _native.VERSION
 
 
 class Handle:

@@ -12,7 +12,9 @@ import logging
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 from typing import Any
 
-from routing_replay_trainer import _core, errors
+from routing_replay import _native, errors
+
+from routing_replay_trainer import _core
 
 LOG = logging.getLogger("routing_replay_trainer")
 _ABI_VERSION = 1
@@ -52,7 +54,7 @@ def kernels(device: int) -> ctypes.CDLL | None:
 @functools.cache
 def _load() -> ctypes.CDLL:
     try:
-        loaded = ctypes.CDLL(str(_core.find(_NAME)))
+        loaded = ctypes.CDLL(str(_native.find_file(_NAME)))
         _core.declare(loaded, _FALLIBLE, {}, "rrt_cuda_", ("rrt_cuda_abi_version", _ABI_VERSION))
     except (ImportError, OSError) as error:
         raise errors.FailedPreconditionError(

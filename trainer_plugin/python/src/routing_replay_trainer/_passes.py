@@ -11,13 +11,149 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from routing_replay_trainer import errors
+from routing_replay import errors
+
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._watch import Watch
 from routing_replay_trainer.fetch import Batch
-from routing_replay_trainer.targets import PassKey, ReplayTargets
+
+
+class PassKey(NamedTuple):
+    """A micro-batch in a model chunk of the rank.
+
+    step: which call of the schedule
+    micro_batch: Megatron's current_microbatch
+    chunk: its vp_stage, 0 without virtual stages
+    """
+
+    step: int
+    micro_batch: int
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"step {self.step}, micro-batch {self.micro_batch}, virtual stage {self.chunk}"
+
+
+class Target(NamedTuple):
+    """An index buffer, by the number it was added with, and the layer's slot in it."""
+
+    buffer: int
+    slot: int
+
+
+@dataclass
+class _Kept:
+    """Of a pass: slots of its layers, and those whose router has asked in the forward part."""
+
+    buffer: int
+    slots: dict[int, int]
+    forward_only: bool
+    asked: set[int] = field(default_factory=set)
+
+
+class ReplayTargets:
+    """Index buffers by (step, micro-batch, chunk, layer), in no order: forward and recompute of a layer read the same
+    entry, whatever passes come between. What is not there is an error that names the key; an error changes nothing but
+    what its function says. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._passes: dict[PassKey, _Kept] = {}
+
+    def add(self, key: PassKey, layers: Sequence[int], buffer: int, *, forward_only: bool = False) -> None:
+        """The layers (global decoder layer ids) of a pass, at slots 0, 1, … of a buffer."""
+        with self._lock:
+            if key in self._passes:
+                raise _target_error(errors.AlreadyExistsError, f"ids are kept for {key} already")
+            if layers or not forward_only:  # A forward pass without MoE layers asks for nothing.
+                slots = {layer: slot for slot, layer in enumerate(layers)}
+                self._passes[key] = _Kept(buffer, slots, forward_only)
+
+    def forward(self, key: PassKey, layer: int) -> Target:
+        """For the one router call of a layer in the forward pass."""
+        with self._lock:
+            kept = self._of(key, layer)
+            if layer in kept.asked:
+                what = f"the router of {key}, layer {layer} asked for its ids before in the forward pass"
+                raise _target_error(errors.FailedPreconditionError, what, layer)
+            target = Target(kept.buffer, kept.slots[layer])
+            kept.asked.add(layer)
+            if kept.forward_only:
+                del kept.slots[layer]
+                if not kept.slots:
+                    del self._passes[key]
+            return target
+
+    def recompute(self, key: PassKey, layer: int) -> Target:
+        """The same, as often as the backward pass asks."""
+        with self._lock:
+            kept = self._of(key, layer)
+            if layer not in kept.asked:
+                what = f"recompute of {key}, layer {layer} before its forward pass"
+                raise _target_error(errors.FailedPreconditionError, what, layer)
+            return Target(kept.buffer, kept.slots[layer])
+
+    def end_forward(self, key: PassKey) -> None:
+        """Raises FailedPreconditionError, the pass being gone, if a router did not ask for its ids."""
+        with self._lock:
+            if key in self._passes:
+                try:
+                    self._check_asked(key)
+                except errors.FailedPreconditionError:
+                    del self._passes[key]
+                    raise
+
+    def finish(self, key: PassKey) -> None:
+        """After the backward pass: its buffer is free."""
+        with self._lock:
+            if key not in self._passes:
+                raise _target_error(errors.NotFoundError, f"no ids are kept for {key}")
+            try:
+                self._check_asked(key)
+            finally:
+                del self._passes[key]
+
+    def end_step(self, step: int) -> None:
+        """Raises FailedPreconditionError naming the first pass that was not finished; the whole step is gone then."""
+        with self._lock:
+            left = sorted(key for key in self._passes if key.step == step)
+            if not left:
+                return
+            try:
+                self._check_asked(left[0])
+            finally:
+                for key in left:
+                    del self._passes[key]
+        what = (
+            f"{len(left)} passes were not finished, the first one {left[0]}: no backward part of it has run. A pass "
+            "that has none must be forward_only"
+        )
+        raise _target_error(errors.FailedPreconditionError, what)
+
+    def __len__(self) -> int:
+        """Entries: passes times layers."""
+        with self._lock:
+            return sum(len(kept.slots) for kept in self._passes.values())
+
+    def _of(self, key: PassKey, layer: int) -> _Kept:
+        kept = self._passes.get(key)
+        if kept is None or layer not in kept.slots:
+            nor = "" if kept is not None else ", nor for any layer of that pass"
+            raise _target_error(errors.NotFoundError, f"no ids are kept for {key}, layer {layer}{nor}", layer)
+        return kept
+
+    def _check_asked(self, key: PassKey) -> None:
+        kept = self._passes[key]
+        for layer in kept.slots:
+            if layer not in kept.asked:
+                what = f"the router of {key}, layer {layer} never asked for its ids"
+                raise _target_error(errors.FailedPreconditionError, what, layer)
+
+
+def _target_error(kind: type[errors.RoutingReplayError], what: str, layer: int | None = None) -> Exception:
+    return kind(f"targets: {what}", reason="FIELD", field="targets", layer=layer)
 
 
 @dataclass(eq=False)
@@ -118,7 +254,7 @@ class ChunkPasses:
             assert ended is not None
             try:
                 self._targets.end_forward(ended.key)
-            except errors.ReplayError:
+            except errors.RoutingReplayError:
                 self._drop(ended)
                 raise
             if ended.forward_only:
@@ -196,7 +332,7 @@ class ChunkPasses:
 
     def _forget(self, of: Pass) -> None:
         # Its routers need not all have asked: that is why it is forgotten.
-        with contextlib.suppress(errors.ReplayError):
+        with contextlib.suppress(errors.RoutingReplayError):
             self._targets.finish(of.key)
 
     def check_none_in_flight(self) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from routing_replay import errors
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
 
 INT32 = (-(2**31), 2**31 - 1)

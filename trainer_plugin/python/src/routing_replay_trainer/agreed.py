@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from routing_replay import errors
 
-from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.collective import (
     Collective,
@@ -132,7 +132,7 @@ class AgreedSteps:
         """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
         self._decided, self._fetched, self.weights = None, Counter(), []
         if self._collective.size > 1:
-            with contextlib.suppress(type(wrong), errors.ReplayError):
+            with contextlib.suppress(type(wrong), errors.RoutingReplayError):
                 refuse(self._collective, self._deadline, wrong)
 
     @contextlib.contextmanager
@@ -144,7 +144,7 @@ class AgreedSteps:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
         try:
             yield
-        except errors.ReplayError as error:
+        except errors.RoutingReplayError as error:
             if failure is None or unreachable:
                 raise _with_numbers(error, told) from failure
         if failure is not None and not unreachable:
@@ -337,7 +337,7 @@ def _judged(expected: FetchSequence, said: Mapping[str, Any]) -> Mapping[str, An
     return {**said, "status": "OUT_OF_RANGE", "message": message}
 
 
-def _with_numbers(error: errors.ReplayError, told: Mapping[str | int, str]) -> errors.ReplayError:
+def _with_numbers(error: errors.RoutingReplayError, told: Mapping[str | int, str]) -> errors.RoutingReplayError:
     """told: what this rank's source said of samples, such as both lengths"""
     if isinstance(error, errors.FallbackLimitError):
         named = [sample for sample, _ in error.first]

@@ -21,8 +21,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay import errors
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import integer, plain
 
@@ -230,7 +231,7 @@ class TorchCollective:
                 raise errors.DeadlineExceededError(
                     "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
                 ) from error
-            raise errors.ReplayError(self._failure, code_name="UNAVAILABLE") from error
+            raise errors.RoutingReplayError(self._failure, code_name="UNAVAILABLE") from error
 
     def _wait(self, work: Any, end: float) -> None:
         left = datetime.timedelta(milliseconds=max(1, _milliseconds(end - time.monotonic())))  # 0 would be for ever.
@@ -313,7 +314,7 @@ def _decided(
         reduced = np.ascontiguousarray(reduced, np.int64)
         try:
             LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
-        except errors.ReplayError as error:
+        except errors.RoutingReplayError as error:
             raise wrong or error from None
     return json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer))
 

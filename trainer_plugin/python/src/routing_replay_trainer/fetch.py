@@ -12,12 +12,16 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from routing_replay import _native, errors
+from routing_replay._calls import Operation
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
+_native.declare(rrt_fetch_read="ppp", rrt_inspect_read="ppp")
+_ENDLESS = 1e9  # Seconds. A call takes no infinity.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
@@ -455,9 +459,16 @@ class ServiceSource(RowSource):
         self._read("rrt_fetch_read", fetch, self._timeout if timeout is None else timeout)
 
     def _read(self, function: str, reading: _Fetch | _Inspection, seconds: float) -> None:
-        from routing_replay_trainer import _service  # Only here is routing_replay needed.
-
-        _service.read(function, reading, self._run, seconds)
+        """Blocks until it has come into `reading`, for at most so many seconds."""
+        native = self._run.native
+        Operation(
+            getattr(_native.lib, function),
+            (reading.pointer, native.pointer),
+            (),
+            lambda: None,
+            timeout=min(max(seconds, 0.0), _ENDLESS),
+            kept=(reading, native),
+        ).wait()
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

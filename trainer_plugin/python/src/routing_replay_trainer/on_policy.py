@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from routing_replay_trainer import errors
+from routing_replay import errors
+
 from routing_replay_trainer._values import INT64, integer, invalid
 from routing_replay_trainer.metrics import Counters
 

@@ -17,8 +17,9 @@ from ctypes import byref
 from typing import Any, NamedTuple
 
 import torch
+from routing_replay import errors
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._launch import has_code, launch, zeros
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED

@@ -1,17 +1,109 @@
-"""R2: what the ranks of a model replica recorded of a micro-batch, as whole rows of its samples."""
+"""R2: what ranks record. A rank replays its own layers and rows without transport (`Records`); what the ranks of a
+model replica recorded of a micro-batch becomes whole rows of its samples (`merge_records`), which go to the service
+with producer = trainer (`RecordWriter`). No torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay import errors
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer.plan import Plan
+from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._passes import PassKey
+from routing_replay_trainer._values import invalid, plain, token_ids
+from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
+from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
+from routing_replay_trainer.plan import Layer, Plan
+
+LOG = logging.getLogger("routing_replay_trainer")
+_NAMED = 8
+
+
+class Appends:
+    """run: routing_replay.Run, of which it has an appender of its own; who: would need one"""
+
+    def __init__(self, run: Any, who: str) -> None:
+        self._run = run
+        self._who = who
+        self._appender: Any = None
+        self._queued: list[str] = []
+        self._told: dict[str, Any] = {}  # Outcomes, from a thread of the appender.
+        self.failures: list[Exception] = []
+        self.written: list[str] = []  # In the order of the appends, once they are finished.
+
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """An exception in here is one of the failures."""
+        try:
+            yield
+        except Exception as error:
+            self.failures.append(error)
+
+    def add(self, sample: str, rows: Any, **options: Any) -> None:
+        if self._run is None:
+            raise failed_precondition(f"{self._who} has no run")
+        if self._appender is None:
+            self._appender = self._run.appender(on_outcome=self._on_outcome)
+        self._appender.append(sample, rows, **options)
+        self._queued.append(sample)
+
+    def finish(self, timeout: float) -> None:
+        """Waits for all, and says which of them the service has."""
+        if self._appender is None:
+            return
+        trouble: Exception | None = None
+        try:
+            self._appender.flush(max(0.0, timeout))
+        except Exception as error:  # Of one append, which its outcome says too, or of all that have none.
+            trouble = error
+        finally:
+            self._appender.close(0.0)
+        failed = []
+        for sample in self._queued:
+            outcome = self._told.get(sample)
+            failure = trouble if outcome is None else _failure(sample, outcome)
+            if failure is None:
+                self.written.append(sample)
+            else:
+                failed.append(sample)
+                self.failures.append(failure)
+        if len(failed) > 1:
+            named = ", ".join(failed[:_NAMED]) + (", …" if len(failed) > _NAMED else "")
+            LOG.warning("write: %d samples were not written: %s", len(failed), named)
+
+    def _on_outcome(self, outcome: Any) -> None:
+        self._told[outcome.sample] = outcome
+
+
+def _failure(sample: str, outcome: Any) -> Exception | None:
+    """Of an append that has ended."""
+    if outcome.error is not None:
+        return outcome.error
+    others = outcome.conflicting_rows + outcome.late_rows
+    if not others:
+        return None
+    return failed_precondition(
+        f"sample {sample}: the service has {others} of its rows already, with other routes or none, and keeps those: "
+        "give the samples of each rollout names of their own, or write with restart=",
+        sample=sample,
+        reason="CONFLICTING_ROWS",
+    )
+
+
+def failed_precondition(what: str, **detail: Any) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(f"write: {what}", code_name="FAILED_PRECONDITION", field="write", **detail)
 
 
 def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDArray[Any]]:
@@ -47,3 +139,326 @@ def _rows(merged: int | None, sequence: int, shapes: list[tuple[int, np.dtype[An
         layers.append(planes[offset : offset + size].view(dtype).reshape(rows.value, top_k))
         offset += size
     return np.stack(layers, axis=1)
+
+
+class Records:
+    """Of one model chunk: a source that holds the rows of this rank alone.
+
+    layers: of the chunk, as a plan of the whole model has them
+    ranks: {"cp", "tp"} of this process
+    """
+
+    def __init__(self, num_layers: int, layers: tuple[Layer, ...], ranks: Mapping[str, int], ep_size: int) -> None:
+        self._geometry = {
+            "num_layers": num_layers,
+            "moe_layers": [layer.layer for layer in layers],
+            "num_experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+        self._rank = {name: ranks[name] for name in ("cp", "tp") if name in ranks}
+        self._rank["model"] = [{"layer_numbers": [layer.layer + 1 for layer in layers]}]
+        self._ep_size = ep_size
+        self._row_bytes = sum(layer.top_k * layer.dtype.itemsize for layer in layers)
+        self.release()
+
+    @property
+    def bytes(self) -> int:
+        """Of the ids of this rank's rows."""
+        return self._row_bytes * sum(self._rows.values())
+
+    def plan(self, layout: Mapping[str, Any]) -> Plan:
+        return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
+
+    def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
+        """For routers to record into."""
+        rows = plan.row_map
+        return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
+
+    def check(self, described: MicroBatch) -> None:
+        """Before a pass records: InvalidArgumentError naming a sample of which a part is recorded, or by handle where
+        others are by id; or that comes twice, in the micro-batch or in those recorded since the last `settle`: it would
+        replay the choice of one of the two sequences in both."""
+        check_whole(described)
+        names = set()
+        for _, fetch in with_tokens(described, 2):
+            self._check_kind(fetch.sample)
+            earlier = self._open.get(_name(fetch.sample))
+            if fetch.sample in names or (earlier is not None and earlier[1] is not described):
+                raise invalid(
+                    "sequences",
+                    f"sample {fetch.sample} is recorded twice in one pass: give each sequence a sample of its own (of "
+                    "completions of one prompt, too). To record it again, end or abandon the step that recorded it",
+                    sample=fetch.sample,
+                )
+            names.add(fetch.sample)
+
+    def keep(self, key: PassKey, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
+        """What a pass has recorded, in the place of what the samples had before."""
+        memory = read()
+        recorded = with_tokens(described, 2)
+        by_handle = any(not isinstance(fetch.sample, str) for _, fetch in recorded)
+        if described.unnamed or by_handle:
+            sequences = list(described.named_layout["sequences"])
+            for sequence, fetch in recorded:
+                sequences[sequence] = sequences[sequence] | {"sample": _name(fetch.sample)}
+            plan = self.plan(described.named_layout | {"sequences": sequences})
+        local = plan.local_rows()
+        rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.layout["sequences"]))
+        for sequence, fetch in recorded:
+            name = _name(fetch.sample)
+            self._source.record(plan, sequence, memory, tokens=fetch.tokens)
+            self._by_handle = by_handle
+            self._rows[name] = int(rows[sequence])
+            self._open[name] = key, described
+
+    def forget(self, key: PassKey) -> None:
+        """A pass that has recorded was given up; nothing to do where `settle` was called since."""
+        for sample in [sample for sample, of in self._open.items() if of[0] == key]:
+            self._source.remove(sample)
+            del self._open[sample], self._rows[sample]
+
+    def settle(self) -> None:
+        """What was recorded is there to be replayed."""
+        self._open.clear()
+
+    def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
+        """fetch: of the buffer, given the source
+
+        FailedPreconditionError, unless `missing` is "live", for rows that other ranks have recorded: the passes that
+        record and replay are cut in different ways then. InvalidArgumentError naming a sample that is asked for by id
+        where handles were recorded."""
+        batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
+        lost = plan.row_map["replayed"] - batch.replayed_rows
+        if lost > 0 and missing == "strict":
+            raise errors.FailedPreconditionError(
+                f"micro_batch: {lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the "
+                "same packing and parallel layout in the passes that record and replay",
+                code_name="FAILED_PRECONDITION",
+                field="micro_batch",
+            )
+        return batch
+
+    def release(self) -> None:
+        self._source = LocalSource(self._geometry)
+        self._by_handle = False  # What is recorded.
+        self._rows: dict[str, int] = {}  # Of each sample.
+        # By which pass it was recorded, and as part of what, until nobody gives that up.
+        self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
+
+    def _asked(self, fetch: FetchSequence) -> FetchSequence:
+        if not self._by_handle or fetch.live or (fetch.num_tokens is not None and fetch.num_tokens < 2):
+            return fetch
+        if isinstance(fetch.sample, str):
+            self._check_kind(fetch.sample)
+        name = _name(fetch.sample)
+        return replace(fetch, sample=name) if name in self._rows else fetch
+
+    def _check_kind(self, sample: str | int) -> None:
+        if self._rows and isinstance(sample, str) == self._by_handle:
+            known, own = ("handle", "id") if self._by_handle else ("id", "handle")
+            raise invalid(
+                "sequences",
+                f"sample {sample} is named by {own}, and what mode R2 has recorded is by {known}: name all in one way, "
+                "or call release_records before",
+                sample=sample,
+            )
+
+
+def _name(sample: str | int) -> str:
+    """An id, also of a sample that is known by its handle alone."""
+    return sample if isinstance(sample, str) else f"handle/{int(sample)}"
+
+
+def check_whole(described: MicroBatch) -> None:
+    """InvalidArgumentError naming a sample of which the micro-batch has a part."""
+    for fetch in described.named:
+        if fetch.num_tokens is None:
+            raise invalid(
+                "sequences",
+                f"of sample {fetch.sample} there is a part (a Sequence), and mode R2 records whole samples",
+                sample=fetch.sample,
+            )
+
+
+def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
+    """Number in the layout and sample of each named sequence of so many tokens or more, all being whole samples."""
+    sequences = enumerate(described.named_layout["sequences"])
+    numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
+    fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
+    return list(zip(numbers, fetched, strict=True))
+
+
+_NOBODY = np.iinfo(np.int64).min
+_Batch = tuple[int, int]  # Step and micro-batch.
+
+
+class _Sample(NamedTuple):
+    """sequence: of the micro-batch; tokens: uint32, if they are known"""
+
+    sequence: int
+    name: str
+    num_tokens: int
+    tokens: bytes | None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
+    buffer"""
+
+    plan: dict[str, Any]
+    ids: bytes
+    samples: list[_Sample]
+
+
+@dataclass
+class _Kept:
+    """Of one micro-batch. chunks: its records; written: samples that a `write` has appended already, on the rank that
+    appends"""
+
+    chunks: dict[int, _Record] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+    @property
+    def samples(self) -> list[_Sample]:
+        return next(iter(self.chunks.values())).samples
+
+
+class RecordWriter:
+    """Appends what the ranks of a model replica recorded, as whole rows of its samples.
+
+        writer = megatron.RecordWriter(collective, run)        # or hf.RecordWriter
+        replay = megatron.attach(model, config, mode="R2", writer=writer)
+        …                                               # the recording pass
+        writer.write(group=step, weight_version=version)
+
+    collective: all ranks of the model replica (tensor, context and pipeline parallel; in hf, those that share a
+        sequence); None where a rank has all of its rows and layers
+    run: routing_replay.Run; needed on the lowest rank that has routers: the others may leave it out
+    """
+
+    def __init__(self, collective: Collective | None, run: Any = None) -> None:
+        self._collective: Collective = LocalGroup(1)[0] if collective is None else collective
+        self._run = run
+        self._kept: dict[_Batch, _Kept] = {}
+
+    def check(self, described: MicroBatch) -> None:
+        """Before a pass records: InvalidArgumentError naming a sequence that is no whole sample with an id."""
+        for _ in _samples(described):
+            pass
+
+    def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
+        """A pass has recorded. Raises as `check`."""
+        record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
+        self._kept.setdefault((key.step, key.micro_batch), _Kept()).chunks[key.chunk] = record
+
+    def forget(self, key: PassKey) -> None:
+        """A pass that has recorded was given up."""
+        kept = self._kept.get((key.step, key.micro_batch), _Kept())
+        kept.chunks.pop(key.chunk, None)
+        if not kept.chunks:
+            self._kept.pop((key.step, key.micro_batch), None)
+
+    def release(self) -> None:
+        """Forgets what was recorded."""
+        self._kept.clear()
+
+    def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
+        """Appends and seals all samples that were recorded since the last time, and forgets their records. All ranks
+        call it, after the same passes. Of a sample that was recorded again the later record counts; passes that were
+        given up (by an exception in `micro_batch`, or `abandon_step`) have none.
+
+        deadline: seconds for all of it
+        options: of Run.append: group, weight_version, weight_label, revision, restart, … Without restart the rows that
+            the service has of a sample stay, and others of it are an error (CONFLICTING_ROWS)
+
+        Returns the samples, on the rank that has appended them; nothing on the others. Raises there the first thing
+        that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
+        has, or that two have differently), after all ranks are through and all other samples appended, and
+        FailedPreconditionError on the others. Then, and where the ranks have recorded different numbers of
+        micro-batches, what was not appended stays for the next `write`, or `release`. DeadlineExceededError where a
+        rank does not come.
+        """
+        end = time.monotonic() + deadline
+        counting = self._counting()
+        batches, writer = self._prepare(len(counting), end)
+        appends = Appends(self._run, f"rank {writer}, which appends,")
+        for number in range(batches):
+            kept, samples = counting[number][1:] if counting else (_Kept(), [])
+            parts = all_gather_any_size(self._collective, _pack(kept.chunks.values()), end - time.monotonic())
+            if writer == self._collective.rank:
+                with appends.going_on():
+                    self._append(parts, [one for one in samples if one.name not in kept.written], appends, options)
+        appends.finish(end - time.monotonic())
+        written = appends.written
+        for _, kept, _ in counting:
+            kept.written.update(written)
+        open_ = [any(one.name not in kept.written for one in samples) for _, kept, samples in counting]
+        said = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
+        failed, *stays = self._collective.all_reduce_max(said.astype(np.int64), end - time.monotonic()).tolist()
+        self._kept = {batch: kept for (batch, kept, _), stay in zip(counting, stays, strict=False) if stay}
+        if appends.failures:
+            raise appends.failures[0]
+        if failed:
+            raise failed_precondition(f"rank {writer} could not append; it says why")
+        return written
+
+    def _prepare(self, count: int, end: float) -> tuple[int, int]:
+        """How many micro-batches the ranks have, and the lowest rank that has any."""
+        said = [count, ~count, ~self._collective.rank] if count else [_NOBODY] * 3
+        most, least, writer = self._collective.all_reduce_max(np.array(said, np.int64), end - time.monotonic()).tolist()
+        if most == _NOBODY:
+            return 0, 0
+        if most != ~least:
+            raise failed_precondition(f"one rank has recorded {~least} micro-batches, another {most}")
+        return most, ~writer
+
+    def _counting(self) -> list[tuple[_Batch, _Kept, list[_Sample]]]:
+        """The micro-batches in order, and which of their samples no later one has recorded again; those of which none
+        is left are no part of it."""
+        counting, later = [], set()
+        for batch, kept in sorted(self._kept.items(), reverse=True):
+            samples = [sample for sample in kept.samples if sample.name not in later]
+            later.update(sample.name for sample in samples)
+            if samples:
+                counting.append((batch, kept, samples))
+        return counting[::-1]
+
+    def _append(self, parts: list[bytes], samples: list[_Sample], appends: Appends, options: Mapping[str, Any]) -> None:
+        if not samples:
+            return
+        merged = merge_records([record for part in parts for record in _unpack(part)])
+        for sample in samples:
+            rows = merged[sample.sequence]
+            ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
+            said = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
+            with appends.going_on():
+                appends.add(sample.name, rows, **said, **options)
+
+
+def _samples(described: MicroBatch) -> Iterable[_Sample]:
+    check_whole(described)
+    for sequence, fetch in with_tokens(described, 1):
+        if not isinstance(fetch.sample, str):
+            raise invalid(
+                "sequences",
+                f"a writer appends samples under their ids, which handle {fetch.sample} does not tell: name samples by "
+                "id in the pass that records, or attach without a writer",
+            )
+        tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
+        yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
+
+
+def _pack(records: Iterable[_Record]) -> bytes:
+    """Their descriptions as a line of JSON, then their ids."""
+    listed = list(records)
+    said = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in listed])
+    return b"\n".join([said.encode(), b"".join(record.ids for record in listed)])
+
+
+def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
+    said, _, ids = part.partition(b"\n")
+    offset = 0
+    for record in json.loads(said):
+        yield Plan(**{"geometry": None} | record["plan"]), np.frombuffer(ids, np.uint8, record["size"], offset)
+        offset += record["size"]

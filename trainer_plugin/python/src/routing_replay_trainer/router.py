@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay import errors
 
-from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY, Counters
 from routing_replay_trainer._core import Router as _Router
 from routing_replay_trainer._values import INT32, integer, invalid

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer._passes import Answer
 from routing_replay_trainer.fetch import REPLAYED
 from routing_replay_trainer.hf._modules import LiveRouter

@@ -9,22 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from routing_replay import errors
 
-from routing_replay_trainer import _options, errors
+from routing_replay_trainer import _attached
 from routing_replay_trainer._attached import Attached, announced
-from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._device_buffers import buffers_for
-from routing_replay_trainer._fetching import Fetching
-from routing_replay_trainer._hooks import PassHooks, in_backward
+from routing_replay_trainer._hooks import Binding, PassHooks, in_backward
 from routing_replay_trainer._micro_batch import MicroBatch
-from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
-from routing_replay_trainer._records import Records
-from routing_replay_trainer._steps import NO_STEP, Steps
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
+from routing_replay_trainer._steps import NO_STEP, Fetching, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
-from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
@@ -32,7 +29,7 @@ from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan, Plans
-from routing_replay_trainer.targets import PassKey, ReplayTargets
+from routing_replay_trainer.records import Records, RecordWriter
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _PADS = ("live", "filler")
@@ -90,7 +87,7 @@ def attach(
     a module that chooses its experts in no known way: without one function that calls torch.topk for self.top_k
     experts, once, or a block whose forward somebody has replaced.
     """
-    _options.check(
+    _attached.check(
         mode=mode,
         source=source,
         missing=missing,
@@ -105,7 +102,7 @@ def attach(
     for name, said, known in (("pads", pads, _PADS), ("last_row", last_row, _LAST_ROWS)):
         if said not in known:
             raise invalid(name, f"{said!r} is none of {', '.join(known)}")
-    _options.check_agreement(mode, missing, agree, integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
+    _attached.check_agreement(mode, missing, agree, integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)

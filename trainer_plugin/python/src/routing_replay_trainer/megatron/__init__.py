@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from routing_replay_trainer._micro_batch import Sequence
-from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.megatron._schedule import replayed
+from routing_replay_trainer.records import RecordWriter
 
 if TYPE_CHECKING:
     from routing_replay_trainer.megatron._replay import Replay, attach

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from routing_replay_trainer import ops
-from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer._launch import has_code
 from routing_replay_trainer._passes import Answer
 from routing_replay_trainer.megatron import _native

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing_replay_trainer import errors
+from routing_replay import errors
 
 LOG = logging.getLogger("routing_replay_trainer")
 FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.

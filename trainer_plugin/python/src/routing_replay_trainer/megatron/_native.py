@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer._passes import Answer
 
 # By identity: a copy of a model has copies of these objects, which are in no list and therefore live.

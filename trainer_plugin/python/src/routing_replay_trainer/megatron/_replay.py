@@ -9,21 +9,18 @@ from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
+from routing_replay import errors
 
-from routing_replay_trainer import _options, errors
+from routing_replay_trainer import _attached
 from routing_replay_trainer._attached import Attached, announced
-from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._device_buffers import buffers_for
-from routing_replay_trainer._fetching import Fetching
-from routing_replay_trainer._hooks import PassHooks, is_hooked
-from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
-from routing_replay_trainer._records import Records
-from routing_replay_trainer._steps import NO_STEP, Steps
+from routing_replay_trainer._hooks import Binding, PassHooks, is_hooked
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
+from routing_replay_trainer._steps import NO_STEP, Fetching, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
-from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
@@ -31,7 +28,7 @@ from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _nat
 from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import MegatronLayers, Plan, Plans
-from routing_replay_trainer.targets import PassKey, ReplayTargets
+from routing_replay_trainer.records import Records, RecordWriter
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
@@ -99,7 +96,7 @@ def attach(
     naming a router or an option that would ignore the replay, or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
-    _options.check(
+    _attached.check(
         mode=mode,
         source=source,
         missing=missing,
@@ -116,7 +113,7 @@ def attach(
     if last_row not in _LAST_ROWS:
         raise invalid("last_row", f"{last_row!r} is none of {', '.join(_LAST_ROWS)}")
     config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
-    _options.check_agreement(mode, missing, agree, *_modules.replica(config))
+    _attached.check_agreement(mode, missing, agree, *_modules.replica(config))
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     if mode != "disabled":

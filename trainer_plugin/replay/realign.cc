@@ -1,0 +1,488 @@
+// Realign: the layout of index buffers, the plan that checks staged pieces, and carrying it out: on the CPU, or packed
+// for a device.
+#include "routing_replay/trainer/realign.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/block/cut.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/multiple.h"
+#include "trainer_plugin/replay/compact_id.h"
+#include "trainer_plugin/replay/packed_realign.h"
+
+namespace routing_replay::trainer {
+
+namespace {
+
+absl::Status InvalidLayout(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
+  ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("layout.", field)};
+  detail.layer = layer;
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("layout.", field, ": ", what), detail);
+}
+
+absl::Status CheckOrdinals(const Geometry& geometry, absl::Span<const int32_t> ordinals, int32_t ep_size) {
+  std::vector<bool> seen(geometry.num_moe_layers(), false);
+  for (int32_t ordinal : ordinals) {
+    if (ordinal < 0 || ordinal >= geometry.num_moe_layers()) {
+      return InvalidLayout("ordinals", absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
+    }
+    const LayerRouting& layer = geometry.layer(ordinal);
+    if (seen[ordinal]) return InvalidLayout("ordinals", absl::StrCat(ordinal, " stands twice"), layer.layer_id);
+    seen[ordinal] = true;
+    if (layer.num_experts % ep_size != 0) {
+      return InvalidLayout(
+          "ep_size",
+          absl::StrCat(ep_size, " does not divide the ", layer.num_experts, " experts of layer ", layer.layer_id),
+          layer.layer_id);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, const Options& options) {
+  if (options.rows < 0 || options.rows > kMaxLocalRows) {
+    return InvalidLayout("rows", absl::StrCat(options.rows, " is not in 0 … ", kMaxLocalRows));
+  }
+  if (options.ep_size < 1) return InvalidLayout("ep_size", absl::StrCat(options.ep_size, " is below 1"));
+  if (auto s = CheckOrdinals(geometry, options.ordinals, options.ep_size); !s.ok()) return s;
+  BufferLayout layout(geometry);
+  layout.ordinals_ = options.ordinals;
+  layout.rows_ = options.rows;
+  layout.ep_size_ = options.ep_size;
+  layout.offsets_.resize(layout.ordinals_.size());
+  for (int32_t id_bytes : {2, 1}) {
+    for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+      if (layout.layer(slot).id_bytes() != id_bytes) continue;
+      layout.offsets_[slot] = layout.bytes_;
+      layout.bytes_ += layout.slab_bytes(slot);
+    }
+  }
+  return layout;
+}
+
+int64_t BufferLayout::row_bytes(int32_t slot) const { return geometry_.plane_bytes(ordinals_[slot], 1, Codec::kRaw); }
+
+absl::Span<const uint8_t> BufferLayout::slab(absl::Span<const uint8_t> buffer, int32_t slot) const {
+  return buffer.subspan(slab_offset(slot), slab_bytes(slot));
+}
+
+absl::Span<uint8_t> BufferLayout::slab(absl::Span<uint8_t> buffer, int32_t slot) const {
+  return buffer.subspan(slab_offset(slot), slab_bytes(slot));
+}
+
+// Bytes of the piece's cut for one slot.
+inline int64_t CutBytes(const BufferLayout& layout, const StagedPiece& piece, int32_t slot) {
+  return layout.geometry().cut_bytes_at(layout.ordinal(slot), piece.bit_offset, piece.rows.size(), piece.codec);
+}
+
+// Bytes of the whole piece.
+inline int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < piece.layer_count; ++i) bytes += CutBytes(layout, piece, piece.layer_begin + i);
+  return bytes;
+}
+
+namespace {
+
+// Consecutive local rows that show consecutive rows of one sequence.
+struct Run {
+  RowRange rows;
+  int64_t local_row = 0;
+};
+
+// Everything of one sequence that takes part. Runs are sorted by their first row and may overlap.
+struct SequenceWork {
+  std::vector<Run> runs;
+  std::vector<int32_t> pieces;
+  int64_t longest_run = 0;
+};
+
+absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("realign.", field, ": ", what),
+                   {.reason = reason, .field = absl::StrCat("realign.", field)});
+}
+
+absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, int32_t index) {
+  const StagedPiece& piece = input.pieces[index];
+  const auto refuse = [index](Reason reason, absl::string_view what) {
+    return Refuse(reason, "pieces", absl::StrCat("piece ", index, ": ", what));
+  };
+  if (piece.sequence < 0 || static_cast<size_t>(piece.sequence) >= input.unrecorded.size()) {
+    return refuse(Reason::kField, absl::StrCat("sequence ", piece.sequence, " does not exist"));
+  }
+  if (piece.layer_begin < 0 || piece.layer_count < 1 || piece.layer_begin >= layout.num_layers() ||
+      piece.layer_count > layout.num_layers() - piece.layer_begin) {
+    return refuse(Reason::kField, absl::StrCat(piece.layer_count, " layers from slot ", piece.layer_begin,
+                                               " are not among the ", layout.num_layers(), " local ones"));
+  }
+  if (piece.rows.empty() || !RowRange{0, kMaxRows}.contains(piece.rows)) {
+    return refuse(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " cannot be"));
+  }
+  const bool known_codec = piece.codec == Codec::kRaw || piece.codec == Codec::kPacked;
+  const int32_t max_bit_offset = piece.codec == Codec::kPacked ? 7 : 0;
+  if (!known_codec || piece.bit_offset < 0 || piece.bit_offset > max_bit_offset) {
+    return refuse(Reason::kField, absl::StrCat("codec ", static_cast<int>(piece.codec), " with bit offset ",
+                                               piece.bit_offset, " cannot be"));
+  }
+  const int64_t bytes = PieceBytes(layout, piece);
+  if (piece.offset < 0 || piece.offset > input.staging_bytes || bytes > input.staging_bytes - piece.offset) {
+    return refuse(Reason::kLength, absl::StrCat(bytes, " bytes at ", piece.offset, " are not inside the ",
+                                                input.staging_bytes, " staged"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) {
+  if (static_cast<int64_t>(input.row_map.size()) != layout.rows()) {
+    return Refuse(Reason::kLength, "row_map",
+                  absl::StrCat("has ", input.row_map.size(), " rows, the layout ", layout.rows()));
+  }
+  for (size_t i = 0; i < input.row_map.size(); ++i) {
+    const LocalRow& row = input.row_map[i];
+    if (row.state > RowState::kLive) return Refuse(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
+    if (row.state != RowState::kReplayed) continue;
+    if (row.sequence < 0 || static_cast<size_t>(row.sequence) >= input.unrecorded.size() || row.row < 0 ||
+        row.row >= kMaxRows) {
+      return Refuse(Reason::kField, "row_map",
+                    absl::StrCat("local row ", i, " shows row ", row.row, " of sequence ", row.sequence));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
+  for (const std::vector<RowRange>& ranges : input.unrecorded) {
+    if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Refuse(Reason::kField, "unrecorded", s.message());
+  }
+  for (size_t i = 0; i < input.pieces.size(); ++i) {
+    if (auto s = CheckPiece(layout, input, static_cast<int32_t>(i)); !s.ok()) return s;
+  }
+  return CheckRowMap(layout, input);
+}
+
+// States with the declared rows taken out, and the runs of what is left.
+std::vector<SequenceWork> FindRuns(const RealignInput& input, RealignPlan& plan) {
+  std::vector<SequenceWork> work(input.unrecorded.size());
+  const auto& map = input.row_map;
+  plan.states.reserve(map.size());
+  for (const LocalRow& row : map) plan.states.push_back(row.state);
+  for (size_t i = 0; i < map.size();) {
+    size_t end = i + 1;
+    if (map[i].state != RowState::kReplayed) {
+      i = end;
+      continue;
+    }
+    const auto follows = [&](const LocalRow& a, const LocalRow& b) {
+      return b.state == RowState::kReplayed && b.sequence == a.sequence && b.row == a.row + 1;
+    };
+    while (end < map.size() && follows(map[end - 1], map[end])) ++end;
+    const RowRange rows = RowRange::OfSize(map[i].row, static_cast<int64_t>(end - i));
+    SequenceWork& sequence = work[map[i].sequence];
+    const auto& holes = input.unrecorded[map[i].sequence];
+    for (RowRange part : Subtract(rows, holes)) {
+      sequence.runs.push_back({part, static_cast<int64_t>(i) + part.begin - rows.begin});
+      sequence.longest_run = std::max(sequence.longest_run, part.size());
+    }
+    for (RowRange hole : Clip(holes, rows)) {
+      std::fill_n(plan.states.begin() + i + (hole.begin - rows.begin), hole.size(), RowState::kUnrecorded);
+    }
+    i = end;
+  }
+  for (SequenceWork& sequence : work) {
+    std::sort(sequence.runs.begin(), sequence.runs.end(),
+              [](const Run& a, const Run& b) { return a.rows.begin < b.rows.begin; });
+  }
+  return work;
+}
+
+// What the pieces of one sequence deliver for one slot, as a normal list.
+absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, const SequenceWork& sequence,
+                                                    int32_t slot) {
+  std::vector<RowRange> ranges;
+  for (int32_t index : sequence.pieces) {
+    const StagedPiece& piece = input.pieces[index];
+    if (slot >= piece.layer_begin && slot - piece.layer_begin < piece.layer_count) ranges.push_back(piece.rows);
+  }
+  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
+  std::vector<RowRange> delivered;
+  for (RowRange range : ranges) {
+    if (!delivered.empty() && range.begin < delivered.back().end) {
+      return Refuse(Reason::kField, "pieces", absl::StrCat("rows ", ToString(range), " of a layer overlap others"));
+    }
+    AppendMerged(delivered, range);
+  }
+  return delivered;
+}
+
+// The rows that all runs together show, as a normal list.
+std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
+  std::vector<RowRange> needed;
+  for (const Run& run : sequence.runs) {
+    const int64_t covered = needed.empty() ? run.rows.begin : std::max(run.rows.begin, needed.back().end);
+    AppendMerged(needed, {covered, std::max(covered, run.rows.end)});
+  }
+  return needed;
+}
+
+absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& input, const SequenceWork& sequence,
+                            int32_t sequence_index) {
+  const std::vector<RowRange> needed = FindNeeded(sequence);
+  for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+    const auto delivered = FindDelivered(input, sequence, slot);
+    if (!delivered.ok()) return delivered.status();
+    ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "realign.pieces"};
+    for (RowRange range : needed) {
+      const std::vector<RowRange> missing = Subtract(range, *delivered);
+      detail.missing_rows.insert(detail.missing_rows.end(), missing.begin(), missing.end());
+    }
+    if (detail.missing_rows.empty()) continue;
+    detail.layer = layout.layer(slot).layer_id;
+    detail.row = detail.missing_rows.front().begin;
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("realign: ", TotalRows(detail.missing_rows), " rows of sequence ", sequence_index, " from row ",
+                     *detail.row, " on are not staged for layer ", *detail.layer, " and not declared unrecorded"),
+        detail);
+  }
+  return absl::OkStatus();
+}
+
+void AddCopies(const RealignInput& input, const SequenceWork& sequence, std::vector<RealignCopy>& copies) {
+  for (int32_t index : sequence.pieces) {
+    const RowRange rows = input.pieces[index].rows;
+    // Sorted by begin, a run that starts more than the longest run's length earlier cannot reach the piece.
+    auto run = std::lower_bound(sequence.runs.begin(), sequence.runs.end(), rows.begin - sequence.longest_run,
+                                [](const Run& r, int64_t begin) { return r.rows.begin < begin; });
+    for (; run != sequence.runs.end() && run->rows.begin < rows.end; ++run) {
+      const RowRange part = Intersect(run->rows, rows);
+      if (part.empty()) continue;
+      copies.push_back({.piece = index,
+                        .first_row = part.begin - rows.begin,
+                        .rows = part.size(),
+                        .local_row = run->local_row + part.begin - run->rows.begin});
+    }
+  }
+}
+
+void FillLastRows(const RealignInput& input, RealignPlan& plan) {
+  const auto sequences = static_cast<int32_t>(std::min(input.last_rows.size(), input.unrecorded.size()));
+  for (size_t i = 0; i < input.row_map.size(); ++i) {
+    const LocalRow& row = input.row_map[i];
+    if (row.state != RowState::kUnrecorded || row.sequence >= sequences || row.row != input.last_rows[row.sequence]) {
+      continue;
+    }
+    if (Clip(input.unrecorded[row.sequence], RowRange::OfSize(row.row, 1)).empty()) plan.states[i] = RowState::kPad;
+  }
+}
+
+void AddFills(RealignPlan& plan) {
+  int64_t ordinal = 0;
+  for (RowState kind : {RowState::kPad, RowState::kUnrecorded, RowState::kLive}) {
+    for (size_t i = 0; i < plan.states.size(); ++i) {
+      if (plan.states[i] == kind) plan.fills.push_back({static_cast<int64_t>(i), ordinal++});
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input) {
+  if (auto s = CheckInput(layout, input); !s.ok()) return s;
+  RealignPlan plan;
+  std::vector<SequenceWork> work = FindRuns(input, plan);
+  for (size_t i = 0; i < input.pieces.size(); ++i) {
+    work[input.pieces[i].sequence].pieces.push_back(static_cast<int32_t>(i));
+  }
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (auto s = CheckDelivered(layout, input, work[i], static_cast<int32_t>(i)); !s.ok()) return s;
+    AddCopies(input, work[i], plan.copies);
+  }
+  FillLastRows(input, plan);
+  AddFills(plan);
+  plan.staging_bytes = input.staging_bytes;
+  plan.pieces.assign(input.pieces.begin(), input.pieces.end());
+  plan.replayed_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kReplayed);
+  plan.unrecorded_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kUnrecorded);
+  plan.pad_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kPad);
+  return plan;
+}
+
+namespace {
+
+absl::Status CheckSize(absl::string_view field, int64_t size, int64_t wanted) {
+  if (size == wanted) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("realign.", field, ": ", size, " elements, not ", wanted),
+                   {.reason = Reason::kLength, .field = absl::StrCat("realign.", field)});
+}
+
+// Decodes `copy`'s rows out of one cut of its piece: a cut of a cut.
+void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy, int32_t slot,
+              absl::Span<const uint8_t> cut, absl::Span<uint8_t> slab) {
+  const Geometry& geometry = layout.geometry();
+  const int32_t ordinal = layout.ordinal(slot);
+  const int64_t first_bit = piece.bit_offset + copy.first_row * geometry.row_bits(ordinal, piece.codec);
+  const int32_t bit_offset = static_cast<int32_t>(first_bit % 8);
+  const int64_t bytes = geometry.cut_bytes_at(ordinal, bit_offset, copy.rows, piece.codec);
+  const int64_t row_bytes = layout.row_bytes(slot);
+  DecodeCut(geometry, ordinal, piece.codec, bit_offset, copy.rows, cut.subspan(first_bit / 8, bytes),
+            slab.subspan(copy.local_row * row_bytes, copy.rows * row_bytes));
+}
+
+void CopyPieces(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
+                absl::Span<uint8_t> indices) {
+  for (const RealignCopy& copy : plan.copies) {
+    const StagedPiece& piece = plan.pieces[copy.piece];
+    int64_t offset = piece.offset;
+    for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
+      const int64_t bytes = CutBytes(layout, piece, slot);
+      CopyRows(layout, piece, copy, slot, staging.subspan(offset, bytes), layout.slab(indices, slot));
+      offset += bytes;
+    }
+  }
+}
+
+void WriteFiller(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> indices) {
+  for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+    const LayerRouting& layer = layout.layer(slot);
+    const FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
+    uint8_t* slab = layout.slab(indices, slot).data();
+    for (const RealignFill& fill : plan.fills) {
+      for (int32_t k = 0; k < layer.top_k; ++k) {
+        StoreId(slab, layer.id_bytes(), fill.local_row * layer.top_k + k,
+                FillerId(shape, fill.ordinal, k, layout.ordinal(slot)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
+                     absl::Span<uint8_t> indices, absl::Span<RowState> states) {
+  for (const absl::Status& status : {
+           CheckSize("staging", static_cast<int64_t>(staging.size()), plan.staging_bytes),
+           CheckSize("indices", static_cast<int64_t>(indices.size()), layout.bytes()),
+           CheckSize("states", static_cast<int64_t>(states.size()), layout.rows()),
+           CheckSize("plan.states", static_cast<int64_t>(plan.states.size()), layout.rows()),
+       }) {
+    if (!status.ok()) return status;
+  }
+  CopyPieces(layout, plan, staging, indices);
+  WriteFiller(layout, plan, indices);
+  std::copy(plan.states.begin(), plan.states.end(), states.begin());
+  return absl::OkStatus();
+}
+
+namespace {
+
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kPackedPlanAlignment); }
+
+// Calls `body(slot, first bit of the copy in the staging buffer)` for each layer of the copy's piece.
+template <typename Body>
+void ForEachCut(const BufferLayout& layout, const RealignPlan& plan, const RealignCopy& copy, Body&& body) {
+  const StagedPiece& piece = plan.pieces[copy.piece];
+  int64_t offset = piece.offset;
+  for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
+    const int64_t row_bits = layout.geometry().row_bits(layout.ordinal(slot), piece.codec);
+    body(slot, offset * 8 + piece.bit_offset + copy.first_row * row_bits);
+    offset += CutBytes(layout, piece, slot);
+  }
+}
+
+int64_t CountCopies(const BufferLayout& layout, const RealignPlan& plan) {
+  int64_t count = 0;
+  for (const RealignCopy& copy : plan.copies) {
+    const StagedPiece& piece = plan.pieces[copy.piece];
+    for (int32_t i = 0; i < piece.layer_count; ++i) {
+      count += UnitsOf(copy.rows * layout.layer(piece.layer_begin + i).top_k, kUnitIds);
+    }
+  }
+  return count;
+}
+
+PackedHeader MakeHeader(const BufferLayout& layout, const RealignPlan& plan) {
+  PackedHeader header{.num_copies = CountCopies(layout, plan),
+                      .num_fills = static_cast<int64_t>(plan.fills.size()),
+                      .num_rows = layout.rows(),
+                      .num_layers = layout.num_layers(),
+                      .ep_size = layout.ep_size()};
+  header.copies_offset = Aligned(sizeof(PackedHeader) + header.num_layers * sizeof(PackedLayer));
+  header.fills_offset = Aligned(header.copies_offset + header.num_copies * sizeof(PackedCopy));
+  header.states_offset = Aligned(header.fills_offset + header.num_fills * sizeof(PackedFill));
+  return header;
+}
+
+int64_t BytesOf(const PackedHeader& header) { return header.states_offset + header.num_rows; }
+
+// The units of one copy in one layer.
+PackedCopy* AddCopies(const BufferLayout& layout, const RealignPlan& plan, const RealignCopy& copy, int32_t slot,
+                      int64_t first_bit, PackedCopy* out) {
+  const LayerRouting& layer = layout.layer(slot);
+  const int32_t id_bits = layout.geometry().id_bits(layout.ordinal(slot), plan.pieces[copy.piece].codec);
+  const int64_t target = layout.slab_offset(slot) + copy.local_row * layout.row_bytes(slot);
+  const int64_t ids = copy.rows * layer.top_k;
+  for (int64_t first = 0; first < ids; first += kUnitIds) {
+    *out++ = {.first_bit = first_bit + first * id_bits,
+              .target = target + first * layer.id_bytes(),
+              .ids = static_cast<int32_t>(std::min<int64_t>(kUnitIds, ids - first)),
+              .id_bits = static_cast<int16_t>(id_bits),
+              .id_bytes = static_cast<int16_t>(layer.id_bytes())};
+  }
+  return out;
+}
+
+}  // namespace
+
+PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& plan) {
+  const PackedHeader header = MakeHeader(layout, plan);
+  return {.bytes = BytesOf(header), .units = NumUnits(header)};
+}
+
+absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out) {
+  const PackedHeader header = MakeHeader(layout, plan);
+  const bool aligned = reinterpret_cast<uintptr_t>(out.data()) % kPackedPlanAlignment == 0;
+  if (!aligned || static_cast<int64_t>(out.size()) < BytesOf(header)) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat("realign.packed_plan: needs ", BytesOf(header), " bytes on a multiple of ",
+                                  kPackedPlanAlignment, ", has ", out.size()),
+                     {.reason = Reason::kLength, .field = "realign.packed_plan"});
+  }
+  std::memcpy(out.data(), &header, sizeof(header));
+  auto* layers = reinterpret_cast<PackedLayer*>(out.data() + sizeof(header));
+  for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+    const LayerRouting& layer = layout.layer(slot);
+    layers[slot] = {.slab_offset = layout.slab_offset(slot),
+                    .num_experts = layer.num_experts,
+                    .top_k = layer.top_k,
+                    .id_bytes = layer.id_bytes(),
+                    .ordinal = layout.ordinal(slot)};
+  }
+  auto* copies = reinterpret_cast<PackedCopy*>(out.data() + header.copies_offset);
+  for (const RealignCopy& copy : plan.copies) {
+    ForEachCut(layout, plan, copy, [&](int32_t slot, int64_t first_bit) {
+      copies = AddCopies(layout, plan, copy, slot, first_bit, copies);
+    });
+  }
+  auto* fills = reinterpret_cast<PackedFill*>(out.data() + header.fills_offset);
+  for (const RealignFill& fill : plan.fills) {
+    *fills++ = {static_cast<int32_t>(fill.local_row), static_cast<int32_t>(fill.ordinal)};  // Below kMaxLocalRows.
+  }
+  if (!plan.states.empty()) std::memcpy(out.data() + header.states_offset, plan.states.data(), plan.states.size());
+  return absl::OkStatus();
+}
+
+void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states) {
+  PackedHeader header;
+  std::memcpy(&header, packed, sizeof(header));
+  for (int64_t unit = 0; unit < NumUnits(header); ++unit) {
+    for (int32_t lane = 0; lane < kUnitLanes; ++lane) RunUnit(lane, unit, packed, staging, indices, states);
+  }
+}
+
+}  // namespace routing_replay::trainer
