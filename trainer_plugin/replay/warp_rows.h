@@ -14,7 +14,7 @@ namespace routing_replay::trainer {
 // A router row on the 32 lanes of a warp: slot s is lane s % 32's, in place s / 32 of its arrays (lanes.h).
 //
 // Warp is what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value, lane)
-// and ShuffleXor(value, mask). device_warp.cuh has that of the GPU; the tests have one that runs on the CPU.
+// and ShuffleXor(value, mask). warp_rows.cuh has that of the GPU; the tests have one that runs on the CPU.
 
 inline constexpr int32_t kWarpSize = 32;
 // Of the tile in which a warp puts a row together before it goes out in wide stores: 512 floats.

@@ -329,8 +329,8 @@ RRT_API rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int
 RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size,
                                              int64_t timeout_ms, rrt_bytes** gathered);
 
-/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/collective.h says
- * what is compared and how it fails. What this rank has seen:
+/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/collective.h
+ * says what is compared and how it fails. What this rank has seen:
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}

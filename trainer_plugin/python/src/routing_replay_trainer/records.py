@@ -25,7 +25,7 @@ from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer._values import invalid, plain, token_ids
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
-from routing_replay_trainer.plan import Layer, Plan
+from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
 
 LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8
@@ -460,5 +460,8 @@ def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
     said, _, ids = part.partition(b"\n")
     offset = 0
     for record in json.loads(said):
-        yield Plan(**{"geometry": None} | record["plan"]), np.frombuffer(ids, np.uint8, record["size"], offset)
+        plan = {"geometry": None} | record["plan"]
+        if isinstance(plan.get("megatron"), list):  # As JSON has a tuple.
+            plan["megatron"] = MegatronLayers(*plan["megatron"])
+        yield Plan(**plan), np.frombuffer(ids, np.uint8, record["size"], offset)
         offset += record["size"]
