@@ -388,7 +388,7 @@ class FaultsTest(MegatronCase):
                         self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
                 replay.detach()
         model.decoder.layers[1].mlp.router.tid2eid = None  # The run does not have what it is to replay.
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of megatron"):
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of the model"):
             self.attach(model, config, part)
 
 
