@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<T>> AnswersOf(const MemberSet& members, std::vector<a
 void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.samples += part.samples;
   total.bytes += part.bytes;
-  total.kept += part.kept;
+  total.kept ;
 }
 
 absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {
@@ -211,15 +211,11 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pai
 absl::StatusOr<ReleaseOutcome> ShardedRun::Release(absl::Span<const std::string> samples,
                                                    const ReleaseOptions& options) {
   const std::vector<int64_t>& handles = options.handles;
-  const std::vector<uint64_t>& contents = options.content_ids;
-  if (!contents.empty() && contents.size() != samples.size() + handles.size()) {
-    return Invalid("content_ids", absl::StrCat(contents.size(), " for ", samples.size() + handles.size(), " samples"));
-  }
   struct Part {
     std::vector<std::string> samples;
     ReleaseOptions options;
   };
-  std::vector<Part> parts(members_->size(), {{}, {.mode = options.mode, .producer = options.producer}});
+  std::vector<Part> parts(members_->size(), {{}, {.producer = options.producer}});
   for (size_t i = 0; i < samples.size() + handles.size(); ++i) {
     const bool by_id = i < samples.size();
     if (!by_id && handles[i - samples.size()] == 0) continue;
@@ -229,7 +225,6 @@ absl::StatusOr<ReleaseOutcome> ShardedRun::Release(absl::Span<const std::string>
     Part& part = parts[*place];
     if (by_id) part.samples.push_back(samples[i]);
     if (!by_id) part.options.handles.push_back(BareHandle(handles[i - samples.size()]));
-    if (!contents.empty()) part.options.content_ids.push_back(contents[i]);
   }
   return Sum(OfAll<ReleaseOutcome>(
       [&](Run& run, size_t place) { return run.Release(parts[place].samples, parts[place].options); },
