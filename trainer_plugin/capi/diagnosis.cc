@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/json/wire_json.h"
 #include "trainer_plugin/capi/objects.h"
-#include "trainer_plugin/layout/explain_json.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
@@ -61,9 +60,7 @@ rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json) {
 
 rrt_error* rrt_diagnose(const char* json, size_t size, rrt_bytes** out) {
   return Guard([&]() -> absl::Status {
-    const auto observed = ObservedFromJson(Text(json, size));
-    if (!observed.ok()) return observed.status();
-    const auto found = Diagnose(*observed);
+    const auto found = DiagnoseFromJson(Text(json, size));
     if (!found.ok()) return found.status();
     return Give(found->dump(), out);
   });

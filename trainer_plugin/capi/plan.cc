@@ -74,7 +74,7 @@ rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan
 void rrt_plan_free(rrt_plan* plan) { delete plan; }
 
 rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json) {
-  return Guard([&] { return Give(ToJson(plan->described), json); });
+  return Guard([&] { return Give(PlanToText(plan->described), json); });
 }
 
 rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json) {

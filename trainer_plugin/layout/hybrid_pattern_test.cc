@@ -16,9 +16,6 @@ TEST(ParseHybridPattern, EverySymbolIsALayer) {
   EXPECT_THAT(pattern.moe_layer_ids, ElementsAre(3, 5));
   EXPECT_EQ(pattern.mtp, "ME");
   EXPECT_EQ(pattern.mtp_depths, 2);
-  EXPECT_EQ(pattern.Count('E'), 4);
-  EXPECT_EQ(pattern.Count('-'), 1);
-  EXPECT_EQ(pattern.Count('D'), 0);
 }
 
 TEST(ParseHybridPattern, EmptyDepthsAreNone) {

@@ -4,12 +4,68 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
-#include "trainer_plugin/layout/stages.h"
 
 namespace routing_replay::trainer {
 namespace {
+
+// Stage s = v·P + p is chunk v of pipeline rank p.
+struct StageCounts {
+  std::vector<int32_t> layers;  // Their sum is L.
+  MtpPlacement mtp;
+};
+
+// All below take a split whose sizes are positive, and give INVALID_ARGUMENT as LayerTable::Create.
+
+// Without a layout MTP follows the last decoder layer: the last chunk of the last rank.
+MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages) {
+  return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};
+}
+
+// Layers of each pipeline rank: the first and the last as the split gives them, `layers` less these spread evenly over
+// the others. Nothing where that does not come out even, or layers would be in two stages.
+std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
+  const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
+  const int64_t others =
+      int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
+  const int64_t rest = layers - first - last;
+  if (first < 0 || last < 0 || rest < 0 || others < 0) return std::nullopt;
+  if (others == 0 ? rest != 0 : rest % others != 0) return std::nullopt;
+  std::vector<int32_t> ranks(split.pipeline_size, others == 0 ? 0 : static_cast<int32_t>(rest / others));
+  if (split.first_stage_layers) ranks.front() = *split.first_stage_layers;
+  if (split.last_stage_layers) ranks.back() = *split.last_stage_layers;
+  return ranks;
+}
+
+// OK if `stages` stages are a multiple of P, and V, where it is given, is what they make.
+absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field) {
+  if (stages % split.pipeline_size != 0) {
+    return Invalid(field,
+                   absl::StrCat(stages, " stages are not a multiple of ", split.pipeline_size, " pipeline ranks"));
+  }
+  const size_t chunks = stages / split.pipeline_size;
+  if (split.virtual_stages && chunks != static_cast<size_t>(*split.virtual_stages)) {
+    return Invalid("split.virtual_stages", absl::StrCat(*split.virtual_stages, ", but ", stages, " stages on ",
+                                                        split.pipeline_size, " pipeline ranks make ", chunks));
+  }
+  return absl::OkStatus();
+}
+
+// OK unless several stages are on one pipeline rank.
+absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_view field) {
+  if (split.pipeline_size > 1 || stages == 1) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(stages,
+                                     " stages with a pipeline of one rank: Megatron starts every chunk at layer 0, so "
+                                     "virtual stages need at least two pipeline ranks"));
+}
+
+// Splits by sizes: even, with embedding and loss counted, with a given first or last stage (get_num_layers_to_build).
 
 // Layers of each pipeline rank, all its chunks together.
 using RankLayers = std::vector<int32_t>;
@@ -58,6 +114,259 @@ absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
                                                   " of the given stages do not split evenly over ", others,
                                                   " other stages with at least one each"));
 }
+
+absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
+  const int32_t chunks = split.virtual_stages.value_or(1);
+  if (absl::Status status =
+          CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages");
+      !status.ok()) {
+    return status;
+  }
+  const bool uneven = split.first_stage_layers || split.last_stage_layers;
+  const absl::StatusOr<RankLayers> ranks = uneven ? UnevenLayers(split) : EvenLayers(split);
+  if (!ranks.ok()) return ranks.status();
+  StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
+  for (int32_t p = 0; p < split.pipeline_size; ++p) {
+    if ((*ranks)[p] % chunks == 0) continue;
+    return Invalid("split.virtual_stages", absl::StrCat("the ", (*ranks)[p], " layers of pipeline rank ", p,
+                                                        " are not a multiple of ", chunks, " virtual stages"));
+  }
+  for (int32_t v = 0; v < chunks; ++v) {
+    for (const int32_t layers : *ranks) counts.layers.push_back(layers / chunks);
+  }
+  counts.layers.front() -= split.account_for_embedding;
+  counts.layers.back() -= split.account_for_loss;
+  return counts;
+}
+
+// Pipeline layouts.
+
+constexpr const char* kLayout = "split.layout";
+
+absl::Status InvalidLayout(absl::string_view what) { return Invalid(kLayout, what); }
+
+// What one repeat says: `body` n times, and where the text goes on.
+struct Repeat {
+  absl::string_view body;
+  size_t times = 0;
+  size_t end = 0;
+};
+
+// "*n" at `at`; a number above kMaxLayoutText is that.
+std::optional<Repeat> ReadTimes(absl::string_view text, size_t at, absl::string_view body) {
+  if (at + 1 >= text.size() || text[at] != '*' || !absl::ascii_isdigit(text[at + 1])) return std::nullopt;
+  Repeat repeat{.body = body, .end = at + 1};
+  for (; repeat.end < text.size() && absl::ascii_isdigit(text[repeat.end]); ++repeat.end) {
+    repeat.times = std::min(repeat.times * 10 + (text[repeat.end] - '0'), kMaxLayoutText + 1);
+  }
+  return repeat;
+}
+
+// "(…)*n": up to the first ")", and not empty.
+std::optional<Repeat> GroupRepeat(absl::string_view text, size_t at) {
+  if (text[at] != '(') return std::nullopt;
+  const size_t close = text.find(')', at);
+  if (close == absl::string_view::npos || close == at + 1) return std::nullopt;
+  return ReadTimes(text, close + 1, text.substr(at + 1, close - at - 1));
+}
+
+// "x*n".
+std::optional<Repeat> CharacterRepeat(absl::string_view text, size_t at) {
+  return ReadTimes(text, at + 1, text.substr(at, 1));
+}
+
+// The text with every repeat that `find` finds written out, from left to right; what was written is not read again.
+absl::StatusOr<std::string> WriteOut(absl::string_view text,
+                                     std::optional<Repeat> (*find)(absl::string_view text, size_t at)) {
+  std::string written;
+  for (size_t at = 0; at < text.size();) {
+    const auto repeat = find(text, at);
+    if (!repeat) {
+      written.push_back(text[at++]);
+      continue;
+    }
+    if (repeat->times * repeat->body.size() > kMaxLayoutText) {
+      return InvalidLayout(
+          absl::StrCat("a repeat of \"", text, "\" writes out more than ", kMaxLayoutText, " entries"));
+    }
+    for (size_t i = 0; i < repeat->times; ++i) absl::StrAppend(&written, repeat->body);
+    at = repeat->end;
+    if (written.size() > kMaxLayoutText) break;
+  }
+  if (written.size() > kMaxLayoutText) {
+    return InvalidLayout(absl::StrCat("is more than ", kMaxLayoutText, " entries, written out"));
+  }
+  return written;
+}
+
+absl::Status CheckEntries(absl::string_view stage) {
+  for (const char entry : stage) {
+    if (absl::string_view("EtmL").find(entry) != absl::string_view::npos) continue;
+    return InvalidLayout(absl::StrCat("'", absl::string_view(&entry, 1), "' in stage \"", stage,
+                                      "\" is none of E (embedding), t (decoder layer), m (MTP) and L (loss); repeats "
+                                      "are x*n and (…)*n, without groups in groups"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<char> EntryOfName(absl::string_view name) {
+  const std::string plain = absl::AsciiStrToLower(absl::StripAsciiWhitespace(name));
+  if (plain == "embedding") return kStageEmbedding;
+  if (plain == "decoder") return kStageDecoder;
+  if (plain == "mtp") return kStageMtp;
+  if (plain == "loss") return kStageLoss;
+  return InvalidLayout(absl::StrCat("\"", name, "\" is none of embedding, decoder, mtp and loss"));
+}
+
+int64_t CountOf(absl::string_view stage, char entry) { return std::count(stage.begin(), stage.end(), entry); }
+
+// The model's ends, and how much of what lies between (validate_layer_layout).
+absl::Status CheckCounts(const LayerSplit& split) {
+  const std::string all = absl::StrJoin(split.layout->stages, "");
+  if (all.empty() || all.front() != kStageEmbedding || CountOf(all, kStageEmbedding) != 1) {
+    return InvalidLayout("the first entry is the embedding (E), which is there exactly once");
+  }
+  if (all.back() != kStageLoss || CountOf(all, kStageLoss) != 1) {
+    return InvalidLayout("the last entry is the loss (L), which is there exactly once");
+  }
+  if (CountOf(all, kStageDecoder) != split.num_layers) {
+    return InvalidLayout(
+        absl::StrCat("has ", CountOf(all, kStageDecoder), " decoder layers (t), not num_layers = ", split.num_layers));
+  }
+  if (CountOf(all, kStageMtp) != split.mtp_num_layers) {
+    return InvalidLayout(
+        absl::StrCat("has ", CountOf(all, kStageMtp), " MTP layers (m), not mtp_num_layers = ", split.mtp_num_layers));
+  }
+  const size_t mtp = all.find(kStageMtp);
+  if (mtp != std::string::npos && all.find(kStageDecoder, mtp) != std::string::npos) {
+    return InvalidLayout("a decoder layer (t) comes behind a MTP layer (m)");
+  }
+  return absl::OkStatus();
+}
+
+// All MTP layers are in one stage, the last chunk of its rank (validate_layer_layout).
+absl::StatusOr<MtpPlacement> PlaceMtp(const LayerSplit& split) {
+  const std::vector<std::string>& stages = split.layout->stages;
+  const int32_t chunks = static_cast<int32_t>(stages.size()) / split.pipeline_size;
+  MtpPlacement mtp = MtpBehindLastStage(split, chunks);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const int64_t layers = CountOf(stages[s], kStageMtp);
+    if (layers == 0) continue;
+    mtp.pp_rank = static_cast<int32_t>(s) % split.pipeline_size;
+    mtp.chunk = static_cast<int32_t>(s) / split.pipeline_size;
+    if (layers != split.mtp_num_layers) return InvalidLayout("the MTP layers (m) are not all in one stage");
+    if (mtp.chunk != chunks - 1) return InvalidLayout("the MTP layers (m) are not in the last chunk of their rank");
+  }
+  return mtp;
+}
+
+absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split) {
+  const std::vector<std::string>& stages = split.layout->stages;
+  for (const std::string& stage : stages) {
+    if (absl::Status status = CheckEntries(stage); !status.ok()) return status;
+  }
+  absl::Status status = CheckStages(split, stages.size(), kLayout);
+  status.Update(CheckOneRank(split, stages.size(), kLayout));
+  status.Update(CheckCounts(split));
+  if (!status.ok()) return status;
+  const absl::StatusOr<MtpPlacement> mtp = PlaceMtp(split);
+  if (!mtp.ok()) return mtp.status();
+  StageCounts counts{.mtp = *mtp};
+  for (const std::string& stage : stages) {
+    counts.layers.push_back(static_cast<int32_t>(CountOf(stage, kStageDecoder)));
+  }
+  return counts;
+}
+
+// Hybrid patterns.
+
+constexpr const char* kPattern = "split.hybrid_pattern";
+
+absl::Status InvalidPattern(absl::string_view what) { return Invalid(kPattern, what); }
+
+// Which layers carry routes, of the decoder or of one MTP depth: those of symbol E.
+absl::StatusOr<std::vector<bool>> CheckSymbols(absl::string_view symbols) {
+  const bool latent = absl::StrContains(symbols, 'D') || absl::StrContains(symbols, '+');
+  if (absl::StrContains(symbols, '*') && latent) {
+    return InvalidPattern("has \"*\" beside \"D\" or \"+\": a model has one kind of attention");
+  }
+  std::vector<bool> flags;
+  for (const char symbol : symbols) {
+    if (symbol == '|') continue;
+    if (!absl::StrContains("EMGD*+-", symbol)) {
+      return InvalidPattern(absl::StrCat("a symbol must be one of E M G D * + -, got '", std::string(1, symbol), "'"));
+    }
+    flags.push_back(symbol == 'E');
+  }
+  return flags;
+}
+
+absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& pattern) {
+  if (std::all_of(depths.begin(), depths.end(), [](const std::string& depth) { return depth.empty(); })) {
+    return absl::OkStatus();
+  }
+  pattern.mtp = depths.front();
+  pattern.mtp_depths = static_cast<int32_t>(depths.size());
+  for (const std::string& depth : depths) {
+    if (depth == pattern.mtp) continue;
+    return InvalidPattern(absl::StrCat("MTP depths differ: \"", pattern.mtp, "\" and \"", depth, "\""));
+  }
+  if (absl::StrContains(pattern.mtp, '|')) return InvalidPattern("\"|\" in a MTP depth: all of MTP is in one stage");
+  return CheckSymbols(pattern.mtp).status();
+}
+
+// As select_pipeline_segment without "|".
+absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
+  auto stages = SpreadLayers(split, split.num_layers);
+  if (stages) return *std::move(stages);
+  if (!split.first_stage_layers && !split.last_stage_layers) {
+    return InvalidPattern(absl::StrCat(split.num_layers, " layers without \"|\" are not a multiple of ",
+                                       split.pipeline_size, " pipeline ranks"));
+  }
+  return InvalidPattern(absl::StrCat(split.num_layers, " layers less ", split.first_stage_layers.value_or(0), " and ",
+                                     split.last_stage_layers.value_or(0),
+                                     " of the given stages do not split evenly over the other stages: layers would be "
+                                     "in no stage or in two"));
+}
+
+absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
+  const std::vector<std::string>& written = split.hybrid->stages;
+  if (written.size() == 1 && split.pipeline_size > 1) {
+    if (split.virtual_stages.value_or(1) > 1) {
+      return InvalidPattern("without \"|\" there are no virtual stages: write all stages out");
+    }
+    return SpreadStages(split);
+  }
+  absl::Status status = CheckStages(split, written.size(), kPattern);
+  // Told of its chunks, a single rank builds them one behind the other; else it builds the first one alone.
+  if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kPattern));
+  if (!status.ok()) return status;
+  if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
+  std::vector<int32_t> stages;
+  stages.reserve(written.size());
+  for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));
+  return stages;
+}
+
+absl::StatusOr<StageCounts> CountsOfHybrid(const LayerSplit& split) {
+  const HybridPattern& hybrid = *split.hybrid;
+  if (split.num_layers != hybrid.num_layers()) {
+    return InvalidPattern(
+        absl::StrCat("has ", hybrid.num_layers(), " symbols in its decoder, not num_layers = ", split.num_layers));
+  }
+  if (split.mtp_num_layers != 0 && hybrid.mtp_depths != 0 && split.mtp_num_layers != hybrid.mtp_depths) {
+    return InvalidPattern(
+        absl::StrCat("has ", hybrid.mtp_depths, " MTP depths, not mtp_num_layers = ", split.mtp_num_layers));
+  }
+  absl::StatusOr<std::vector<int32_t>> stages = StagesOf(split);
+  if (!stages.ok()) return stages.status();
+  const int32_t chunks = static_cast<int32_t>(stages->size()) / split.pipeline_size;
+  StageCounts counts{.layers = *std::move(stages), .mtp = MtpBehindLastStage(split, chunks)};
+  if (hybrid.mtp_depths != 0) counts.mtp.layers = hybrid.mtp_depths;
+  return counts;
+}
+
+// The table.
 
 absl::Status CheckRange(absl::string_view field, int32_t value, int32_t least) {
   if (value >= least && value <= kMaxLayers) return absl::OkStatus();
@@ -108,6 +417,8 @@ std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t 
   return ranges;
 }
 
+// Live models.
+
 absl::Status InvalidNumber(int32_t chunk, int32_t number, absl::string_view what) {
   return Invalid("rank.model", absl::StrCat("chunk ", chunk, " has a router of layer_number ", number, ", ", what));
 }
@@ -142,61 +453,44 @@ std::optional<std::string> DifferenceOfMtp(const LiveChunk& model, int32_t layer
 
 }  // namespace
 
-std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
-  const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
-  const int64_t others =
-      int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  const int64_t rest = layers - first - last;
-  if (first < 0 || last < 0 || rest < 0 || others < 0) return std::nullopt;
-  if (others == 0 ? rest != 0 : rest % others != 0) return std::nullopt;
-  std::vector<int32_t> ranks(split.pipeline_size, others == 0 ? 0 : static_cast<int32_t>(rest / others));
-  if (split.first_stage_layers) ranks.front() = *split.first_stage_layers;
-  if (split.last_stage_layers) ranks.back() = *split.last_stage_layers;
-  return ranks;
+absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
+  if (text.size() > kMaxLayoutText) return InvalidLayout(absl::StrCat("is longer than ", kMaxLayoutText));
+  absl::StatusOr<std::string> written = WriteOut(absl::StrReplaceAll(text, {{",", ""}}), GroupRepeat);
+  if (written.ok()) written = WriteOut(*written, CharacterRepeat);
+  if (!written.ok()) return written.status();
+  PipelineLayout layout{.stages = absl::StrSplit(*written, '|')};
+  for (const std::string& stage : layout.stages) {
+    if (absl::Status status = CheckEntries(stage); !status.ok()) return status;
+  }
+  return layout;
 }
 
-absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
-  const int32_t chunks = split.virtual_stages.value_or(1);
-  if (absl::Status status =
-          CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages");
-      !status.ok()) {
-    return status;
+absl::StatusOr<PipelineLayout> PipelineLayoutFromNames(const std::vector<std::vector<std::string>>& stages) {
+  PipelineLayout layout;
+  for (const std::vector<std::string>& names : stages) {
+    std::string& stage = layout.stages.emplace_back();
+    for (const std::string& name : names) {
+      const absl::StatusOr<char> entry = EntryOfName(name);
+      if (!entry.ok()) return entry.status();
+      stage.push_back(*entry);
+    }
   }
-  const bool uneven = split.first_stage_layers || split.last_stage_layers;
-  const absl::StatusOr<RankLayers> ranks = uneven ? UnevenLayers(split) : EvenLayers(split);
-  if (!ranks.ok()) return ranks.status();
-  StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
-  for (int32_t p = 0; p < split.pipeline_size; ++p) {
-    if ((*ranks)[p] % chunks == 0) continue;
-    return Invalid("split.virtual_stages", absl::StrCat("the ", (*ranks)[p], " layers of pipeline rank ", p,
-                                                        " are not a multiple of ", chunks, " virtual stages"));
-  }
-  for (int32_t v = 0; v < chunks; ++v) {
-    for (const int32_t layers : *ranks) counts.layers.push_back(layers / chunks);
-  }
-  counts.layers.front() -= split.account_for_embedding;
-  counts.layers.back() -= split.account_for_loss;
-  return counts;
+  return layout;
 }
 
-absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field) {
-  if (stages % split.pipeline_size != 0) {
-    return Invalid(field,
-                   absl::StrCat(stages, " stages are not a multiple of ", split.pipeline_size, " pipeline ranks"));
-  }
-  const size_t chunks = stages / split.pipeline_size;
-  if (split.virtual_stages && chunks != static_cast<size_t>(*split.virtual_stages)) {
-    return Invalid("split.virtual_stages", absl::StrCat(*split.virtual_stages, ", but ", stages, " stages on ",
-                                                        split.pipeline_size, " pipeline ranks make ", chunks));
-  }
-  return absl::OkStatus();
-}
+int32_t HybridPattern::num_layers() const { return static_cast<int32_t>(absl::StrJoin(stages, "").size()); }
 
-absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_view field) {
-  if (split.pipeline_size > 1 || stages == 1) return absl::OkStatus();
-  return Invalid(field, absl::StrCat(stages,
-                                     " stages with a pipeline of one rank: Megatron starts every chunk at layer 0, so "
-                                     "virtual stages need at least two pipeline ranks"));
+absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text) {
+  std::vector<std::string> parts = absl::StrSplit(text, '/');
+  const auto moe = CheckSymbols(parts.front());
+  if (!moe.ok()) return moe.status();
+  HybridPattern pattern{.stages = absl::StrSplit(parts.front(), '|')};
+  for (size_t i = 0; i < moe->size(); ++i) {
+    if ((*moe)[i]) pattern.moe_layer_ids.push_back(static_cast<int32_t>(i));
+  }
+  parts.erase(parts.begin());
+  if (absl::Status status = ReadMtp(parts, pattern); !status.ok()) return status;
+  return pattern;
 }
 
 absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {
@@ -211,22 +505,6 @@ absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {
   table.ranges_ = PlaceStages(counts->layers, split.pipeline_size);
   table.mtp_ = counts->mtp;
   return table;
-}
-
-std::optional<LayerPlace> LayerTable::FindPlace(int32_t layer_id) const {
-  const auto range = std::find_if(ranges_.begin(), ranges_.end(), [&](LayerRange r) { return r.contains(layer_id); });
-  if (range == ranges_.end()) return std::nullopt;
-  const int32_t i = static_cast<int32_t>(range - ranges_.begin());
-  return LayerPlace{.pp_rank = i / virtual_stages_, .chunk = i % virtual_stages_, .index = layer_id - range->begin};
-}
-
-std::optional<int32_t> LayerTable::FindLayer(const LayerPlace& place) const {
-  if (place.pp_rank < 0 || place.pp_rank >= pipeline_size_ || place.chunk < 0 || place.chunk >= virtual_stages_) {
-    return std::nullopt;
-  }
-  const LayerRange layers = range(place.pp_rank, place.chunk);
-  if (place.index < 0 || place.index >= layers.size()) return std::nullopt;
-  return layers.begin + place.index;
 }
 
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, const LayerTable& table,

@@ -75,22 +75,6 @@ TEST(LayerTable, WhatWritesStagesOutExcludesSizes) {
   }
 }
 
-TEST(LayerTable, PlacesAndLayers) {
-  const LayerTable table =
-      *LayerTable::Create({.num_layers = 8, .pipeline_size = 2, .layout = *ParsePipelineLayout("Ett|ttt||tttL")});
-  EXPECT_EQ(table.FindPlace(0), (LayerPlace{.pp_rank = 0, .chunk = 0, .index = 0}));
-  EXPECT_EQ(table.FindPlace(4), (LayerPlace{.pp_rank = 1, .chunk = 0, .index = 2}));
-  EXPECT_EQ(table.FindPlace(7), (LayerPlace{.pp_rank = 1, .chunk = 1, .index = 2}));
-  EXPECT_EQ(table.FindPlace(8), std::nullopt);
-  EXPECT_EQ(table.FindPlace(-1), std::nullopt);
-  EXPECT_EQ(table.FindLayer({.pp_rank = 1, .chunk = 1, .index = 2}), 7);
-  for (const LayerPlace& place :
-       {LayerPlace{.pp_rank = 0, .chunk = 1, .index = 0}, LayerPlace{.pp_rank = 2}, LayerPlace{.pp_rank = -1},
-        LayerPlace{.chunk = 2}, LayerPlace{.chunk = -1}, LayerPlace{.index = 2}, LayerPlace{.index = -1}}) {
-    EXPECT_EQ(table.FindLayer(place), std::nullopt);
-  }
-}
-
 TEST(LayerTable, MtpIsBehindTheLastLayerOrWhereTheLayoutSays) {
   const LayerTable plain =
       *LayerTable::Create({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 2, .mtp_num_layers = 2});

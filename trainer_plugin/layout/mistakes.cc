@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/names.h"
+#include "trainer_plugin/layout/fields.h"
 
 namespace routing_replay::trainer {
 

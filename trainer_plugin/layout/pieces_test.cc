@@ -1,4 +1,4 @@
-#include "routing_replay/trainer/rows.h"
+#include "routing_replay/trainer/plan.h"
 
 #include <random>
 

@@ -1,8 +1,80 @@
 #include "routing_replay/trainer/plan.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
 namespace routing_replay::trainer {
+namespace {
+
+absl::Status CheckPiece(size_t index, const SequencePiece& piece, const SequencePiece* before) {
+  const std::string field = absl::StrCat("pieces[", index, "]");
+  const bool same = before != nullptr && before->sequence == piece.sequence;
+  if (piece.tokens < 1 || piece.tokens > kMaxRows || piece.start < 0 || piece.start > kMaxRows || piece.rows < 0 ||
+      piece.rows > piece.tokens) {
+    return Invalid(field, absl::StrCat(piece.rows, " rows of ", piece.tokens, " tokens from token ", piece.start));
+  }
+  if (before != nullptr && piece.sequence < before->sequence) return Invalid(field, "is not in order");
+  if (piece.offset != (same ? before->offset + before->tokens : 0)) {
+    return Invalid(field, absl::StrCat("begins at token ", piece.offset, ", not where the one before it ends"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const SequencePiece> pieces) {
+  std::vector<int64_t> covered(layout.sequences.size(), 0);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const SequencePiece& piece = pieces[i];
+    if (piece.sequence < 0 || piece.sequence >= static_cast<int64_t>(covered.size())) {
+      return Invalid(absl::StrCat("pieces[", i, "]"), absl::StrCat("there is no sequence ", piece.sequence));
+    }
+    if (auto status = CheckPiece(i, piece, i == 0 ? nullptr : &pieces[i - 1]); !status.ok()) return status;
+    covered[piece.sequence] += piece.tokens;
+  }
+  for (size_t i = 0; i < covered.size(); ++i) {
+    if (covered[i] == layout.sequences[i].tokens) continue;
+    return Invalid(absl::StrCat("sequences[", i, "]"),
+                   absl::StrCat("its pieces have ", covered[i], " tokens, it has ", layout.sequences[i].tokens));
+  }
+  return absl::OkStatus();
+}
+
+// The entries of `run` that show rows [begin, end) of its sequence, as rows of a piece.
+void AddPart(const RowRun& run, int64_t begin, int64_t end, RowState state, int32_t index, const SequencePiece& piece,
+             RowMap& out) {
+  const int64_t first = std::clamp<int64_t>(begin - run.row, 0, run.count);
+  const int64_t last = std::clamp<int64_t>(end - run.row, first, run.count);
+  if (first == last) return;
+  RowRun part = run.Part(first, last);
+  part.sequence = index;
+  part.row += piece.start - piece.offset;
+  part.state = state;
+  int64_t& rows = piece.live ? out.live_rows : out.unrecorded_rows;
+  (state == RowState::kReplayed ? out.replayed_rows : rows) += part.count;
+  out.runs.push_back(part);
+}
+
+}  // namespace
+
+absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& layout,
+                                  absl::Span<const SequencePiece> pieces) {
+  if (auto status = CheckPieces(layout, pieces); !status.ok()) return status;
+  RowMap out{.rows = map.rows};
+  for (const RowRun& run : map.runs) {
+    auto piece = std::lower_bound(pieces.begin(), pieces.end(), run.sequence,
+                                  [](const SequencePiece& p, int32_t sequence) { return p.sequence < sequence; });
+    for (; piece != pieces.end() && piece->sequence == run.sequence; ++piece) {
+      const auto index = static_cast<int32_t>(piece - pieces.begin());
+      const int64_t middle = piece->offset + piece->rows;
+      AddPart(run, piece->offset, middle, RowState::kReplayed, index, *piece, out);
+      const RowState without = piece->live ? RowState::kLive : RowState::kUnrecorded;
+      AddPart(run, middle, piece->offset + piece->tokens, without, index, *piece, out);
+    }
+  }
+  return out;
+}
 
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,
                                           const MicroBatchLayout& layout, const PlanRank& rank) {

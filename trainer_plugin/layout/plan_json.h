@@ -1,15 +1,19 @@
-// A replay plan from a JSON description, for people, scripts and other languages: rrt_plan_new in
-// routing_replay/trainer/capi.h says what a description holds, rrt_plan_json what a plan; layers.h and rows.h what it
-// means.
+// Replay plans from and to JSON, for people, scripts and other languages. rrt_plan_new in routing_replay/trainer/capi.h
+// says what a description holds, rrt_plan_json what a plan; layers.h, rows.h and padding.h what it means; fields.h has
+// the names.
 #ifndef TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "routing_replay/trainer/diagnose.h"
+#include "routing_replay/trainer/padding.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -42,13 +46,66 @@ struct DescribedPlan {
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and
-// the functions before it say.
+// the functions before it say, in the names of the description. null is absent.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
-// One line.
-std::string ToJson(const DescribedPlan& plan);
-
-// Both: the plan as one line of JSON.
+nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
+// One line. Sample names may be any bytes: what is not UTF-8 is replaced.
+std::string PlanToText(const DescribedPlan& plan);
 absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
+
+// "micro_batch" of a description.
+struct DescribedMicroBatch {
+  MicroBatchLayout layout;
+  std::vector<std::string> samples;   // Parallel to layout.sequences; "" where not named.
+  std::vector<SequencePiece> pieces;  // Of all sequences, where one of them is put together; else empty.
+  bool last_row_filler = false;
+  // Of the DP x CP group, where the micro-batch is cut over local_cp_size neighbours of it.
+  std::optional<int32_t> dp_cp_size;
+  // Hazards of the named policy, and the first difference between its prediction and what was passed.
+  std::vector<std::string> warnings;
+};
+// As above. Whether the rows can be is asked by BuildRowMap.
+absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
+// The layout as "micro_batch" states it, without its sequences.
+nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
+// Dynamic CP (verl local_cp_size) and hybrid CP (Megatron hybrid_context_parallel, create_hybrid_dp_cp_groups): one
+// micro-batch is cut over `local_cp_size` neighbours of the `dp_cp_size` ranks of the DP x CP group. The place of rank
+// `dp_cp_rank` among them. INVALID_ARGUMENT (kField) for ranks outside, (kShape) unless local_cp_size is a power of two
+// that divides dp_cp_size.
+absl::StatusOr<int32_t> LocalCpRank(int32_t dp_cp_rank, int32_t dp_cp_size, int32_t local_cp_size);
+// "micro_batch.padding", at `path`.
+absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, absl::string_view path);
+
+// What `rrctl plan --explain` draws, from a description:
+// {"layers": [{"pp": 0, "chunk": 0, "decoder_layers": [[0, 13]], "moe_layers": [[1, 13]], "num_moe": 12, "mtp": 0}, …],
+//  "rows": [{"sample": "math-7/0", "cp": 0, "tp": 0, "rows": [[0, 4]], "without_route": [], "at": ["0:4"]}, …],
+//  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336,
+//           "index_bytes": 336, "padded_bytes": 0},
+//  "warnings": []}
+// layers: of each chunk of each pipeline rank. rows: what every rank of the micro-batch holds of each sample, then its
+// padding (of an explicit partition, whose positions only their own rank says, this rank alone); tp null: all of them.
+// at: local rows "begin:end" or "begin:end:step". A sample without a name is "#" and its index. Ranges are half-open.
+// INVALID_ARGUMENT also for more than 4096 ranks.
+absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
+
+// A description with what was seen on its rank beside it:
+//   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
+// rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
+// the decoder layer whose routes it was given. One of them may be absent. The answer has all exact explanations, or
+// else the nearest ones:
+//   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"},
+//   …]
+absl::StatusOr<nlohmann::ordered_json> DiagnoseFromJson(absl::string_view description);
+// The same from ids that the routers replayed. `recorded`: per sequence of the description.
+absl::StatusOr<nlohmann::ordered_json> DiagnoseIds(const DescribedPlan& described,
+                                                   const std::vector<RouteIds>& recorded, const RouteIds& seen);
+// Whether the record fits what the rank's routers choose by themselves (JudgeAlignment):
+//   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
+//    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
+// sequence: of the micro-batch; it and layer are null where nothing is compared. Explanations as above, and count
+// experts.
+absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
+                                                const RouteIds& live);
 
 }  // namespace routing_replay::trainer
 

@@ -1,5 +1,5 @@
 // rrctl: the commands of client/rrctl, and the trainer's own, plan and diagnose, which are about layouts. What those
-// two answer is described in trainer_plugin/layout/explain_json.h.
+// two answer is described in trainer_plugin/layout/plan_json.h.
 #include <grpc/support/log.h>
 
 #include <algorithm>
@@ -22,7 +22,6 @@
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
-#include "trainer_plugin/layout/explain_json.h"
 #include "trainer_plugin/layout/plan_json.h"
 
 namespace routing_replay::trainer {
@@ -150,9 +149,7 @@ absl::Status RunDiagnose(Session& session, const DiagnoseOptions& options) {
     return session.Ask([&](Client& client) { return DiagnoseReplayedIds(client, options, description); },
                        Layout::kColumns);
   }
-  const auto observed = ObservedFromJson(description);
-  if (!observed.ok()) return observed.status();
-  return session.Show(Diagnose(*observed), Layout::kColumns);
+  return session.Show(DiagnoseFromJson(description), Layout::kColumns);
 }
 
 void AddDiagnose(Application& application) {

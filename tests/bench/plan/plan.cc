@@ -104,7 +104,7 @@ class Scenarios {
     const UnpaddedBatch batch{
         .sequences = Sequences(tokens_ / 1024, 1024), .cp_size = kCp, .tp_size = kTp, .sequence_parallel = true};
     const auto plan = [this, batch]() -> absl::StatusOr<ReplayPlan> {
-      const auto prediction = PredictVerl(batch, {});
+      const auto prediction = PredictPadding(batch, trainer::VerlPadding{});
       if (!prediction.ok()) return prediction.status();
       return Plan(prediction->layout, {});
     };

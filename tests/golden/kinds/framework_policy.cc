@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/padding/padding_json.h"
+#include "trainer_plugin/layout/plan_json.h"
 
 namespace routing_replay::golden {
 namespace {

@@ -1,4 +1,6 @@
 // hybrid: patterns of Mamba, attention and MoE layers, and what each chunk builds of them.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/golden/kind.h"
@@ -19,8 +21,12 @@ absl::StatusOr<trainer::LayerTable> TableOf(const Json& input, const trainer::Hy
 
 // What is of the pattern alone.
 Json FactsOf(const trainer::HybridPattern& pattern) {
+  std::string symbols = absl::StrJoin(pattern.stages, "");
+  for (int32_t depth = 0; depth < pattern.mtp_depths; ++depth) symbols += pattern.mtp;
   Json counts = Json::object();
-  for (const char symbol : std::string("*DGM+-E")) counts[std::string(1, symbol)] = pattern.Count(symbol);
+  for (const char symbol : std::string("*DGM+-E")) {
+    counts[std::string(1, symbol)] = std::count(symbols.begin(), symbols.end(), symbol);
+  }
   return {{"total_layers", pattern.num_layers()},
           {"segments", pattern.stages.size()},
           {"mtp_pattern", pattern.mtp_depths == 0 ? Json() : Json(pattern.mtp)},

@@ -96,7 +96,7 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
  * are not given are as it predicts. What is given wins; the first difference is a warning. Names, and options with
- * their defaults, which routing_replay/trainer/padding/ explains:
+ * their defaults, which routing_replay/trainer/padding.h explains:
  *   megatron: packed true, use_per_sequence_balancing false, hybrid_context_parallel false (one sample then),
  *     dp_cp_size null (micro_batch.dp_cp_size), seq_length null
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,

@@ -60,8 +60,6 @@ struct HybridPattern {
   int32_t mtp_depths = 0;              // How often they are there.
 
   int32_t num_layers() const;
-  // Layers of this symbol in the decoder and in all MTP depths (Megatron's get_hybrid_layer_counts).
-  int32_t Count(char symbol) const;
   friend bool operator==(const HybridPattern&, const HybridPattern&) = default;
 };
 
@@ -106,14 +104,6 @@ struct MtpPlacement {
   friend bool operator==(const MtpPlacement&, const MtpPlacement&) = default;
 };
 
-// A decoder layer by its place: the index-th layer of chunk v of pipeline rank p.
-struct LayerPlace {
-  int32_t pp_rank = 0;
-  int32_t chunk = 0;
-  int32_t index = 0;
-  friend bool operator==(const LayerPlace&, const LayerPlace&) = default;
-};
-
 // The decoder layers of every chunk v of every pipeline rank p. Each layer is in exactly one chunk; within a rank the
 // chunks ascend. Immutable, thread-safe.
 class LayerTable {
@@ -137,11 +127,6 @@ class LayerTable {
   int32_t mtp_layers(int32_t pp_rank, int32_t chunk) const {
     return pp_rank == mtp_.pp_rank && chunk == mtp_.chunk ? mtp_.layers : 0;
   }
-
-  // Global decoder layer id to place and back; nothing for a layer or a place that there is not. Megatron's
-  // layer_number is the id + 1.
-  std::optional<LayerPlace> FindPlace(int32_t layer_id) const;
-  std::optional<int32_t> FindLayer(const LayerPlace& place) const;
 
  private:
   LayerTable() = default;

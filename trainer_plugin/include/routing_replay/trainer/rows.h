@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/wire/row_range.h"
@@ -31,7 +33,7 @@ enum class TokenFormat : uint8_t {
 // Sources: Megatron-Core get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine
 // thd_get_partitioned_indices (per document); contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl.
 // How attention communicates (p2p, all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid
-// CP only choose C and r per micro-batch: context_parallel.h.
+// CP only choose C and r per micro-batch.
 enum class Partition : uint8_t {
   kZigzagPerDocument = 0,      // THD: zigzag over each document.
   kZigzagPerSequence = 1,      // BSHD: over each sequence of the batch. THD: over the stream as a whole.
@@ -127,6 +129,9 @@ struct RowMap {
   int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows - live_rows; }
 };
 
+// The size of a parallel group: INVALID_ARGUMENT (kField) unless it is in 1 … 2^20.
+absl::Status CheckSize(absl::string_view field, int32_t size);
+
 // The rows of one rank, [local rows]: pad, slice over CP, put in the router's order, slice over SP, un-flatten, pad to
 // target_rows, in the order of a Megatron forward pass (get_batch_on_this_cp_rank, the embedding's scatter to the
 // sequence-parallel region, TransformerLayer._maybe_unflatten_for_moe).
@@ -147,48 +152,6 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map);
 
 // Per sequence the rows that some local row replays: normal lists, `sequences` of them.
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
-
-// The sequences of a micro-batch from what trainers have at hand: masks (verl and SkyRL strip left padding by the
-// attention mask), boundaries (cu_seqlens_q of Megatron's PackedSeqParams), token counts before media are expanded (a
-// Hugging Face processor writes one placeholder per medium, or as many as the model's rows).
-
-// From an attention mask [batch][width], 1 for a token: T and, for a rectangle with padding on the left, first_row.
-// recorded_rows is T - 1. A packer that strips the padding first (SkyRL, verl) has first_row = 0 in its documents: pass
-// keep_left_padding = false. INVALID_ARGUMENT (kShape) for a size that is no multiple of width, (kField) for a value
-// that is neither 0 nor 1, and (kShape) for tokens with padding between them.
-absl::StatusOr<std::vector<SequenceShape>> SequencesFromMask(absl::Span<const uint8_t> mask, int64_t width,
-                                                             bool keep_left_padding);
-
-// From the real boundaries of documents (cu_seqlens, [B + 1]): T, and recorded_rows = T - 1.
-// INVALID_ARGUMENT (kShape) unless they start at 0 and ascend.
-absl::StatusOr<std::vector<SequenceShape>> SequencesFromCuSeqlens(absl::Span<const int64_t> cu_seqlens);
-
-// T of a sample whose `tokens` count one placeholder per medium, media_rows[i] being the rows that medium i becomes in
-// the model. Rows are numbered after expansion. INVALID_ARGUMENT (kShape) for more media than tokens, (kField) for a
-// medium without rows or a sum above kMaxStreamRows.
-absl::StatusOr<int64_t> MediaExpandedTokens(int64_t tokens, absl::Span<const int64_t> media_rows);
-
-// Sequences that are put together from parts of samples: truncated ones, continued ones, several samples in a row.
-
-// Tokens [offset, offset + tokens) of a sequence are tokens start, start + 1, … of a sample.
-struct SequencePiece {
-  std::string sample;
-  int32_t sequence = 0;  // Of the layout.
-  int64_t offset = 0;
-  int64_t tokens = 0;
-  int64_t start = 0;
-  // The first so many tokens have a route to replay: row `start` and on. One fewer than the tokens where the piece ends
-  // with its sample, whose last token was never fed to the model.
-  int64_t rows = 0;
-  bool live = false;  // Of no sample: tokens without a route are kLive.
-};
-
-// The map with pieces in the place of sequences: `sequence` counts in `pieces`, `row` is that of the sample, and tokens
-// behind the rows of their piece are unrecorded (kLive of a live piece), whatever the layout says. INVALID_ARGUMENT
-// (kField) unless the pieces of each sequence of `layout` follow each other, ascending by sequence, and cover its
-// tokens.
-absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& layout,
-                                  absl::Span<const SequencePiece> pieces);
 
 // The row map in reverse: from what the ranks recorded of a micro-batch to the rows of its sequences.
 //

@@ -1,23 +1,89 @@
-#include "trainer_plugin/layout/micro_batch_json.h"
-
+// "micro_batch" of a description: what the trainer passed, what a named policy predicts, and which of them counts.
 #include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/json_object.h"
-#include "routing_replay/trainer/context_parallel.h"
-#include "routing_replay/trainer/padding.h"
+#include "absl/strings/str_join.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
-#include "trainer_plugin/layout/names.h"
-#include "trainer_plugin/layout/padding/padding_json.h"
-#include "trainer_plugin/layout/with_field.h"
+#include "trainer_plugin/layout/plan_json.h"
+#include "trainer_plugin/layout/read_fields.h"
 
 namespace routing_replay::trainer {
 namespace {
 
 using Json = nlohmann::json;
+
+absl::Status InMicroBatch(const absl::Status& status) {
+  const std::string field = FieldOf(status);
+  const bool there = field.empty() || field == "micro_batch" || absl::StartsWith(field, "micro_batch.");
+  return there ? status : WithField(status, absl::StrCat("micro_batch.", field));
+}
+
+SequenceShape WholeSample(int64_t tokens) {
+  return {.tokens = tokens, .recorded_rows = std::max<int64_t>(tokens - 1, 0)};
+}
+
+// From an attention mask [batch][width], 1 for a token: T and, for a rectangle with padding on the left, first_row. A
+// packer that strips the padding first (SkyRL, verl) has first_row = 0 in its documents: keep_left_padding = false
+// then.
+absl::StatusOr<std::vector<SequenceShape>> SequencesFromMask(absl::Span<const uint8_t> mask, int64_t width,
+                                                             bool keep_left_padding) {
+  const int64_t size = static_cast<int64_t>(mask.size());
+  if (width < 1 || size % width != 0) {
+    return Invalid(Reason::kShape, "attention_mask", absl::StrCat(size, " values are no rows of ", width));
+  }
+  if (std::any_of(mask.begin(), mask.end(), [](uint8_t value) { return value > 1; })) {
+    return Invalid("attention_mask", "has a value that is neither 0 nor 1");
+  }
+  std::vector<SequenceShape> sequences;
+  for (int64_t b = 0; b < size / width; ++b) {
+    const absl::Span<const uint8_t> row = mask.subspan(b * width, width);
+    const auto begin = std::find(row.begin(), row.end(), 1);
+    const auto end = std::find(begin, row.end(), 0);
+    if (std::find(end, row.end(), 1) != row.end()) {
+      return Invalid(Reason::kShape, absl::StrCat("attention_mask[", b, "]"),
+                     absl::StrCat("has padding at column ", end - row.begin(), " between tokens"));
+    }
+    sequences.push_back(WholeSample(end - begin));
+    if (keep_left_padding && begin != row.end()) sequences.back().first_row = begin - row.begin();
+  }
+  return sequences;
+}
+
+// From the real boundaries of documents (cu_seqlens, [B + 1]).
+absl::StatusOr<std::vector<SequenceShape>> SequencesFromCuSeqlens(absl::Span<const int64_t> cu_seqlens) {
+  if (cu_seqlens.empty() || cu_seqlens.front() != 0) {
+    return Invalid(Reason::kShape, "cu_seqlens", "does not start at 0");
+  }
+  std::vector<SequenceShape> sequences;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    if (cu_seqlens[i] < cu_seqlens[i - 1]) {
+      return Invalid(Reason::kShape, "cu_seqlens",
+                     absl::StrCat("entry ", i, " descends from ", cu_seqlens[i - 1], " to ", cu_seqlens[i]));
+    }
+    sequences.push_back(WholeSample(cu_seqlens[i] - cu_seqlens[i - 1]));
+  }
+  return sequences;
+}
+
+// T of a sample whose `tokens` count one placeholder per medium, media_rows[i] being the rows that medium i becomes in
+// the model. Rows are numbered after expansion.
+absl::StatusOr<int64_t> MediaExpandedTokens(int64_t tokens, absl::Span<const int64_t> media_rows) {
+  if (tokens < 0 || tokens > kMaxStreamRows) return Invalid("tokens", absl::StrCat(tokens, " cannot be"));
+  if (static_cast<int64_t>(media_rows.size()) > tokens) {
+    return Invalid(Reason::kShape, "media_rows", absl::StrCat(media_rows.size(), " media in ", tokens, " tokens"));
+  }
+  for (const int64_t rows : media_rows) {
+    if (rows < 1 || rows > kMaxStreamRows || tokens > kMaxStreamRows - rows + 1) {
+      return Invalid("media_rows", absl::StrCat(rows, " rows of a medium make a sample that cannot be"));
+    }
+    tokens += rows - 1;
+  }
+  return tokens;
+}
 
 // A rectangle of flags, as lists of lists.
 absl::StatusOr<std::vector<SequenceShape>> SequencesOfMask(const Json& json, bool keep_left_padding) {
@@ -26,7 +92,7 @@ absl::StatusOr<std::vector<SequenceShape>> SequencesOfMask(const Json& json, boo
   const size_t width = first != nullptr && first->is_array() ? first->size() : 0;
   for (const Json& row : json) {
     if (width == 0 || !row.is_array() || row.size() != width) {
-      return Invalid("micro_batch.attention_mask", "is no list of lists of one length");
+      return Invalid("micro_batch.attention_mask", "must be a list of lists of one length");
     }
     for (const Json& value : row) {
       const bool one = value == 1 || value == true;
@@ -55,30 +121,24 @@ class Reader {
   }
 
  private:
-  // Not object_.Find: a field that does not belong to the format stays unknown, and is refused.
-  bool Has(const char* key) const { return json_.is_object() && json_.contains(key) && !json_.at(key).is_null(); }
+  // Not object_.Find: a field that does not belong to the format stays unknown, and is rejected.
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   bool packed() const { return layout_.format == TokenFormat::kThd; }
 
   void ReadChoices() {
-    policy_json_ = object_.FindValue("padding");
-    mask_ = object_.FindValue("attention_mask");
-    sequences_ = object_.FindValue("sequences");
+    policy_json_ = object_.Find("padding");
+    mask_ = object_.Find("attention_mask");
+    sequences_ = object_.Find("sequences");
     if (policy_json_ == nullptr) {
       object_.Require("format");
       object_.Require("partition");
     }
     if (mask_ == nullptr && !Has("cu_seqlens")) object_.Require("sequences");
-    object_.Read("format", TokenFormatNames(), layout_.format);
-    object_.Read("partition", PartitionNames(), layout_.partition);
-    object_.Read("cp_size", layout_.cp_size);
-    object_.Read("tp_size", layout_.tp_size);
-    object_.Read("sequence_parallel", layout_.sequence_parallel);
-    object_.Read("target_rows", layout_.target_rows);
+    Fields(FieldReader(object_), layout_);
     object_.Read("left_padding", left_padding_);
     object_.Read("local_cp_size", local_cp_size_);
     object_.Read("dp_cp_size", out_.dp_cp_size);
     object_.Read("hierarchical_cp_sizes", hierarchical_);
-    object_.Read("tokens_per_sample", layout_.tokens_per_sample);
     object_.Read("last_row_filler", out_.last_row_filler);
   }
 
@@ -89,23 +149,16 @@ class Reader {
     if (!format_passed_ && rectangle) layout_.format = TokenFormat::kBshd;
     shape_passed_ = policy_json_ == nullptr || rectangle || Has("total_rows") || Has("cu_seqlens_padded");
     if (packed()) {
-      if (object_.FindValue("cu_seqlens") != nullptr) object_.Read("cu_seqlens", real_);
+      object_.Read("cu_seqlens", real_);
       // Megatron reads the real boundaries where no padded ones are passed.
       layout_.cu_seqlens_padded = real_;
     }
     if (!shape_passed_) return;
-    if (packed()) {
-      if (real_.empty()) object_.Require("cu_seqlens_padded");
-      object_.Require("total_rows");
-      object_.Read("cu_seqlens_padded", layout_.cu_seqlens_padded);
-      object_.Read("total_rows", layout_.total_rows);
-      return;
+    if (packed() && real_.empty()) object_.Require("cu_seqlens_padded");
+    for (const char* key : {packed() ? "total_rows" : "batch_size", packed() ? "total_rows" : "padded_length"}) {
+      object_.Require(key);
     }
-    for (const char* key : {"batch_size", "padded_length"}) object_.Require(key);
-    object_.Read("batch_size", layout_.batch_size);
-    object_.Read("padded_length", layout_.padded_length);
-    object_.Read("row_order", RowOrderNames(), layout_.row_order);
-    object_.Read("sp_slice", SpSliceNames(), layout_.sp_slice);
+    ShapeFields(FieldReader(object_), layout_);
   }
 
   // A group that only the options name, or only the micro-batch, is the same for both.
@@ -142,7 +195,14 @@ class Reader {
     } else if (out_.dp_cp_size) {
       return Invalid("micro_batch.dp_cp_size", "is given without local_cp_size");
     }
-    return hierarchical_.empty() ? absl::OkStatus() : CheckHierarchicalCp(hierarchical_, layout_.cp_size);
+    int64_t product = 1;
+    for (const int32_t size : hierarchical_) {
+      if (absl::Status status = CheckSize("hierarchical_cp_sizes", size); !status.ok()) return status;
+      product = std::min<int64_t>(product * size, int64_t{layout_.cp_size} + 1);
+    }
+    if (hierarchical_.empty() || product == layout_.cp_size) return absl::OkStatus();
+    return Invalid(Reason::kShape, "hierarchical_cp_sizes",
+                   absl::StrCat(absl::StrJoin(hierarchical_, " x "), " is not cp_size = ", layout_.cp_size));
   }
 
   absl::Status ReadSequences() {
@@ -161,7 +221,7 @@ class Reader {
       out_.samples.resize(layout_.sequences.size());
       return absl::OkStatus();
     }
-    if (!sequences_->is_array()) return Invalid("micro_batch.sequences", "is not a list");
+    if (!sequences_->is_array()) return Invalid("micro_batch.sequences", "must be a list");
     for (size_t i = 0; i < sequences_->size(); ++i) {
       absl::Status status = ReadSequence(i, i < derived.size() ? &derived[i] : nullptr);
       if (!status.ok()) return status;
@@ -178,12 +238,10 @@ class Reader {
     std::optional<int64_t> recorded;
     if (derived != nullptr) shape = *derived;
     if (derived == nullptr) object.Require("tokens");
-    object.Read("tokens", shape.tokens);
+    Fields(FieldReader(object), shape);
     object.Read("media_rows", media);
-    object.Read("first_row", shape.first_row);
     object.Read("sample", out_.samples.emplace_back());
     object.Read("recorded_rows", recorded);
-    object.Read("live", shape.live);
     const Json* pieces = object.Find("pieces");
     if (absl::Status status = object.status(); !status.ok()) return status;
     const auto tokens =
@@ -211,7 +269,7 @@ class Reader {
   }
 
   absl::Status ReadPieces(size_t index, const std::string& path, const Json& list) {
-    if (!list.is_array() || list.empty()) return Invalid(path, "is no list of pieces");
+    if (!list.is_array() || list.empty()) return Invalid(path, "must be a list of pieces");
     has_pieces_ = true;
     int64_t offset = 0;
     for (size_t i = 0; i < list.size(); ++i) {
@@ -220,11 +278,8 @@ class Reader {
       std::optional<int64_t> rows;
       object.Require("sample");
       object.Require("tokens");
-      object.Read("sample", piece.sample);
-      object.Read("tokens", piece.tokens);
-      object.Read("start", piece.start);
+      Fields(FieldReader(object), piece);
       object.Read("rows", rows);
-      object.Read("live", piece.live);
       if (absl::Status status = object.status(); !status.ok()) return status;
       if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
       piece.sequence = static_cast<int32_t>(index);
@@ -239,7 +294,7 @@ class Reader {
   // What the trainer passed wins: a policy that cannot pad this micro-batch, or pads it otherwise, is a warning then.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
-    const bool partition_passed = object_.FindValue("partition") != nullptr;
+    const bool partition_passed = object_.Find("partition") != nullptr;
     auto prediction = PredictPadding({.sequences = layout_.sequences,
                                       .cp_size = layout_.cp_size,
                                       .tp_size = layout_.tp_size,
@@ -300,32 +355,38 @@ absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const Json& json) {
   return described.ok() ? std::move(described) : InMicroBatch(described.status());
 }
 
-absl::Status InMicroBatch(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  const std::string field = detail ? detail->field : "";
-  const bool there = field.empty() || field == "micro_batch" || absl::StartsWith(field, "micro_batch.");
-  return there ? status : WithField(status, absl::StrCat("micro_batch.", field));
+absl::StatusOr<int32_t> LocalCpRank(int32_t dp_cp_rank, int32_t dp_cp_size, int32_t local_cp_size) {
+  if (absl::Status status = CheckSize("dp_cp_size", dp_cp_size); !status.ok()) return status;
+  if (absl::Status status = CheckSize("local_cp_size", local_cp_size); !status.ok()) return status;
+  if (dp_cp_rank < 0 || dp_cp_rank >= dp_cp_size) {
+    return Invalid("rank.dp_cp", absl::StrCat(dp_cp_rank, " is not in [0, ", dp_cp_size, ")"));
+  }
+  if ((local_cp_size & (local_cp_size - 1)) != 0 || dp_cp_size % local_cp_size != 0) {
+    return Invalid(Reason::kShape, "local_cp_size",
+                   absl::StrCat(local_cp_size, " is not a power of two that divides the ", dp_cp_size,
+                                " ranks of the DP x CP group"));
+  }
+  return dp_cp_rank % local_cp_size;
 }
 
-nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout) {
-  const auto text = [](absl::string_view name) { return std::string(name); };
-  nlohmann::ordered_json json = {{"format", text(NameOf(layout.format))}};
-  if (layout.format == TokenFormat::kThd) {
-    json["cu_seqlens_padded"] = layout.cu_seqlens_padded;
-    json["total_rows"] = layout.total_rows;
-    if (layout.tokens_per_sample) json["tokens_per_sample"] = *layout.tokens_per_sample;
-  } else {
-    json["batch_size"] = layout.batch_size;
-    json["padded_length"] = layout.padded_length;
-    json["row_order"] = text(NameOf(layout.row_order));
-    json["sp_slice"] = text(NameOf(layout.sp_slice));
+absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& given, absl::string_view path) {
+  const Json json = WithoutNulls(given);
+  JsonObject object(json, path);
+  object.Require("policy");
+  PaddingPolicy policy;
+  Choices<PaddingPolicy> all;
+  [&]<size_t... index>(std::index_sequence<index...>) {
+    (all.emplace_back(PolicyName(std::variant_alternative_t<index, PaddingPolicy>()),
+                      std::variant_alternative_t<index, PaddingPolicy>()),
+     ...);
   }
-  json["partition"] = text(NameOf(layout.partition));
-  json["cp_size"] = layout.cp_size;
-  json["tp_size"] = layout.tp_size;
-  json["sequence_parallel"] = layout.sequence_parallel;
-  if (layout.target_rows) json["target_rows"] = *layout.target_rows;
-  return json;
+  (std::make_index_sequence<std::variant_size_v<PaddingPolicy>>());
+  object.Read("policy", all, policy);
+  if (object.Find("policy") != nullptr) {
+    std::visit([&](auto& options) { Fields(FieldReader(object), options); }, policy);
+  }
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  return policy;
 }
 
 }  // namespace routing_replay::trainer

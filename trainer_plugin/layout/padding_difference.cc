@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/padding.h"
-#include "trainer_plugin/layout/names.h"
+#include "trainer_plugin/layout/fields.h"
 
 namespace routing_replay::trainer {
 namespace {

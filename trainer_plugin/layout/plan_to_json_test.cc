@@ -1,4 +1,4 @@
-#include "trainer_plugin/layout/explain_json.h"
+#include "trainer_plugin/layout/plan_json.h"
 
 #include "tests/support/status_matchers.h"
 
@@ -37,14 +37,59 @@ TEST(ExplainFromJson, Example) {
   EXPECT_EQ(explained["rank"]["bytes_to_read"], 336);
 }
 
+Json ExplainedRows(const char* micro_batch, const char* rank = "{}") {
+  const Json description = {{"geometry", {{"num_layers", 2}, {"num_experts", 8}, {"top_k", 2}}},
+                            {"micro_batch", Json::parse(micro_batch)},
+                            {"rank", Json::parse(rank)}};
+  const auto explained = ExplainFromJson(description.dump());
+  EXPECT_OK(explained);
+  return explained.ok() ? (*explained)["rows"] : Json();
+}
+
+// One document of 13 tokens in 16 rows over two context and two tensor ranks: all filler lands on one rank.
+TEST(ExplainFromJson, WhoHoldsWhat) {
+  const Json rows = ExplainedRows(R"({"format": "THD", "sequences": [{"tokens": 13}], "cu_seqlens_padded": [0, 16],
+    "total_rows": 16, "partition": "zigzag_per_document", "cp_size": 2, "tp_size": 2, "sequence_parallel": true})");
+  EXPECT_EQ(rows.dump(), R"([{"sample":"#0","cp":0,"tp":0,"rows":[[0,4]],"without_route":[],"at":["0:4"]},)"
+                         R"({"sample":"#0","cp":0,"tp":1,"rows":[],"without_route":[[12,13]],"at":["0:1"]},)"
+                         R"({"sample":"#0","cp":1,"tp":0,"rows":[[4,8]],"without_route":[],"at":["0:4"]},)"
+                         R"({"sample":"#0","cp":1,"tp":1,"rows":[[8,12]],"without_route":[],"at":["0:4"]},)"
+                         R"json({"sample":"(padding)","cp":0,"tp":1,"rows":[],"without_route":[],"at":["1:4"]}])json");
+}
+
+TEST(ExplainFromJson, SequenceMajorRowsHaveAStride) {
+  const Json rows = ExplainedRows(R"({"format": "BSHD", "sequences": [{"sample": "a", "tokens": 8}, {"tokens": 8}],
+    "batch_size": 2, "padded_length": 8, "partition": "zigzag_per_sequence", "cp_size": 2})");
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].dump(),
+            R"({"sample":"a","cp":0,"tp":null,"rows":[[0,2],[6,7]],"without_route":[[7,8]],"at":["0:7:2"]})");
+  EXPECT_EQ(rows[2]["sample"], "#1");
+  EXPECT_EQ(rows[2]["at"], Json({"1:8:2"}));
+}
+
+TEST(ExplainFromJson, PositionsAreThoseOfTheRankThatSaysThem) {
+  const Json rows = ExplainedRows(R"({"format": "THD", "sequences": [{"tokens": 8}], "cu_seqlens_padded": [0, 8],
+    "total_rows": 8, "partition": "explicit", "cp_size": 2})",
+                                  R"({"cp": 1, "positions": [6, 2, 3, 2]})");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["cp"], 1);
+  EXPECT_EQ(rows[0]["rows"].dump(), "[[2,4],[6,7]]");
+}
+
+TEST(ExplainFromJson, TooManyRanks) {
+  Json description = Moonlight();
+  description["micro_batch"]["cp_size"] = 8192;
+  description["micro_batch"]["cu_seqlens_padded"][1] = description["micro_batch"]["total_rows"] = 1 << 15;
+  EXPECT_THAT(ExplainFromJson(description.dump()), Fails(kInvalid, Reason::kField));
+}
+
 TEST(DiagnoseTest, TheMistakeIsNamed) {
   Json description = Moonlight();
   // Contiguous rows of context-parallel rank 1, and layer numbers for indexes.
   description["rank"]["cp"] = 1;
   for (int row = 8; row < 12; ++row) description["observed"]["rows"].push_back({0, row});
   for (int layer = 14; layer < 28; ++layer) description["observed"]["layers"].push_back(layer);
-  ASSERT_OK_AND_ASSIGN(const Observed observed, ObservedFromJson(description.dump()));
-  ASSERT_OK_AND_ASSIGN(const Json found, Diagnose(observed));
+  ASSERT_OK_AND_ASSIGN(const Json found, DiagnoseFromJson(description.dump()));
   EXPECT_EQ(found[0]["of"], "rows");
   EXPECT_EQ(found[0]["mistakes"][0], "partition_contiguous");
   EXPECT_EQ(found[0]["exact"], true);
@@ -56,8 +101,7 @@ TEST(DiagnoseTest, TheMistakeIsNamed) {
 TEST(DiagnoseTest, WhatNoMistakeGivesIsSaidSo) {
   Json description = Moonlight();
   for (int layer = 0; layer < 14; ++layer) description["observed"]["layers"].push_back(-1 - layer);
-  ASSERT_OK_AND_ASSIGN(const Observed observed, ObservedFromJson(description.dump()));
-  ASSERT_OK_AND_ASSIGN(const Json found, Diagnose(observed));
+  ASSERT_OK_AND_ASSIGN(const Json found, DiagnoseFromJson(description.dump()));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_TRUE(found[0]["mistakes"].empty());
   EXPECT_EQ(found[0]["exact"], false);
@@ -67,10 +111,9 @@ TEST(DiagnoseTest, WhatWasSeenMustFit) {
   const auto refused = [](const char* observed) {
     Json description = Moonlight();
     description["observed"] = Json::parse(observed);
-    const auto parsed = ObservedFromJson(description.dump());
-    return parsed.ok() ? Diagnose(*parsed).status() : parsed.status();
+    return DiagnoseFromJson(description.dump()).status();
   };
-  EXPECT_THAT(ObservedFromJson(Moonlight().dump()), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(DiagnoseFromJson(Moonlight().dump()), Fails(kInvalid, Reason::kField));
   for (const char* observed : {"{}", "[]", R"({"rows": 1})", R"({"rows": [[0]]})", R"({"rows": [[0, -1]]})",
                                R"({"rows": [[1, 0]]})", R"({"layers": ["a"]})", R"({"columns": []})"}) {
     EXPECT_THAT(refused(observed), Fails(kInvalid, Reason::kField)) << observed;

@@ -1,6 +1,7 @@
-#include "trainer_plugin/layout/micro_batch_json.h"
+#include "trainer_plugin/layout/plan_json.h"
 
 #include "tests/support/status_matchers.h"
+#include "trainer_plugin/layout/read_fields.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -12,13 +13,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 DescribedMicroBatch Read(const char* text) {
-  auto described = MicroBatchFromJson(Json::parse(text));
+  auto described = MicroBatchFromJson(WithoutNulls(Json::parse(text)));
   EXPECT_OK(described) << text;
   return described.ok() ? *std::move(described) : DescribedMicroBatch{};
 }
 
 std::string Refusal(const char* text) {
-  const auto described = MicroBatchFromJson(Json::parse(text));
+  const auto described = MicroBatchFromJson(WithoutNulls(Json::parse(text)));
   EXPECT_EQ(described.status().code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(described.status().message());
 }
@@ -178,6 +179,35 @@ TEST(MicroBatchFromJson, MediaAreExpanded) {
   EXPECT_THAT(before.warnings, ElementsAre(HasSubstr("rows count after media are expanded")));
 }
 
+TEST(MicroBatchFromJson, MasksOfEveryShape) {
+  const char* const mask = R"({"format": "BSHD", "partition": "zigzag_per_sequence", "batch_size": 4,
+    "padded_length": 4, "left_padding": true,
+    "attention_mask": [[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]]})";
+  const DescribedMicroBatch kept = Read(mask);
+  const int64_t first[] = {2, 0, 0, 1}, tokens[] = {2, 4, 0, 2}, recorded[] = {1, 3, 0, 1};
+  ASSERT_EQ(kept.layout.sequences.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(kept.layout.sequences[i],
+              (SequenceShape{.tokens = tokens[i], .recorded_rows = recorded[i], .first_row = first[i]}));
+  }
+}
+
+TEST(MicroBatchFromJson, BoundariesAndMediaThatCannotBe) {
+  const auto fails = [](const char* field, const char* value, Reason reason) {
+    Json json = {{"padding", {{"policy", "skyrl"}}}, {"sequences", {{{"tokens", 2}}}}};
+    (std::string(field) == "media_rows" ? json["sequences"][0] : json)[field] = Json::parse(value);
+    EXPECT_THAT(MicroBatchFromJson(json), Fails(absl::StatusCode::kInvalidArgument, reason)) << field << value;
+  };
+  for (const char* boundaries : {"[1, 2]", "[0, 2, 1]"}) fails("cu_seqlens", boundaries, Reason::kShape);
+  fails("media_rows", "[256, 1, 64]", Reason::kShape);
+  fails("media_rows", "[0]", Reason::kField);
+  fails("media_rows", "[4611686018427387904]", Reason::kField);
+  EXPECT_EQ(Read(R"({"sequences": [{"tokens": 10, "media_rows": [256, 1, 64]}], "padding": {"policy": "megatron"}})")
+                .layout.sequences[0]
+                .tokens,
+            10 + 255 + 0 + 63);
+}
+
 TEST(MicroBatchFromJson, GroupsOfContextParallelism) {
   const DescribedMicroBatch local = Read(R"({
     "format": "THD", "partition": "zigzag_per_sequence", "sequences": [{"tokens": 7}], "cu_seqlens_padded": [0, 8],
@@ -188,8 +218,19 @@ TEST(MicroBatchFromJson, GroupsOfContextParallelism) {
   EXPECT_OK(MicroBatchFromJson(Json::parse(start + R"("cp_size": 8, "hierarchical_cp_sizes": [2, 4]})")));
   EXPECT_THAT(Refusal((start + R"("cp_size": 8, "hierarchical_cp_sizes": [2, 2]})").c_str()),
               HasSubstr("2 x 2 is not cp_size = 8"));
+  EXPECT_THAT(Refusal((start + R"("cp_size": 8, "hierarchical_cp_sizes": [0]})").c_str()),
+              HasSubstr("hierarchical_cp_sizes"));
+  Refusal((start + R"("cp_size": 8, "hierarchical_cp_sizes": [1048576, 1048576, 1048576, 1048576]})").c_str());
   EXPECT_THAT(Refusal((start + R"("dp_cp_size": 8, "local_cp_size": 3})").c_str()), HasSubstr("power of two"));
   EXPECT_THAT(Refusal((start + R"("dp_cp_size": 8})").c_str()), HasSubstr("without local_cp_size"));
+}
+
+TEST(LocalCpRank, GroupsAreNeighbours) {
+  for (int32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(*LocalCpRank(rank, 8, 4), rank % 4);
+  EXPECT_THAT(LocalCpRank(8, 8, 4), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(LocalCpRank(0, 12, 3), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(LocalCpRank(0, 12, 8), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(LocalCpRank(0, 0, 1), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
 TEST(LayoutToJson, ReadsBack) {

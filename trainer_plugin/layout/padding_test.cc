@@ -28,12 +28,13 @@ std::vector<int64_t> RowsOf(const MicroBatchLayout& layout, int32_t cp_rank) {
 }
 
 TEST(Padding, SlimePadsTheStreamAndVerlTheSample) {
-  ASSERT_OK_AND_ASSIGN(const auto slime, PredictSlime(Batch({10}, 2, 1, false), {.pad_size_multiplier = 1}));
+  ASSERT_OK_AND_ASSIGN(const auto slime,
+                       PredictPadding(Batch({10}, 2, 1, false), SlimePadding{.pad_size_multiplier = 1}));
   EXPECT_THAT(slime.layout.cu_seqlens_padded, ElementsAre(0, 12));
   EXPECT_THAT(RowsOf(slime.layout, 0), ElementsAre(0, 1, 2, 9, -1, -1));
   EXPECT_THAT(RowsOf(slime.layout, 1), ElementsAre(3, 4, 5, 6, 7, 8));
   UnpaddedBatch batch = Batch({10}, 2, 2, true);
-  ASSERT_OK_AND_ASSIGN(auto verl, PredictVerl(batch, {}));
+  ASSERT_OK_AND_ASSIGN(auto verl, PredictPadding(batch, VerlPadding{}));
   EXPECT_THAT(verl.layout.cu_seqlens_padded, ElementsAre(0, 16));
   EXPECT_THAT(verl.hazards, IsEmpty());
   verl.layout.sequence_parallel = false;
@@ -43,40 +44,42 @@ TEST(Padding, SlimePadsTheStreamAndVerlTheSample) {
 
 TEST(Padding, TailOfSlimeMayBeOdd) {
   // An odd multiplier: the tail of 6 rows is no multiple of 2 x cp_size, and pads alone.
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictSlime(Batch({4}, 2, 1, false), {.pad_size_multiplier = 5}));
+  ASSERT_OK_AND_ASSIGN(const auto prediction,
+                       PredictPadding(Batch({4}, 2, 1, false), SlimePadding{.pad_size_multiplier = 5}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 4, 10));
   EXPECT_THAT(RowsOf(prediction.layout, 1), ElementsAre(1, 2, -1, -1, -1));
 }
 
 TEST(Padding, ContiguousStreamOfSlime) {
-  ASSERT_OK_AND_ASSIGN(const auto prediction,
-                       PredictSlime(Batch({3, 2}, 2, 1, false), {.pad_size_multiplier = 4, .allgather_cp = true}));
+  ASSERT_OK_AND_ASSIGN(
+      const auto prediction,
+      PredictPadding(Batch({3, 2}, 2, 1, false), SlimePadding{.pad_size_multiplier = 4, .allgather_cp = true}));
   EXPECT_EQ(prediction.layout.partition, Partition::kContiguous);
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 3, 5, 8));
 }
 
 TEST(Padding, VerlFp8) {
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictVerl(Batch({100, 200}, 1, 2, true), {.fp8 = true}));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({100, 200}, 1, 2, true), VerlPadding{.fp8 = true}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 112, 512));
   // With CP, the stretched last sample ends before the first chunk of the last rank.
-  ASSERT_OK_AND_ASSIGN(const auto short_last, PredictVerl(Batch({3, 8, 5}, 2, 1, false), {.fp8 = true}));
+  ASSERT_OK_AND_ASSIGN(const auto short_last, PredictPadding(Batch({3, 8, 5}, 2, 1, false), VerlPadding{.fp8 = true}));
   EXPECT_THAT(short_last.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 512));
   EXPECT_THAT(short_last.hazards,
               ElementsAre(HasSubstr("sample 0 is stretched to 16 rows"), HasSubstr("sample 2 is stretched to 480")));
   EXPECT_THAT(short_last.hazards[1], HasSubstr("verl's packing raises"));
   EXPECT_OK(BuildRowMap(short_last.layout, {.cp_rank = 1}));
   // Chunks of 9 rows on 8 ranks, 64 rows of one's own: the last rank has one of them.
-  ASSERT_OK_AND_ASSIGN(const auto one_left, PredictVerl(Batch({1904, 60}, 8, 1, false), {.fp8 = true}));
+  ASSERT_OK_AND_ASSIGN(const auto one_left, PredictPadding(Batch({1904, 60}, 8, 1, false), VerlPadding{.fp8 = true}));
   EXPECT_THAT(one_left.layout.cu_seqlens_padded, ElementsAre(0, 1904, 2048));
   EXPECT_THAT(one_left.hazards, ElementsAre(HasSubstr("repeats one row silently")));
 }
 
 TEST(Padding, VerlContiguousHasALeastWindow) {
   const VerlPadding options{.contiguous = true, .min_local_rows = 5};
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictVerl(Batch({1}, 2, 1, false), options));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({1}, 2, 1, false), options));
   EXPECT_EQ(prediction.layout.total_rows, 10);
   // 5 local rows, which tp does not divide.
-  ASSERT_OK_AND_ASSIGN(const auto odd, PredictVerl(Batch({1}, 2, 2, true), options));
+  ASSERT_OK_AND_ASSIGN(const auto odd, PredictPadding(Batch({1}, 2, 2, true), options));
   EXPECT_THAT(odd.hazards, ElementsAre(HasSubstr("not a multiple of tp_size = 2")));
   EXPECT_THAT(BuildRowMap(odd.layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
@@ -104,13 +107,13 @@ TEST(Padding, RectanglesOfSeveralSamplesAreHazards) {
 
 TEST(Padding, MilesRectangleMayNotDivide) {
   const MilesPadding options{.packed = false, .pad_size_multiplier = 1, .allgather_cp = true};
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMiles(Batch({1}, 2, 2, true), options));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({1}, 2, 2, true), options));
   EXPECT_EQ(prediction.layout.padded_length, 2);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("not a multiple of tp_size = 2")));
 }
 
 struct PaddingTo {
-  const char* recipe;
+  Fp8Recipe recipe;
   const char* format;
   bool fused;
   int32_t tp;
@@ -120,51 +123,57 @@ struct PaddingTo {
 
 TEST(Padding, MsSwiftTable) {
   const PaddingTo table[] = {
-      {"", "", false, 4, 1, 4},           {"", "", false, 1, 4, 4},
-      {"", "", false, 2, 4, 8},           {"blockwise", "", false, 1, 1, 128},
-      {"mxfp8", "", false, 8, 2, 512},    {"", "e4m3", false, 1, 1, 16},
-      {"", "", true, 1, 1, 64},           {"", "", true, 1, 4, 256},
-      {"blockwise", "", true, 2, 1, 256}, {"", "e4m3", true, 8, 1, 512},
-      {"", "", false, 3, 2, 6},           {"", "", false, 1, 1, std::nullopt},
+      {Fp8Recipe::kNone, "", false, 4, 1, 4},       {Fp8Recipe::kNone, "", false, 1, 4, 4},
+      {Fp8Recipe::kNone, "", false, 2, 4, 8},       {Fp8Recipe::kBlockwise, "", false, 1, 1, 128},
+      {Fp8Recipe::kMxfp8, "", false, 8, 2, 512},    {Fp8Recipe::kNone, "e4m3", false, 1, 1, 16},
+      {Fp8Recipe::kNone, "", true, 1, 1, 64},       {Fp8Recipe::kNone, "", true, 1, 4, 256},
+      {Fp8Recipe::kBlockwise, "", true, 2, 1, 256}, {Fp8Recipe::kNone, "e4m3", true, 8, 1, 512},
+      {Fp8Recipe::kNone, "", false, 3, 2, 6},       {Fp8Recipe::kNone, "", false, 1, 1, std::nullopt},
   };
   for (const PaddingTo& row : table) {
     const UnpaddedBatch batch = Batch({4}, row.cp, row.tp, row.tp > 1);
     const MsSwiftPadding options{.fp8_recipe = row.recipe, .fp8_format = row.format, .fused_attention = row.fused};
-    EXPECT_EQ(MsSwiftPaddingTo(batch, options), row.expected) << row.recipe << row.format << row.tp << row.cp;
+    EXPECT_EQ(MsSwiftPaddingTo(batch, options), row.expected)
+        << static_cast<int>(row.recipe) << row.format << row.tp << row.cp;
   }
 }
 
 TEST(Padding, MsSwiftTrap) {
-  EXPECT_THAT(PredictMsSwift(Batch({4}, 2, 3, true), {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(PredictPadding(Batch({4}, 2, 3, true), MsSwiftPadding{}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
   EXPECT_THAT(
-      std::string(PredictMsSwift(Batch({4}, 2, 3, true), {}).status().message()),
+      std::string(PredictPadding(Batch({4}, 2, 3, true), MsSwiftPadding{}).status().message()),
       HasSubstr("get_padding_to gives 6, no multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
   // 12 rows happen to fit.
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMsSwift(Batch({12}, 2, 3, true), {}));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({12}, 2, 3, true), MsSwiftPadding{}));
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("by chance")));
 }
 
 TEST(Padding, MsSwiftTailIsOfTheSmallestDocuments) {
-  ASSERT_OK_AND_ASSIGN(const auto one, PredictMsSwift(Batch({5}, 1, 4, true), {}));
+  ASSERT_OK_AND_ASSIGN(const auto one, PredictPadding(Batch({5}, 1, 4, true), MsSwiftPadding{}));
   EXPECT_THAT(one.layout.cu_seqlens_padded, ElementsAre(0, 5, 6, 7, 8));
-  ASSERT_OK_AND_ASSIGN(const auto two, PredictMsSwift(Batch({5}, 2, 1, true), {.fp8_format = "e4m3"}));
+  ASSERT_OK_AND_ASSIGN(const auto two, PredictPadding(Batch({5}, 2, 1, true), MsSwiftPadding{.fp8_format = "e4m3"}));
   EXPECT_THAT(two.layout.cu_seqlens_padded, ElementsAre(0, 8, 12, 16, 20, 24, 28, 32));
 }
 
 TEST(Padding, HybridEpOverridesTheOtherRules) {
-  MsSwiftPadding options{.fused_attention = true, .hybridep = true, .seq_length = 100, .max_length = 50};
+  MsSwiftPadding options{.fused_attention = true,
+                         .pull_request_8393 = true,
+                         .dispatcher = "hybridep",
+                         .seq_length = 100,
+                         .max_length = 50};
   const UnpaddedBatch batch = Batch({10}, 2, 2, true);
   EXPECT_EQ(MsSwiftPaddingTo(batch, options), 100);
   EXPECT_FALSE(MsSwiftPaddingDivides(batch, options));
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMsSwift(batch, options));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, options));
   EXPECT_EQ(prediction.layout.total_rows, 100);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
   // It can break what CP and SP divide.
-  ASSERT_OK_AND_ASSIGN(const auto uneven, PredictMsSwift(Batch({10}, 2, 8, true), options));
+  ASSERT_OK_AND_ASSIGN(const auto uneven, PredictPadding(Batch({10}, 2, 8, true), options));
   EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("by chance"), HasSubstr("pads the whole model input"),
                                           HasSubstr("not a multiple of tp_size = 8")));
   options.seq_length = 102;
-  EXPECT_THAT(PredictMsSwift(batch, options), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(PredictPadding(batch, options), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
   options.seq_length.reset();
   EXPECT_EQ(MsSwiftPaddingTo(batch, options), 50);
   options.max_length.reset();
@@ -174,40 +183,46 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
 TEST(Padding, NemoRlPipelineStretchesEveryPack) {
   const NemoRlPadding options{
       .make_sequence_length_divisible_by = 8, .pipeline_size = 2, .max_packed_length_in_batch = 24};
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictNemoRl(Batch({2}, 2, 1, false), options));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({2}, 2, 1, false), options));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 24));
-  EXPECT_THAT(PredictNemoRl(Batch({5, 3}, 2, 1, false), {.make_sequence_length_divisible_by = 2}),
+  EXPECT_THAT(PredictPadding(Batch({5, 3}, 2, 1, false), NemoRlPadding{.make_sequence_length_divisible_by = 2}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
-  EXPECT_THAT(PredictNemoRl(Batch({30}, 2, 1, false), options),
+  EXPECT_THAT(PredictPadding(Batch({30}, 2, 1, false), options),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
 TEST(Padding, ArealPadsTheStreamTo256) {
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictAreal(Batch({10, 3}, 2, 2, true), {}));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({10, 3}, 2, 2, true), ArealPadding{}));
   EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 16, 24, 256));
-  ASSERT_OK_AND_ASSIGN(const auto fp8, PredictAreal(Batch({10, 3}, 2, 2, true), {.fp8 = true}));
+  ASSERT_OK_AND_ASSIGN(const auto fp8, PredictPadding(Batch({10, 3}, 2, 2, true), ArealPadding{.fp8 = true}));
   EXPECT_THAT(fp8.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 256));
 }
 
 TEST(Padding, MegatronStretchesTheLastDocument) {
-  ASSERT_OK_AND_ASSIGN(const auto pack, PredictMegatron(Batch({5, 3}, 2, 1, false), {.sequence_length = 32}));
+  ASSERT_OK_AND_ASSIGN(const auto pack,
+                       PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 32}));
   EXPECT_THAT(pack.layout.cu_seqlens_padded, ElementsAre(0, 8, 32));
-  ASSERT_OK_AND_ASSIGN(const auto least, PredictMegatron(Batch({5, 3}, 2, 2, true), {}));
+  ASSERT_OK_AND_ASSIGN(const auto least, PredictPadding(Batch({5, 3}, 2, 2, true), MegatronPadding{}));
   EXPECT_THAT(least.layout.cu_seqlens_padded, ElementsAre(0, 8, 16));
-  ASSERT_OK_AND_ASSIGN(const auto whole, PredictMegatron(Batch({5, 3}, 2, 2, true), {.per_sequence_balancing = true}));
+  ASSERT_OK_AND_ASSIGN(const auto whole,
+                       PredictPadding(Batch({5, 3}, 2, 2, true), MegatronPadding{.per_sequence_balancing = true}));
   EXPECT_THAT(whole.layout.cu_seqlens_padded, ElementsAre(0, 5, 8));
   EXPECT_EQ(whole.layout.partition, Partition::kZigzagPerSequence);
-  ASSERT_OK_AND_ASSIGN(const auto rectangle, PredictMegatron(Batch({5, 3}, 2, 1, false), {.packed = false}));
+  ASSERT_OK_AND_ASSIGN(const auto rectangle,
+                       PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.packed = false}));
   EXPECT_EQ(rectangle.layout.padded_length, 8);
-  EXPECT_THAT(PredictMegatron(Batch({5, 3}, 2, 1, false), {.sequence_length = 8}),
+  EXPECT_THAT(PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 8}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
 TEST(Padding, MegatronPartitions) {
-  EXPECT_EQ(MegatronPartition(true, false, false), Partition::kZigzagPerDocument);
-  EXPECT_EQ(MegatronPartition(false, false, false), Partition::kZigzagPerSequence);
-  EXPECT_EQ(MegatronPartition(true, true, false), Partition::kZigzagPerSequence);
-  EXPECT_EQ(MegatronPartition(true, false, true), Partition::kZigzagPerSequence);
+  const auto partition = [](const MegatronPadding& options) {
+    return PredictPadding(Batch({8}, 2, 1, false), options)->layout.partition;
+  };
+  EXPECT_EQ(partition({}), Partition::kZigzagPerDocument);
+  EXPECT_EQ(partition({.packed = false}), Partition::kZigzagPerSequence);
+  EXPECT_EQ(partition({.per_sequence_balancing = true}), Partition::kZigzagPerSequence);
+  EXPECT_EQ(partition({.hybrid_cp = true}), Partition::kZigzagPerSequence);
 }
 
 TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
@@ -260,7 +275,7 @@ TEST(Padding, HugeSizesAreRefusedNotWrapped) {
                                     MilesPadding{},
                                     SlimePadding{.pad_size_multiplier = 1 << 26},
                                     NemoRlPadding{},
-                                    MsSwiftPadding{.fp8_recipe = "blockwise", .fused_attention = true},
+                                    MsSwiftPadding{.fp8_recipe = Fp8Recipe::kBlockwise, .fused_attention = true},
                                     SkyRlPadding{.fp8 = true},
                                     ArealPadding{.fp8 = true}};
   for (const PaddingPolicy& policy : policies) {
@@ -269,17 +284,20 @@ TEST(Padding, HugeSizesAreRefusedNotWrapped) {
       EXPECT_THAT(BuildRowMap(prediction->layout, {}).status().code(), absl::StatusCode::kInvalidArgument);
     }
   }
-  EXPECT_THAT(PredictSlime({}, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(PredictSlime(Batch({1}, 0, 1, false), {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(PredictSlime(Batch({1}, 1, 1, false), {.pad_size_multiplier = 0}),
+  EXPECT_THAT(PredictPadding(UnpaddedBatch{}, SlimePadding{}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(PredictSlime(Batch({int64_t{1} << 62, int64_t{1} << 62}, 1, 1, false), {}),
+  EXPECT_THAT(PredictPadding(Batch({1}, 0, 1, false), SlimePadding{}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(PredictPadding(Batch({1}, 1, 1, false), SlimePadding{.pad_size_multiplier = 0}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(PredictPadding(Batch({int64_t{1} << 62, int64_t{1} << 62}, 1, 1, false), SlimePadding{}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
 class DifferenceTest : public ::testing::Test {
  protected:
-  DifferenceTest() : predicted_(*PredictVerl(Batch({10, 3}, 2, 2, true), {})), passed_(predicted_.layout) {}
+  DifferenceTest()
+      : predicted_(*PredictPadding(Batch({10, 3}, 2, 2, true), VerlPadding{})), passed_(predicted_.layout) {}
   std::string Words() const { return FirstDifference(predicted_, passed_).value_or(""); }
 
   PaddingPrediction predicted_;  // Documents of 16 and 8 rows.
@@ -315,7 +333,8 @@ TEST_F(DifferenceTest, NamesTheChoice) {
 
 // miles #465: the multiple was of dp, not tp.
 TEST(Difference, PadMultiple) {
-  ASSERT_OK_AND_ASSIGN(const auto predicted, PredictMiles(Batch({7700}, 1, 1, false), {.pad_size_multiplier = 64}));
+  ASSERT_OK_AND_ASSIGN(const auto predicted,
+                       PredictPadding(Batch({7700}, 1, 1, false), MilesPadding{.pad_size_multiplier = 64}));
   EXPECT_EQ(predicted.layout.total_rows, 7744);
   MicroBatchLayout passed = predicted.layout;
   passed.cu_seqlens_padded.back() = passed.total_rows = 7808;
@@ -323,7 +342,8 @@ TEST(Difference, PadMultiple) {
 }
 
 TEST(Difference, BatchMajorRectangle) {
-  ASSERT_OK_AND_ASSIGN(const auto predicted, PredictNemoRl(Batch({7, 8}, 1, 1, false), {.packed = false}));
+  ASSERT_OK_AND_ASSIGN(const auto predicted,
+                       PredictPadding(Batch({7, 8}, 1, 1, false), NemoRlPadding{.packed = false}));
   MicroBatchLayout passed = predicted.layout;
   passed.row_order = RowOrder::kBatchMajor;
   EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("row_order is batch_major"));

@@ -1,0 +1,608 @@
+#include "routing_replay/trainer/padding.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/fields.h"
+#include "trainer_plugin/layout/multiple.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using Prediction = absl::StatusOr<PaddingPrediction>;
+
+// What all rules share: checks, padded lengths, and the layout that they make.
+
+// How many recorded rows a framework takes for a sample of T tokens.
+enum class Recorded : uint8_t { kTokensLessOne, kTokensOrOneLess, kAtMostTokens };
+
+struct Framework {
+  const char* name;
+  Recorded recorded;
+};
+Framework FrameworkOf(const MegatronPadding&) { return {"Megatron", Recorded::kAtMostTokens}; }
+Framework FrameworkOf(const VerlPadding&) { return {"verl", Recorded::kTokensOrOneLess}; }
+Framework FrameworkOf(const SlimePadding&) { return {"slime", Recorded::kTokensLessOne}; }
+Framework FrameworkOf(const MilesPadding&) { return {"miles", Recorded::kTokensLessOne}; }
+Framework FrameworkOf(const SkyRlPadding&) { return {"SkyRL", Recorded::kAtMostTokens}; }
+Framework FrameworkOf(const NemoRlPadding&) { return {"NeMo-RL", Recorded::kAtMostTokens}; }
+Framework FrameworkOf(const MsSwiftPadding&) { return {"ms-swift", Recorded::kTokensOrOneLess}; }
+Framework FrameworkOf(const ArealPadding&) { return {"AReaL", Recorded::kTokensLessOne}; }
+Framework FrameworkOf(const PrimeRlPadding&) { return {"prime-rl", Recorded::kAtMostTokens}; }
+
+bool Takes(Recorded rule, const SequenceShape& shape) {
+  const int64_t less = std::max<int64_t>(shape.tokens - 1, 0);
+  if (rule == Recorded::kAtMostTokens) return shape.recorded_rows <= shape.tokens;
+  return shape.recorded_rows == less || (rule == Recorded::kTokensOrOneLess && shape.recorded_rows == shape.tokens);
+}
+
+const char* WordsOf(Recorded rule) {
+  if (rule == Recorded::kAtMostTokens) return "at most T";
+  return rule == Recorded::kTokensLessOne ? "T - 1" : "T or T - 1";
+}
+
+// Options within their bounds.
+template <typename Options>
+absl::Status CheckOptions(Options options) {
+  absl::Status status;
+  const auto check = [&](const char* name, int64_t value, Bounds bounds) {
+    if (value >= bounds.least && value <= bounds.most) return;
+    status.Update(Invalid(absl::StrCat("padding.", name),
+                          absl::StrCat("must be in ", bounds.least, " … ", bounds.most, ", got ", value)));
+  };
+  Fields(
+      [&](const char* name, const auto& value, const auto&... limit) {
+        if constexpr ((std::is_same_v<std::decay_t<decltype(limit)>, Bounds> || ...)) {
+          if constexpr (std::is_integral_v<std::decay_t<decltype(value)>>) {
+            check(name, value, limit...);
+          } else if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::vector<int64_t>>) {
+            for (const int64_t one : value) check(name, one, limit...);
+          } else if (value) {
+            check(name, *value, limit...);
+          }
+        }
+      },
+      options);
+  return status;
+}
+
+// Sizes, lengths, and recorded rows as the framework takes them. What is of no sample has none.
+absl::Status CheckBatch(const UnpaddedBatch& batch, const Framework& framework) {
+  if (absl::Status status = CheckSize("cp_size", batch.cp_size); !status.ok()) return status;
+  if (absl::Status status = CheckSize("tp_size", batch.tp_size); !status.ok()) return status;
+  if (batch.sequences.empty()) return Invalid("sequences", "is empty: there is nothing to pad");
+  int64_t tokens = 0;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const SequenceShape& shape = batch.sequences[i];
+    const auto field = [i] { return absl::StrCat("sequences[", i, "]"); };
+    if (shape.tokens < 0 || shape.recorded_rows < 0) return Invalid(field(), "a length is negative");
+    if (shape.tokens > kMaxStreamRows - tokens) {
+      return Invalid(field(), absl::StrCat("brings the batch above ", kMaxStreamRows, " tokens"));
+    }
+    tokens += shape.tokens;
+    if (!shape.live && !Takes(framework.recorded, shape)) {
+      return Invalid(Reason::kShape, field(),
+                     absl::StrCat(shape.recorded_rows, " recorded rows for T = ", shape.tokens,
+                                  " tokens: ", framework.name, " takes ", WordsOf(framework.recorded)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t LongestSample(const UnpaddedBatch& batch) {
+  int64_t longest = 0;
+  for (const SequenceShape& shape : batch.sequences) longest = std::max(longest, shape.tokens);
+  return longest;
+}
+
+// Each sample's tokens to a multiple: [B]. INVALID_ARGUMENT if the sum is above kMaxStreamRows.
+absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t multiple) {
+  std::vector<int64_t> padded;
+  int64_t total = 0;
+  for (const SequenceShape& shape : batch.sequences) {
+    padded.push_back(RoundUp(shape.tokens, multiple));
+    total += padded.back();
+    if (total > kMaxStreamRows) {
+      return Invalid("padding", absl::StrCat("samples padded to multiples of ", multiple, " have more than ",
+                                             kMaxStreamRows, " rows"));
+    }
+  }
+  return padded;
+}
+
+int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+
+// The last sample takes what is missing to `total`.
+void StretchLast(std::vector<int64_t>& padded, int64_t total) { padded.back() += total - Sum(padded); }
+
+MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
+  return {.sequences = batch.sequences,
+          .partition = partition,
+          .cp_size = batch.cp_size,
+          .tp_size = batch.tp_size,
+          .sequence_parallel = batch.sequence_parallel};
+}
+
+// padded: [B]; tail: lengths of the documents of padding behind the samples, of which those of no rows are none.
+MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
+                              const std::vector<int64_t>& tail = {}) {
+  MicroBatchLayout layout = LayoutOf(batch, partition);
+  std::vector<int64_t>& bounds = layout.cu_seqlens_padded = {0};
+  for (const int64_t rows : padded) bounds.push_back(bounds.back() + rows);
+  for (const int64_t rows : tail) {
+    if (rows > 0) bounds.push_back(bounds.back() + rows);
+  }
+  layout.total_rows = bounds.back();
+  return layout;
+}
+
+// A rectangle [B][length], sequence-major.
+MicroBatchLayout RectangleLayout(const UnpaddedBatch& batch, Partition partition, int64_t length) {
+  MicroBatchLayout layout = LayoutOf(batch, partition);
+  layout.format = TokenFormat::kBshd;
+  layout.batch_size = static_cast<int64_t>(batch.sequences.size());
+  layout.padded_length = length;
+  return layout;
+}
+
+// A rectangle of several samples whose routes the framework flattens batch-major.
+void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
+  if (prediction.layout.batch_size <= 1) return;
+  prediction.hazards.push_back(
+      absl::StrCat(policy, " flattens the routes of ", prediction.layout.batch_size,
+                   " samples batch-major (row b·S + s), Megatron's router sees sequence-major rows (row s·B + b): its "
+                   "own replay is right for one sample only"));
+}
+
+// A framework that slices rows over tp whether sequence parallelism is on or not.
+void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPrediction& prediction) {
+  if (batch.tp_size == 1 || batch.sequence_parallel) return;
+  prediction.hazards.push_back(absl::StrCat(policy, " slices routes over tp_size = ", batch.tp_size,
+                                            " whatever sequence_parallel says: with it off its own replay misaligns"));
+}
+
+// Megatron-LM.
+
+// `rows`, or the sequence length that holds them.
+absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& options) {
+  if (!options.sequence_length) return rows;
+  if (*options.sequence_length >= rows) return *options.sequence_length;
+  return Invalid(Reason::kShape, "padding.seq_length",
+                 absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
+}
+
+// Which partition get_batch_on_this_cp_rank makes: per document with cu_seqlens, else per sequence; per sequence too
+// with use_per_sequence_balancing and with hybrid CP, there on the sample's own group. The kind of CP communication
+// (p2p, all_gather, a2a, a2a+p2p with hierarchical groups) changes none of this.
+Partition PartitionOf(const MegatronPadding& options) {
+  const bool per_document = options.packed && !options.per_sequence_balancing && !options.hybrid_cp;
+  return per_document ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
+}
+
+Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
+  if (options.hybrid_cp && batch.sequences.size() != 1) {
+    return Invalid(Reason::kShape, "padding.hybrid_context_parallel",
+                   absl::StrCat("each sample is cut over a group of its own, a micro-batch of ", batch.sequences.size(),
+                                " has none"));
+  }
+  const Partition partition = PartitionOf(options);
+  const int64_t group = options.hybrid_cp ? options.dp_cp_size.value_or(batch.cp_size) : batch.cp_size;
+  const int64_t unit = Times(ZigzagUnit(group), batch.sequence_parallel ? batch.tp_size : 1);
+  PaddingPrediction prediction;
+  if (!options.packed) {
+    const auto length = SequenceRows(RoundUp(LongestSample(batch), unit), options);
+    if (!length.ok()) return length.status();
+    prediction.layout = RectangleLayout(batch, partition, *length);
+    prediction.rule = absl::StrCat("the longest sample to a multiple of ", unit);
+    return prediction;
+  }
+  const bool documents = partition == Partition::kZigzagPerDocument || options.hybrid_cp;
+  auto padded = PadEach(batch, documents ? unit : 1);
+  if (!padded.ok()) return padded.status();
+  const auto total = SequenceRows(RoundUp(Sum(*padded), unit), options);
+  if (!total.ok()) return total.status();
+  StretchLast(*padded, *total);
+  prediction.layout = PackedLayout(batch, partition, *padded);
+  prediction.rule = absl::StrCat(documents ? "each document" : "the stream", " to a multiple of ", unit,
+                                 ", the last document to the end of ", *total, " rows");
+  return prediction;
+}
+
+// verl.
+
+constexpr int64_t kVerlFp8Rows = 128;   // Local rows of an FP8 GEMM.
+constexpr int64_t kVerlFp8Sample = 16;  // Rows of a sample.
+
+absl::Status CheckTogether(const VerlPadding& options) {
+  if (!options.packed && (options.contiguous || options.length_bucket || options.local_cp_size)) {
+    return Invalid("padding", "contiguous cp_layout, pad_to_length_bucket and local_cp_size are of packed samples");
+  }
+  if (options.min_local_rows && !options.contiguous) {
+    return Invalid("padding.csa_window_size", "is of the contiguous cp_layout");
+  }
+  if (options.packed && options.forced_max_length) {
+    return Invalid("padding.forced_max_seqlen", "is of unpacked samples");
+  }
+  return absl::OkStatus();
+}
+
+int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPadding& options) {
+  const int64_t multiple = options.fp8 ? Times(unit, kVerlFp8Rows) : unit;
+  rows = RoundUp(rows, options.length_bucket ? LeastCommonMultiple(multiple, *options.length_bucket) : multiple);
+  return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
+}
+
+// verl copies the first chunk of a sample from its tokens, padded by the unit without FP8 alone: a sample that ends
+// inside the first chunk of a CP rank is narrower than its slot, which raises unless just one row is left to repeat.
+void AddNarrowChunks(const std::vector<int64_t>& padded, int64_t unit, PaddingPrediction& prediction) {
+  const MicroBatchLayout& layout = prediction.layout;
+  for (size_t i = 0; i < padded.size() && layout.cp_size > 1; ++i) {
+    const int64_t own = RoundUp(layout.sequences[i].tokens, unit);
+    const int64_t half = padded[i] / ZigzagUnit(layout.cp_size);
+    if (own >= half * layout.cp_size) continue;
+    const bool one_left = own == half * (layout.cp_size - 1) + 1;
+    prediction.hazards.push_back(absl::StrCat(
+        "sample ", i, " is stretched to ", padded[i], " rows, but its own ", own,
+        " rows do not reach the end of the first chunk of every CP rank (", half, " rows each): verl's packing ",
+        one_left ? "repeats one row silently" : "raises", "; the layout itself is sound"));
+  }
+}
+
+std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
+  std::string rule = absl::StrCat("each sample to a multiple of ", sample);
+  if (options.fp8 || options.length_bucket || options.min_local_rows) {
+    absl::StrAppend(&rule, ", the last one grows until the stream has ", stream, " rows (", options.fp8 ? "FP8 " : "",
+                    options.length_bucket ? "length bucket " : "", options.min_local_rows ? "least local rows " : "",
+                    "rule)");
+  }
+  return rule;
+}
+
+// unit: what one sample is padded to a multiple of, without FP8.
+Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
+  const int64_t sample = options.fp8 ? LeastCommonMultiple(kVerlFp8Sample, unit) : unit;
+  auto padded = PadEach(batch, sample);
+  if (!padded.ok()) return padded.status();
+  StretchLast(*padded, StreamRows(Sum(*padded), unit, batch.cp_size, options));
+  PaddingPrediction prediction;
+  prediction.layout =
+      PackedLayout(batch, options.contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, *padded);
+  prediction.rule = RuleOf(sample, prediction.layout.total_rows, options);
+  if (options.fp8 && !options.contiguous) AddNarrowChunks(*padded, unit, prediction);
+  return prediction;
+}
+
+PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
+  int64_t multiple = unit;
+  if (options.fp8) {
+    const int64_t rows = Times(Times(batch.tp_size, batch.cp_size), kVerlFp8Rows);
+    const int64_t length = rows / std::gcd(rows, static_cast<int64_t>(batch.sequences.size()));
+    multiple = LeastCommonMultiple(LeastCommonMultiple(kVerlFp8Sample, multiple), length);
+  }
+  const int64_t longest = options.forced_max_length.value_or(LongestSample(batch));
+  PaddingPrediction prediction;
+  prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
+  prediction.rule = absl::StrCat("every sample to ", longest, " rows, that to a multiple of ", multiple);
+  prediction.hazards.emplace_back(
+      "verl packs replayed routes whatever the model does: routing replay needs use_remove_padding");
+  return prediction;
+}
+
+Prediction Predict(const UnpaddedBatch& of_trainer, const VerlPadding& options) {
+  if (absl::Status status = CheckTogether(options); !status.ok()) return status;
+  UnpaddedBatch batch = of_trainer;
+  batch.cp_size = options.local_cp_size.value_or(batch.cp_size);
+  const int64_t unit = Times(batch.tp_size, options.contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
+  auto prediction = options.packed ? PredictStream(batch, unit, options) : PredictRectangle(batch, unit, options);
+  if (prediction.ok()) AddSliceHazard("verl", batch, *prediction);
+  return prediction;
+}
+
+// slime.
+
+Prediction Predict(const UnpaddedBatch& batch, const SlimePadding& options) {
+  const bool contiguous = options.allgather_cp && batch.cp_size > 1;
+  const int64_t sample = contiguous ? 1 : ZigzagUnit(batch.cp_size);
+  const int64_t stream = Times(Times(batch.tp_size, options.pad_size_multiplier), batch.cp_size);
+  const auto padded = PadEach(batch, sample);
+  if (!padded.ok()) return padded.status();
+  PaddingPrediction prediction;
+  prediction.layout = PackedLayout(batch, contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, *padded,
+                                   {RoundUp(Sum(*padded), stream) - Sum(*padded)});
+  prediction.rule =
+      absl::StrCat("each sample to a multiple of ", sample, ", the stream to one of ", stream, " (cp_size ",
+                   batch.cp_size, " x tp_size ", batch.tp_size, " x data_pad_size_multiplier ",
+                   options.pad_size_multiplier, ") by a document of its own");
+  return prediction;
+}
+
+// miles.
+
+int64_t RectangleMultiple(const UnpaddedBatch& batch, const MilesPadding& options) {
+  int64_t multiple = Times(batch.tp_size, options.pad_size_multiplier);
+  for (const int64_t ratio : options.compress_ratios) {
+    if (ratio > 0) multiple = std::max(multiple, Times(ratio, ZigzagUnit(batch.cp_size)));
+  }
+  return multiple;
+}
+
+Prediction Predict(const UnpaddedBatch& batch, const MilesPadding& options) {
+  if (options.packed) {
+    return Predict(
+        batch, SlimePadding{.pad_size_multiplier = options.pad_size_multiplier, .allgather_cp = options.allgather_cp});
+  }
+  const int64_t sample = options.allgather_cp ? 1 : ZigzagUnit(batch.cp_size);
+  PaddingPrediction prediction;
+  prediction.layout =
+      RectangleLayout(batch, options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
+                      RoundUp(MilesMaxLength(batch, options), sample));
+  prediction.rule =
+      absl::StrCat("the longest sample to a multiple of ", RectangleMultiple(batch, options), ", then of ", sample);
+  AddBatchMajorHazard("miles", prediction);
+  return prediction;
+}
+
+// SkyRL.
+
+constexpr int64_t kSkyRlFp8Rows = 16;
+
+Prediction Predict(const UnpaddedBatch& batch, const SkyRlPadding& options) {
+  const bool for_cp = options.packed || options.release == SkyRlPadding::Release::kPullRequest1327;
+  const int64_t multiple =
+      for_cp ? SkyRlPackedAlignment(batch, options.fp8) : SkyRlUnpackedAlignment(batch, options.fp8);
+  PaddingPrediction prediction;
+  if (options.packed) {
+    const auto padded = PadEach(batch, multiple);
+    if (!padded.ok()) return padded.status();
+    prediction.layout = PackedLayout(batch, Partition::kZigzagPerDocument, *padded);
+  } else {
+    prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
+    AddBatchMajorHazard("skyrl", prediction);
+  }
+  prediction.rule = absl::StrCat(options.packed ? "each" : "the longest", " sample to a multiple of ", multiple);
+  AddSliceHazard("skyrl", batch, prediction);
+  return prediction;
+}
+
+// NeMo-RL.
+
+constexpr int64_t kHybridEpRows = 128;
+
+int64_t Fp8Rows(Fp8Recipe recipe) {
+  if (recipe == Fp8Recipe::kBlockwise) return 128;
+  if (recipe == Fp8Recipe::kMxfp8) return 32;
+  return recipe == Fp8Recipe::kDelayed ? 16 : 1;
+}
+
+Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options) {
+  const auto multiples = GetNemoRlMultiples(batch, options);
+  if (!multiples.ok()) return multiples.status();
+  auto padded = PadEach(batch, multiples->individual);
+  if (!padded.ok()) return padded.status();
+  const int64_t rows = Sum(*padded);
+  int64_t total = RoundUp(rows, multiples->packed);
+  if (multiples->packed_to) total = RoundUp(std::max(rows, *multiples->packed_to), multiples->packed);
+  if (multiples->packed_to && total > *multiples->packed_to && options.max_packed_length_in_batch > 0) {
+    return Invalid(Reason::kShape, "padding.max_packed_length_in_batch",
+                   absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"));
+  }
+  StretchLast(*padded, total);
+  PaddingPrediction prediction;
+  prediction.layout = PackedLayout(batch, Partition::kZigzagPerDocument, *padded);
+  prediction.rule =
+      absl::StrCat("each sample to a multiple of ", multiples->individual, ", the last one grows until the pack has ",
+                   multiples->packed_to ? absl::StrCat(total, " rows, as every pack of the pipeline")
+                                        : absl::StrCat("a multiple of ", multiples->packed, " rows"));
+  return prediction;
+}
+
+Prediction Predict(const UnpaddedBatch& batch, const NemoRlPadding& options) {
+  if (options.packed) return PredictPack(batch, options);
+  const int64_t multiple = options.make_sequence_length_divisible_by;
+  PaddingPrediction prediction;
+  prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
+  prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple);
+  return prediction;
+}
+
+// ms-swift.
+
+using Multiple = std::optional<int64_t>;
+
+constexpr int64_t kFusedAttentionRows = 64;
+
+Multiple ParallelMultiple(const UnpaddedBatch& batch) {
+  Multiple multiple;
+  if (batch.tp_size > 1 && batch.sequence_parallel) multiple = batch.tp_size;
+  if (batch.cp_size > 1) multiple = Times(multiple.value_or(1), batch.cp_size);
+  return multiple;
+}
+
+Multiple LowPrecisionMultiple(Multiple multiple, const MsSwiftPadding& options) {
+  const bool older = options.release == MsSwiftPadding::Release::kBefore9722;
+  const int64_t so_far = multiple.value_or(1);
+  if (options.fp8_recipe == Fp8Recipe::kBlockwise) return Times(so_far, 128);
+  if (options.fp8_recipe == Fp8Recipe::kMxfp8 && !older) return Times(so_far, 32);
+  if (options.fp8_format.empty() && (older || options.fp4_format.empty())) return multiple;
+  return older ? std::max<int64_t>(Times(so_far, 8), 16) : Times(so_far, 16);
+}
+
+// The length that pull request 8393 pads to.
+Multiple HybridEpLength(const MsSwiftPadding& options) {
+  if (!options.pull_request_8393 || options.dispatcher != "hybridep") return std::nullopt;
+  return options.seq_length ? options.seq_length : options.max_length;
+}
+
+Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
+  const int64_t unit = ZigzagUnit(batch.cp_size);
+  const auto padded = PadEach(batch, unit);
+  if (!padded.ok()) return padded.status();
+  const int64_t rows = Sum(*padded);
+  const int64_t total = RoundUp(rows, multiple);
+  if (total > kMaxStreamRows) {
+    return Invalid("padding", absl::StrCat("a multiple of ", multiple, " rows is above ", kMaxStreamRows));
+  }
+  if ((total - rows) % unit != 0) {
+    return Invalid(
+        Reason::kShape, "padding",
+        absl::StrCat("get_padding_to gives ", multiple, ", no multiple of 2 x cp_size = ", unit, ": cu_seqlens end at ",
+                     rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"));
+  }
+  PaddingPrediction prediction;
+  prediction.layout =
+      PackedLayout(batch, Partition::kZigzagPerDocument, *padded, std::vector<int64_t>((total - rows) / unit, unit));
+  prediction.rule = absl::StrCat("each sample to a multiple of ", unit, ", then documents of ", unit,
+                                 unit == 1 ? " row" : " rows", " up to a multiple of ", multiple);
+  return prediction;
+}
+
+PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple) {
+  const int64_t unit = ZigzagUnit(batch.cp_size);
+  PaddingPrediction prediction;
+  prediction.layout =
+      RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
+  prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple, ", then of ", unit);
+  AddBatchMajorHazard("ms_swift", prediction);
+  return prediction;
+}
+
+// Whether every batch padded by `multiple` can be cut, not only this one: samples are multiples of 2C rows already.
+bool AlwaysFits(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple) {
+  const int64_t unit = ZigzagUnit(batch.cp_size);
+  const bool nested = multiple % unit == 0 || unit % multiple == 0;
+  if (!nested && options.padding_free) return false;
+  const int64_t rows = nested ? std::max(multiple, unit) : unit;
+  return !batch.sequence_parallel || rows % Times(batch.tp_size, batch.cp_size) == 0;
+}
+
+Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
+  const int64_t multiple = MsSwiftPaddingTo(batch, options).value_or(1);
+  auto prediction = options.padding_free ? PredictStream(batch, multiple) : PredictRectangle(batch, multiple);
+  if (!prediction.ok()) return prediction;
+  if (!AlwaysFits(batch, options, multiple)) {
+    prediction->hazards.push_back(
+        absl::StrCat("get_padding_to gives ", multiple, ", which not every batch can be cut by over cp_size ",
+                     batch.cp_size, " and tp_size ", batch.tp_size, ": these lengths fit by chance, if at all"));
+  }
+  if (HybridEpLength(options)) {
+    prediction->hazards.push_back(absl::StrCat(
+        "hybridep pads the whole model input to multiples of ", multiple,
+        " rows and sets aside what CP, SP and FP8 ask for; attention, experts and replay rows pay for the padding"));
+  }
+  AddSliceHazard("ms_swift", batch, *prediction);
+  return prediction;
+}
+
+// AReaL.
+
+Prediction Predict(const UnpaddedBatch& batch, const ArealPadding& options) {
+  constexpr int64_t kFp8Sample = 16, kStream = 256;
+  int64_t sample = Times(batch.tp_size, ZigzagUnit(batch.cp_size));
+  if (options.fp8) sample = LeastCommonMultiple(sample, kFp8Sample);
+  const int64_t stream = LeastCommonMultiple(sample, kStream);
+  const auto padded = PadEach(batch, sample);
+  if (!padded.ok()) return padded.status();
+  PaddingPrediction prediction;
+  prediction.layout =
+      PackedLayout(batch, Partition::kZigzagPerDocument, *padded, {RoundUp(Sum(*padded), stream) - Sum(*padded)});
+  prediction.rule = absl::StrCat("each sample to a multiple of ", sample, ", the stream to one of ", stream,
+                                 " by a document of its own");
+  return prediction;
+}
+
+// prime-rl.
+
+Prediction Predict(const UnpaddedBatch& batch, const PrimeRlPadding& options) {
+  auto padded = PadEach(batch, 1);
+  if (!padded.ok()) return padded.status();
+  StretchLast(*padded, RoundUp(Sum(*padded), options.pad_to_multiple_of));
+  PaddingPrediction prediction;
+  prediction.layout = PackedLayout(batch, Partition::kContiguous, *padded);
+  prediction.rule =
+      absl::StrCat("the last sample grows until the stream is a multiple of ", options.pad_to_multiple_of, " rows");
+  return prediction;
+}
+
+}  // namespace
+
+Prediction PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy) {
+  return std::visit(
+      [&](const auto& options) -> Prediction {
+        if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+        if (absl::Status status = CheckBatch(batch, FrameworkOf(options)); !status.ok()) return status;
+        Prediction prediction = Predict(batch, options);
+        if (!prediction.ok()) return prediction;
+        prediction->policy = PolicyName(options);
+        if (const absl::Status cut = BuildRowMap(prediction->layout, {}).status(); !cut.ok()) {
+          prediction->hazards.push_back(absl::StrCat("the layout cannot be cut: ", cut.message()));
+        }
+        return prediction;
+      },
+      policy);
+}
+
+int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens) {
+  return response_tokens > 0 ? std::clamp<int64_t>(tokens - 1, 0, recorded_rows) : 0;
+}
+
+int64_t MilesMaxLength(const UnpaddedBatch& batch, const MilesPadding& options) {
+  return RoundUp(LongestSample(batch), RectangleMultiple(batch, options));
+}
+
+int64_t SkyRlPackedAlignment(const UnpaddedBatch& batch, bool fp8) {
+  const int64_t multiple = Times(batch.tp_size, ZigzagUnit(batch.cp_size));
+  return fp8 ? LeastCommonMultiple(multiple, Times(kSkyRlFp8Rows, batch.cp_size)) : multiple;
+}
+
+int64_t SkyRlUnpackedAlignment(const UnpaddedBatch& batch, bool fp8) {
+  return fp8 ? LeastCommonMultiple(batch.tp_size, kSkyRlFp8Rows) : batch.tp_size;
+}
+
+bool SkyRlFp8Enabled(absl::string_view value) {
+  static constexpr absl::string_view kOff[] = {"", "none", "null", "no", "false", "0"};
+  const std::string lower = absl::AsciiStrToLower(value);
+  return std::find(std::begin(kOff), std::end(kOff), lower) == std::end(kOff);
+}
+
+absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, const NemoRlPadding& options) {
+  // What CP and SP divide.
+  const int64_t unit = Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
+  if (options.make_sequence_length_divisible_by % unit != 0) {
+    return Invalid(Reason::kShape, "padding.make_sequence_length_divisible_by",
+                   absl::StrCat(options.make_sequence_length_divisible_by, " is not a multiple of ", unit,
+                                ", what cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " divide"));
+  }
+  NemoRlMultiples multiples{.individual = options.make_sequence_length_divisible_by};
+  const int64_t divisor = std::max(Fp8Rows(options.fp8_recipe), options.hybridep ? kHybridEpRows : 1);
+  if (divisor > 1) multiples.packed = Times(divisor, unit);
+  if (options.pipeline_size > 1) {
+    int64_t longest = options.max_packed_length_in_batch;
+    if (longest == 0) {
+      const auto padded = PadEach(batch, multiples.individual);
+      if (!padded.ok()) return padded.status();
+      longest = Sum(*padded);
+    }
+    multiples.packed_to = RoundUp(longest, multiples.packed);
+  }
+  return multiples;
+}
+
+std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
+  if (const Multiple length = HybridEpLength(options)) return length;
+  const Multiple parallel = ParallelMultiple(batch);
+  const Multiple multiple = LowPrecisionMultiple(parallel, options);
+  if (!options.fused_attention) return multiple;
+  return std::max(multiple.value_or(1), Times(parallel.value_or(1), kFusedAttentionRows));
+}
+
+bool MsSwiftPaddingDivides(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
+  return MsSwiftPaddingTo(batch, options).value_or(1) % Times(batch.tp_size, ZigzagUnit(batch.cp_size)) == 0;
+}
+
+}  // namespace routing_replay::trainer

@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/json/wire_json.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/plan_json.h"
+#include "trainer_plugin/layout/read_fields.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+// Which layers a rank replays: geometry and split, what the rank's live model says, which layers the run lacks, and
+// what is left native.
+
+// Fields of the description; null where they are absent.
+struct LayerFields {
+  const Json* geometry = nullptr;  // Of the model.
+  const Json* split = nullptr;
+  const Json* run_geometry = nullptr;  // Where the run's lacks hash layers or native ones.
+  std::vector<int32_t> hash_layers;
+  const Json* model = nullptr;  // Of its "rank".
+};
+
+struct Source {
+  Geometry geometry;
+  std::optional<LayerSplit> split;
+};
+
+struct DescribedLayers {
+  Geometry geometry;
+  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
+  std::vector<OwnedLayer> layers;   // To replay on this rank; ids ascend.
+  int32_t mtp_layers = 0;           // In the chunks planned for, and left out.
+};
+
+absl::Status InNamesOfDescription(const absl::Status& status) {
+  return FieldOf(status) == "split.num_layers" ? WithField(status, "geometry.num_layers") : status;
+}
+
+absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view path) {
+  const auto options = GeometryOptionsFromJson(json, path);
+  if (!options.ok()) return options.status();
+  return Geometry::Create(*options);
+}
+
+absl::StatusOr<Source> SourceOf(const LayerFields& fields) {
+  auto geometry = GeometryFromJson(*fields.geometry, "geometry");
+  if (!geometry.ok()) return geometry.status();
+  Source source{*std::move(geometry), std::nullopt};
+  if (fields.split == nullptr) return source;
+  source.split = LayerSplit{.num_layers = source.geometry.num_layers()};
+  if (absl::Status status = ReadFields(*fields.split, "split", *source.split); !status.ok()) return status;
+  return source;
+}
+
+absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
+  if (!json.is_array()) return Invalid("rank.model", "is not a list of chunks");
+  std::vector<LiveChunk> chunks;
+  for (const Json& one : json) {
+    const std::string path = absl::StrCat("rank.model[", chunks.size(), "]");
+    absl::Status status = ReadFields(one, path, chunks.emplace_back(), "layer_numbers");
+    if (!status.ok()) return status;
+  }
+  return chunks;
+}
+
+// A pattern and a geometry that both say which layers carry routes must say the same.
+absl::Status CheckPattern(const Source& source) {
+  if (!source.split || !source.split->hybrid) return absl::OkStatus();
+  std::vector<int32_t> ids;
+  for (const LayerRouting& layer : source.geometry.layers()) ids.push_back(layer.layer_id);
+  if (ids == source.split->hybrid->moe_layer_ids) return absl::OkStatus();
+  return Invalid("split.hybrid_pattern",
+                 absl::StrCat("its ", source.split->hybrid->moe_layer_ids.size(), " layers E are not the ", ids.size(),
+                              " MoE layers of the geometry"));
+}
+
+// The layers by the table, which what the model says must bear out.
+absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const PlanRank& rank,
+                                              const std::vector<LiveChunk>* chunks) {
+  const LayerSplit split = source.split.value_or(LayerSplit{.num_layers = source.geometry.num_layers()});
+  const auto table = LayerTable::Create(split);
+  if (!table.ok()) return table.status();
+  if (absl::Status status = CheckPattern(source); !status.ok()) return status;
+  auto layers = OwnedMoeLayers(source.geometry, *table, rank.pp_rank, rank.chunk);
+  if (!layers.ok()) return layers.status();
+  if (chunks != nullptr) {
+    const auto difference = LiveDifference(source.geometry, *table, rank.pp_rank, *chunks, rank.native_layers);
+    if (!difference.ok()) return difference.status();
+    if (*difference) return Invalid("rank.model", **difference);
+  }
+  DescribedLayers described{source.geometry, split, *std::move(layers)};
+  for (int32_t v = 0; v < table->virtual_stages(); ++v) {
+    if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table->mtp_layers(rank.pp_rank, v);
+  }
+  return described;
+}
+
+// The layers as the model says, without a split.
+absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
+                                              const std::vector<LiveChunk>& chunks) {
+  const int32_t count = static_cast<int32_t>(chunks.size());
+  if (rank.chunk && (*rank.chunk < 0 || *rank.chunk >= count)) {
+    return Invalid("rank.chunk", absl::StrCat(*rank.chunk, " is not in [0, ", count, ")"));
+  }
+  auto layers = OwnedMoeLayers(geometry, chunks);
+  if (!layers.ok()) return layers.status();
+  DescribedLayers described{geometry};
+  std::copy_if(layers->begin(), layers->end(), std::back_inserter(described.layers),
+               [&](const OwnedLayer& layer) { return !rank.chunk || layer.chunk == *rank.chunk; });
+  for (int32_t v = 0; v < count; ++v) {
+    if (!rank.chunk || *rank.chunk == v) {
+      described.mtp_layers += static_cast<int32_t>(chunks[v].mtp_layer_numbers.size());
+    }
+  }
+  return described;
+}
+
+// Engines that capture no hash layers record runs without them, in which the others have other places.
+absl::Status PlaceInRun(Geometry run, const Source& source, const std::set<int32_t>& may_lack,
+                        DescribedLayers& described) {
+  const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
+  std::vector<LayerRouting> both;
+  for (const LayerRouting& layer : source.geometry.layers()) {
+    if (run.FindOrdinal(layer.layer_id) || may_lack.count(layer.layer_id) == 0) both.push_back(layer);
+  }
+  if (both != own || run.num_layers() != source.geometry.num_layers()) {
+    return Invalid(Reason::kGeometryMismatch, "run_geometry",
+                   absl::StrCat(run.DebugString(), " is not that of the model, ", source.geometry.DebugString()));
+  }
+  for (OwnedLayer& layer : described.layers) {
+    const auto ordinal = run.FindOrdinal(layer.layer_id);
+    if (!ordinal) {
+      return Invalid(Reason::kGeometryMismatch, "run_geometry",
+                     absl::StrCat("the model's router of layer ", layer.layer_id,
+                                  " chooses by scores, and the run has no routes of that layer"));
+    }
+    layer.ordinal = *ordinal;
+  }
+  described.geometry = std::move(run);
+  return absl::OkStatus();
+}
+
+// Of the rank, all but `rows` counts.
+absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
+  const auto source = SourceOf(fields);
+  if (!source.ok()) return InNamesOfDescription(source.status());
+  std::optional<std::vector<LiveChunk>> chunks;
+  if (fields.model != nullptr) {
+    auto read = ChunksFromJson(*fields.model);
+    if (!read.ok()) return read.status();
+    chunks = *std::move(read);
+  }
+  auto described = chunks && !source->split ? LayersOfModel(source->geometry, rank, *chunks)
+                                            : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr);
+  if (!described.ok()) return InNamesOfDescription(described.status());
+  auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
+  if (!layers.ok()) return layers.status();
+  described->layers = *std::move(layers);
+  if (fields.run_geometry == nullptr) return described;
+  auto run = GeometryFromJson(*fields.run_geometry, "run_geometry");
+  if (!run.ok()) return run.status();
+  std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
+  may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
+  absl::Status placed = PlaceInRun(*std::move(run), *source, may_lack, *described);
+  if (!placed.ok()) return placed;
+  return described;
+}
+
+// `model`: what the live model says, where it is told.
+absl::Status ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, PlanRank& rank, const Json*& model) {
+  if (json == nullptr) return absl::OkStatus();
+  JsonObject object(*json, "rank");
+  std::optional<int32_t> dp_cp;
+  Fields(FieldReader(object), rank);
+  object.Read("dp_cp", dp_cp);
+  model = object.Find("model");
+  if (!object.status().ok() || !dp_cp) return object.status();
+  if (object.Find("cp") != nullptr) return Invalid("rank.dp_cp", "is given beside cp: which of them is it?");
+  if (!micro_batch.dp_cp_size) return Invalid("rank.dp_cp", "is given without micro_batch.dp_cp_size");
+  const auto local = LocalCpRank(*dp_cp, *micro_batch.dp_cp_size, micro_batch.layout.cp_size);
+  if (!local.ok()) return local.status();
+  rank.rows.cp_rank = *local;
+  return absl::OkStatus();
+}
+
+// Of the description as a whole.
+struct Description {
+  DescribedLayers layers;
+  DescribedMicroBatch micro_batch;
+  PlanRank rank;
+};
+
+absl::StatusOr<Description> ReadDescription(const Json& json) {
+  JsonObject object(json, "");
+  LayerFields fields;
+  PlanRank rank;
+  object.Require("geometry");
+  fields.geometry = object.Find("geometry");
+  fields.run_geometry = object.Find("run_geometry");
+  object.Read("hash_layers", fields.hash_layers);
+  fields.split = object.Find("split");
+  object.Read("native_layers", rank.native_layers);
+  object.Require("micro_batch");
+  const Json* micro_batch = object.Find("micro_batch");
+  const Json* of_rank = object.Find("rank");
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  auto described = MicroBatchFromJson(*micro_batch);
+  if (!described.ok()) return described.status();
+  absl::Status status = ReadRank(of_rank, *described, rank, fields.model);
+  if (!status.ok()) return status;
+  auto layers = LayersFrom(fields, rank);
+  if (!layers.ok()) return layers.status();
+  const auto is_absent = [&](int32_t layer) { return !layers->geometry.FindOrdinal(layer); };
+  std::erase_if(rank.native_layers, is_absent);
+  return Description{*std::move(layers), *std::move(described), std::move(rank)};
+}
+
+}  // namespace
+
+Json WithoutNulls(Json json) {
+  if (json.is_object()) {
+    for (auto field = json.begin(); field != json.end();) field = field->is_null() ? json.erase(field) : ++field;
+  }
+  if (!json.empty() && (json.is_object() || (json.is_array() && json.front().is_structured()))) {
+    for (Json& one : json) one = WithoutNulls(std::move(one));
+  }
+  return json;
+}
+
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  auto detail = GetErrorDetail(status);
+  if (!detail) return status;
+  absl::string_view what = status.message();
+  const bool named = absl::ConsumePrefix(&what, absl::StrCat(detail->field, ": "));
+  detail->field = std::string(field);
+  return MakeError(status.code(), named ? absl::StrCat(field, ": ", what) : std::string(what), *detail);
+}
+
+std::string FieldOf(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail ? detail->field : "";
+}
+
+absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const Json& json) {
+  const absl::Status wrong = Invalid("split.layout", "is neither a text nor a list of lists of names");
+  if (json.is_string()) return ParsePipelineLayout(json.get<std::string>());
+  if (!json.is_array()) return wrong;
+  std::vector<std::vector<std::string>> stages;
+  for (const Json& stage : json) {
+    if (!stage.is_array()) return wrong;
+    std::vector<std::string>& names = stages.emplace_back();
+    for (const Json& name : stage) {
+      if (!name.is_string()) return wrong;
+      names.push_back(name.get<std::string>());
+    }
+  }
+  return PipelineLayoutFromNames(stages);
+}
+
+absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
+  absl::StatusOr<Json> json = ParseJson(text, "the description");
+  if (!json.ok()) return json.status();
+  auto description = ReadDescription(WithoutNulls(*std::move(json)));
+  if (!description.ok()) return description.status();
+  auto& [layers, micro_batch, rank] = *description;
+  auto plan =
+      MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows, micro_batch.pieces);
+  if (!plan.ok()) {
+    const std::string field = FieldOf(plan.status());
+    if (field.empty() || absl::StartsWith(field, "rank.")) return plan.status();
+    return WithField(plan.status(), absl::StrCat("micro_batch.", field));
+  }
+  return DescribedPlan{std::move(layers.geometry),
+                       std::move(layers.split),
+                       std::move(rank),
+                       *std::move(plan),
+                       std::move(micro_batch.layout),
+                       std::move(micro_batch.samples),
+                       std::move(micro_batch.pieces),
+                       micro_batch.last_row_filler,
+                       std::move(micro_batch.warnings),
+                       layers.mtp_layers};
+}
+
+std::vector<int64_t> DescribedPlan::last_rows() const {
+  std::vector<int64_t> last;
+  if (!last_row_filler) return last;
+  for (size_t i = 0; pieces.empty() && i < layout.sequences.size(); ++i) {
+    const SequenceShape& shape = layout.sequences[i];
+    last.push_back(shape.recorded_rows == shape.tokens - 1 ? shape.recorded_rows : -1);
+  }
+  // What follows in its sequence may attend to the last token of a piece.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const SequencePiece& piece = pieces[i];
+    const bool ends = i + 1 == pieces.size() || pieces[i + 1].sequence != piece.sequence;
+    last.push_back(ends && piece.rows == piece.tokens - 1 ? piece.start + piece.rows : -1);
+  }
+  return last;
+}
+
+}  // namespace routing_replay::trainer

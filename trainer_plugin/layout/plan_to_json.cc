@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/json_object.h"
+#include "proto/json/wire_json.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/fields.h"
+#include "trainer_plugin/layout/plan_json.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr int64_t kMaxExplainedRanks = 4096;
+constexpr size_t kNearest = 3;
+
+template <typename T>
+OrderedJson OrNull(const std::optional<T>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
+
+// Writes fields of fields.h; those that are not set are left out.
+class FieldWriter {
+ public:
+  template <typename Value>
+  void operator()(const char* name, const Value& value) {
+    if constexpr (std::is_enum_v<Value>) {
+      json_[name] = std::string(NameOf(value));
+    } else {
+      json_[name] = value;
+    }
+  }
+  template <typename Value>
+  void operator()(const char* name, const std::optional<Value>& value) {
+    if (value) json_[name] = *value;
+  }
+  OrderedJson Take() { return std::move(json_); }
+
+ private:
+  OrderedJson json_ = OrderedJson::object();
+};
+
+OrderedJson RowMapToJson(const RowMap& map) {
+  OrderedJson runs = OrderedJson::array();
+  for (RowRun run : map.runs) {
+    FieldWriter writer;
+    Fields(writer, run);
+    runs.push_back(writer.Take());
+  }
+  OrderedJson json = {{"rows", map.rows},
+                      {"replayed", map.replayed_rows},
+                      {"unrecorded", map.unrecorded_rows},
+                      {"pads", map.pad_rows()}};
+  if (map.live_rows > 0) json["live"] = map.live_rows;
+  json["runs"] = std::move(runs);
+  return json;
+}
+
+// What a plan costs, which people are told, too.
+void AddSizes(const ReplayPlan& plan, OrderedJson& json) {
+  json["rows_to_read"] = plan.rows_to_read;
+  json["bytes_to_read"] = plan.bytes_to_read;
+  json["index_bytes"] = plan.index_bytes;
+  json["padded_bytes"] = plan.padded_bytes;
+}
+
+// Every chunk of every pipeline rank.
+absl::StatusOr<OrderedJson> LayersToJson(const Geometry& geometry, const LayerTable& table) {
+  OrderedJson list = OrderedJson::array();
+  for (int32_t pp = 0; pp < table.pipeline_size(); ++pp) {
+    for (int32_t chunk = 0; chunk < table.virtual_stages(); ++chunk) {
+      const auto owned = OwnedMoeLayers(geometry, table, pp, chunk);
+      if (!owned.ok()) return owned.status();
+      std::vector<RowRange> moe;
+      for (const OwnedLayer& layer : *owned) AppendMerged(moe, {layer.layer_id, layer.layer_id + 1});
+      const LayerRange range = table.range(pp, chunk);
+      list.push_back({{"pp", pp},
+                      {"chunk", chunk},
+                      {"decoder_layers", RangesToJson({{range.begin, range.end}})},
+                      {"moe_layers", RangesToJson(moe)},
+                      {"num_moe", owned->size()},
+                      {"mtp", table.mtp_layers(pp, chunk)}});
+    }
+  }
+  return list;
+}
+
+// Local rows begin, begin + stride, … below end.
+struct LocalRows {
+  int64_t begin = 0, end = 0, stride = 1;
+};
+
+// What one rank holds of a sequence, or its padding.
+struct Held {
+  std::vector<RowRange> replayed, unrecorded;
+  std::vector<LocalRows> at;
+};
+
+// A run that goes on where the last one ended is drawn as one.
+void AddLocalRows(std::vector<LocalRows>& at, int64_t begin, int64_t count, int64_t stride) {
+  const int64_t end = begin + (count - 1) * stride + 1;
+  if (!at.empty() && at.back().stride == stride && at.back().end - 1 + stride == begin) {
+    at.back().end = end;
+  } else {
+    at.push_back({begin, end, stride});
+  }
+}
+
+std::string ToText(const LocalRows& rows) {
+  const std::string range = absl::StrCat(rows.begin, ":", rows.end);
+  return rows.stride == 1 || rows.end - rows.begin == 1 ? range : absl::StrCat(range, ":", rows.stride);
+}
+
+// Per sequence, and behind them the padding.
+std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
+  std::vector<Held> held(sequences + 1);
+  for (const RowRun& run : map.runs) {
+    Held& of = held[run.sequence];
+    (run.state == RowState::kReplayed ? of.replayed : of.unrecorded).push_back(RowRange::OfSize(run.row, run.count));
+    AddLocalRows(of.at, run.local_row, run.count, run.stride);
+  }
+  const std::vector<LocalRow> rows = ExpandRowMap(map);
+  for (int64_t i = 0; i < map.rows; ++i) {
+    if (rows[i].state == RowState::kPad) AddLocalRows(held.back().at, i, 1, 1);
+  }
+  for (Held& of : held) {
+    Normalize(of.replayed);  // Positions that a trainer states may come in any order, and twice.
+    Normalize(of.unrecorded);
+  }
+  return held;
+}
+
+// By sequence, then by rank. With an explicit partition only a rank's own positions are known.
+absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
+  const MicroBatchLayout& layout = described.layout;
+  const bool alone = layout.partition == Partition::kExplicit;
+  const int32_t tp_ranks = layout.sequence_parallel ? layout.tp_size : 1;
+  if (!alone && int64_t{layout.cp_size} * tp_ranks > kMaxExplainedRanks) {
+    return Invalid("micro_batch.cp_size",
+                   absl::StrCat(int64_t{layout.cp_size} * tp_ranks, " ranks of one micro-batch, at most ",
+                                kMaxExplainedRanks, " are explained"));
+  }
+  std::vector<OrderedJson> by_sequence(described.samples.size() + 1, OrderedJson::array());
+  for (int32_t cp = 0; cp < (alone ? 1 : layout.cp_size); ++cp) {
+    for (int32_t tp = 0; tp < (alone ? 1 : tp_ranks); ++tp) {
+      const RowRank rank = alone ? described.rank.rows : RowRank{cp, tp, {}};
+      const absl::StatusOr<RowMap> map = BuildRowMap(layout, rank);
+      if (!map.ok()) return map.status();
+      const std::vector<Held> held = HeldRows(*map, described.samples.size());
+      for (size_t i = 0; i < held.size(); ++i) {
+        if (held[i].at.empty()) continue;
+        std::string sample = i < described.samples.size() ? described.samples[i] : "(padding)";
+        if (sample.empty()) sample = absl::StrCat("#", i);
+        OrderedJson at = OrderedJson::array();
+        for (const LocalRows& rows : held[i].at) at.push_back(ToText(rows));
+        by_sequence[i].push_back({{"sample", std::move(sample)},
+                                  {"cp", rank.cp_rank},
+                                  {"tp", layout.sequence_parallel ? OrderedJson(rank.tp_rank) : OrderedJson()},
+                                  {"rows", RangesToJson(held[i].replayed)},
+                                  {"without_route", RangesToJson(held[i].unrecorded)},
+                                  {"at", std::move(at)}});
+      }
+    }
+  }
+  OrderedJson list = OrderedJson::array();
+  for (const OrderedJson& of : by_sequence) list.insert(list.end(), of.begin(), of.end());
+  return list;
+}
+
+// What all ranks of a pipeline hold is in its split alone.
+absl::StatusOr<LayerSplit> SplitOf(const DescribedPlan& described) {
+  if (described.split) return *described.split;
+  return Invalid("split", "is missing: rank.model says what one rank holds");
+}
+
+// What was seen beside a description.
+struct Observed {
+  std::optional<std::vector<LocalRow>> rows;
+  std::optional<std::vector<int32_t>> layers;
+};
+
+// One entry of "observed.rows".
+absl::StatusOr<LocalRow> RowFromJson(const Json& entry, size_t sequences, const std::string& path) {
+  if (entry.is_null()) return LocalRow{};
+  if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned() || !entry[1].is_number_unsigned()) {
+    return Invalid(path, "must be [sequence, row] or null");
+  }
+  if (entry[0] >= sequences || entry[1] >= kMaxStreamRows) return Invalid(path, "names no row of the micro-batch");
+  return LocalRow{entry[0], entry[1], RowState::kReplayed};
+}
+
+absl::StatusOr<Observed> ObservedFromJson(const Json& json, size_t sequences) {
+  Observed observed;
+  JsonObject object(json, "observed");
+  if (object.FindValue("layers") != nullptr) object.Read("layers", observed.layers.emplace());
+  const Json* rows = object.FindValue("rows");
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  if (rows == nullptr && !observed.layers) return Invalid("observed", "has neither rows nor layers");
+  if (rows == nullptr) return observed;
+  if (!rows->is_array()) return Invalid("observed.rows", "must be a list");
+  observed.rows.emplace();
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const auto row = RowFromJson((*rows)[i], sequences, absl::StrCat("observed.rows[", i, "]"));
+    if (!row.ok()) return row.status();
+    observed.rows->push_back(*row);
+  }
+  return observed;
+}
+
+OrderedJson ToJson(const char* of, const Explanation& explanation) {
+  return {{"of", of},
+          {"mistakes", explanation.mistakes},
+          {"matched", explanation.matched},
+          {"compared", explanation.compared},
+          {"exact", explanation.exact()},
+          {"what", explanation.what}};
+}
+
+void AddBest(const char* of, const std::vector<Explanation>& explanations, OrderedJson& list) {
+  const Explanation& best = explanations.front();
+  if (best.matched == 0 && !best.exact()) {
+    list.push_back(ToJson(of, {{}, "no known mistake gives any of these", 0, best.compared}));
+    return;
+  }
+  for (size_t i = 0; i < explanations.size(); ++i) {
+    if (best.exact() ? !explanations[i].exact() : i >= kNearest || explanations[i].matched == 0) break;
+    list.push_back(ToJson(of, explanations[i]));
+  }
+}
+
+}  // namespace
+
+OrderedJson LayoutToJson(const MicroBatchLayout& layout) {
+  MicroBatchLayout of = layout;
+  FieldWriter writer;
+  Fields(writer, of);
+  ShapeFields(writer, of);
+  return writer.Take();
+}
+
+OrderedJson PlanToJson(const DescribedPlan& described) {
+  const ReplayPlan& plan = described.plan;
+  OrderedJson layers = OrderedJson::array();
+  for (const OwnedLayer& layer : plan.layers) {
+    layers.push_back({{"layer", layer.layer_id}, {"ordinal", layer.ordinal}, {"chunk", layer.chunk}});
+  }
+  OrderedJson slices = OrderedJson::array();
+  for (const PlanSlice& slice : plan.slices) {
+    slices.push_back({{"sequence", slice.sequence},
+                      {"sample", described.sample(slice.sequence)},
+                      {"rows", RangesToJson(slice.rows)}});
+  }
+  OrderedJson json = {{"layers", std::move(layers)},
+                      {"mtp_layers", described.mtp_layers},
+                      {"layout", LayoutToJson(described.layout)},
+                      {"row_map", RowMapToJson(plan.row_map)},
+                      {"slices", std::move(slices)}};
+  AddSizes(plan, json);
+  json["warnings"] = described.warnings;
+  return json;
+}
+
+std::string PlanToText(const DescribedPlan& plan) {
+  return PlanToJson(plan).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
+  const auto plan = DescribedPlanFromJson(text);
+  if (!plan.ok()) return plan.status();
+  return PlanToText(*plan);
+}
+
+absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
+  const auto described = DescribedPlanFromJson(description);
+  if (!described.ok()) return described.status();
+  const auto split = SplitOf(*described);
+  if (!split.ok()) return split.status();
+  const auto table = LayerTable::Create(*split);
+  if (!table.ok()) return table.status();
+  const auto layers = LayersToJson(described->geometry, *table);
+  if (!layers.ok()) return layers.status();
+  const auto rows = RowsToJson(*described);
+  if (!rows.ok()) return rows.status();
+  OrderedJson rank = {{"pp", described->rank.pp_rank},
+                      {"chunk", OrNull(described->rank.chunk)},
+                      {"cp", described->rank.rows.cp_rank},
+                      {"tp", described->rank.rows.tp_rank},
+                      {"local_rows", described->plan.row_map.rows}};
+  AddSizes(described->plan, rank);
+  return OrderedJson{
+      {"layers", *layers}, {"rows", *rows}, {"rank", std::move(rank)}, {"warnings", described->warnings}};
+}
+
+absl::StatusOr<OrderedJson> DiagnoseFromJson(absl::string_view text) {
+  absl::StatusOr<Json> json = ParseJson(text, "the description");
+  if (!json.ok()) return json.status();
+  if (!json->is_object() || !json->contains("observed")) return Invalid("observed", "is missing");
+  const Json seen = std::move((*json)["observed"]);
+  json->erase("observed");
+  const auto described = DescribedPlanFromJson(json->dump());
+  if (!described.ok()) return described.status();
+  const auto observed = ObservedFromJson(seen, described->samples.size());
+  if (!observed.ok()) return observed.status();
+  OrderedJson list = OrderedJson::array();
+  if (observed->rows) {
+    const auto rows = ExplainRows(described->layout, described->rank.rows, *observed->rows);
+    if (!rows.ok()) return rows.status();
+    AddBest("rows", *rows, list);
+  }
+  if (observed->layers) {
+    const auto split = SplitOf(*described);
+    if (!split.ok()) return split.status();
+    const auto layers = ExplainLayers(described->geometry, *split, described->rank, *observed->layers);
+    if (!layers.ok()) return layers.status();
+    AddBest("layers", *layers, list);
+  }
+  return list;
+}
+
+absl::StatusOr<OrderedJson> DiagnoseIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
+                                        const RouteIds& seen) {
+  const auto split = SplitOf(described);
+  if (!split.ok()) return split.status();
+  const auto found = ExplainIds(described.geometry, *split, described.layout, described.rank, recorded, seen);
+  if (!found.ok()) return found.status();
+  return OrderedJson::array({ToJson("rows", found->rows), ToJson("layers", found->layers)});
+}
+
+absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
+                                     const RouteIds& live) {
+  const auto judged = JudgeAlignment({.geometry = described.geometry,
+                                      .split = described.split ? &*described.split : nullptr,
+                                      .layers = described.plan.layers,
+                                      .layout = described.layout,
+                                      .rank = described.rank,
+                                      .recorded = recorded,
+                                      .live = live});
+  if (!judged.ok()) return judged.status();
+  return OrderedJson{
+      {"misaligned", judged->misaligned},
+      {"kept", judged->kept},
+      {"chance", judged->chance},
+      {"explained_kept", judged->explained_kept},
+      {"sequence", OrNull(judged->sequence)},
+      {"layer", OrNull(judged->layer_id)},
+      {"explanations", OrderedJson::array({ToJson("rows", judged->rows), ToJson("layers", judged->layers)})}};
+}
+
+}  // namespace routing_replay::trainer
