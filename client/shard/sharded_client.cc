@@ -61,7 +61,6 @@ absl::StatusOr<std::vector<T>> AnswersOf(const MemberSet& members, std::vector<a
 void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.samples += part.samples;
   total.bytes += part.bytes;
-  total.kept ;
 }
 
 absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {

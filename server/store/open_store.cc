@@ -10,9 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/redis/client/server_check.h"
-#include "server/store/redis/redis_layout.h"
-#include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
 
@@ -42,26 +39,11 @@ absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
                    {.reason = Reason::kField, .field = std::string(key)});
 }
 
-struct ReachedRedis {
-  std::shared_ptr<RedisCluster> cluster;
-  std::vector<std::string> warnings;
-};
-
-absl::StatusOr<ReachedRedis> ReachRedis(const RedisEndpoint& endpoint, const std::string& prefix) {
-  const Clock::Time deadline = Clock::Real().Now() + kLook;
-  absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(endpoint, {}, deadline);
-  if (!cluster.ok()) return cluster.status();
-  absl::StatusOr<std::vector<std::string>> warnings = CheckRedisServers(**cluster, deadline);
-  if (!warnings.ok()) return warnings.status();
-  if (absl::Status status = ClaimRedisLayout(**cluster, RedisKeys(prefix), deadline); !status.ok()) return status;
-  return ReachedRedis{*std::move(cluster), *std::move(warnings)};
-}
-
-absl::StatusOr<ReachedRedis> AwaitRedis(const RedisEndpoint& endpoint, const std::string& prefix,
-                                        const StoreWait& wait) {
+absl::StatusOr<std::shared_ptr<RedisCluster>> AwaitRedis(const RedisEndpoint& endpoint, const StoreWait& wait) {
   Clock::Time next_warning = Clock::Real().Now();
   while (true) {
-    absl::StatusOr<ReachedRedis> reached = ReachRedis(endpoint, prefix);
+    absl::StatusOr<std::shared_ptr<RedisCluster>> reached =
+        RedisCluster::Connect(endpoint, {}, Clock::Real().Now() + kLook);
     const bool may_come = absl::IsUnavailable(reached.status()) || absl::IsDeadlineExceeded(reached.status());
     if (!may_come) return reached;
     if (Clock::Real().Now() >= next_warning) {
@@ -77,21 +59,17 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   const absl::StatusOr<RedisEndpoint> endpoint = ParseRedisEndpoint(name);
   if (!endpoint.ok()) return endpoint.status();
   const std::string prefix = endpoint->prefix.empty() ? RedisStoreOptions().prefix : endpoint->prefix;
-  absl::StatusOr<ReachedRedis> reached = AwaitRedis(*endpoint, prefix, wait);
-  if (!reached.ok()) return reached.status();
-  std::shared_ptr<RedisCluster>& cluster = reached->cluster;
-  std::string found =
-      cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
-  auto lost_samples = std::make_shared<std::atomic<int64_t>>(0);
-  return OpenedStore{NewRedisStore("redis", std::move(cluster),
+  const absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = AwaitRedis(*endpoint, wait);
+  if (!cluster.ok()) return cluster.status();
+  std::string found = (*cluster)->clustered() ? absl::StrCat("a cluster of ", (*cluster)->Masters().size(), " masters")
+                                              : "one Redis server";
+  return OpenedStore{NewRedisStore("redis", *cluster,
                                    {.clock = options.clock,
                                     .default_ttl = options.default_ttl,
                                     .handle_of = std::move(options.handle_of),
-                                    .prefix = prefix,
-                                    // Any other one is moved by hand.
-                                    .follow_time = options.clock == &Clock::Real(),
-                                    .lost_samples = lost_samples}),
-                     std::move(found), std::move(reached->warnings), lost_samples};
+                                    .prefix = prefix}),
+                     std::move(found),
+                     {}};
 }
 
 }  // namespace

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_keys.h"
 #include "tests/chaos/crash_load.h"
 #include "tests/support/redis/redis_cluster_process.h"

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "server/store/redis/client/redis_endpoint.h"
-#include "server/store/redis/client/redis_error.h"
-#include "server/store/redis/client/redis_reply_parser.h"
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_protocol.h"
+#include "server/store/redis/client/redis_cluster.h"
 
 namespace routing_replay {
 

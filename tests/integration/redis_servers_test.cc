@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_cluster.h"
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
 #include "tests/support/redis/redis_cluster_process.h"

@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
 namespace {
 
-// What Redis takes for a key of the length of ours with a time to live, beside the value.
+// What Redis takes for a key of the length of ours, beside the value.
 constexpr int64_t kKeyBytes = 200;
+// A chunk that no commit has shown by then goes. An append waits for Redis half a minute at most.
+constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
+// Read ahead of a reader.
+constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
 
 int64_t CrcBytes(const Geometry& geometry) {
   return static_cast<int64_t>(sizeof(uint32_t)) * geometry.num_moe_layers();
@@ -29,33 +33,55 @@ struct ReadValue {
 
 }  // namespace
 
+RedisPlace::RedisPlace(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name)
+    : context(std::move(redis)),
+      geometry(run.info.geometry),
+      sample(name.sample),
+      part(run.PartKeysOf(name.handle)),
+      handle(absl::StrCat(absl::Hex(name.handle))),
+      producer(name.producer),
+      key(ManifestKey(name.producer)) {}
+
+std::string RedisPlace::ManifestKey(Producer of) const {
+  return absl::StrCat(part, "m", static_cast<int>(of), ":", handle);
+}
+
+std::string RedisPlace::Chunk(uint64_t block, int64_t chunk) const {
+  return absl::StrCat(part, static_cast<int>(producer), ":", handle, ":", absl::Hex(block), ":", chunk);
+}
+
 int64_t RedisBlock::bytes() const { return ValueBytes(*place_->geometry, rows().size(), codec()); }
 
 std::vector<std::string> RedisBlock::chunk_keys() const {
   std::vector<std::string> keys;
   for (int64_t chunk = 0; chunk < WindowCount(bytes(), kRedisChunkBytes); ++chunk) {
-    keys.push_back(place_->keys.Chunk(place_->producer, id_, chunk));
+    keys.push_back(place_->Chunk(id_, chunk));
   }
   return keys;
 }
 
-void RedisBlock::AddPuts(std::chrono::milliseconds life, std::vector<RedisCommand>& commands) const {
+// NX: sent again after its commit was carried out, a chunk must not be given an end anew.
+void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const std::vector<uint32_t>& crcs = unwritten_->plane_crc32c;
-  const absl::Span<const uint8_t> head(reinterpret_cast<const uint8_t*>(crcs.data()), CrcBytes(*place_->geometry));
   const int64_t before = CrcBytes(*place_->geometry);  // The bytes of the value in front of the block's.
+  const absl::Span<const uint8_t> head(reinterpret_cast<const uint8_t*>(crcs.data()), before);
   int64_t begin = 0;
   for (const std::string& key : chunk_keys()) {
     const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
     const int64_t in_block = std::max<int64_t>(0, begin - before);
     const absl::Span<const uint8_t> part = unwritten_->bytes.span().subspan(in_block, end - before - in_block);
     commands.push_back(RedisCommand({"SET", key}));
-    commands.back().AddBorrowed(begin == 0 ? head : absl::Span<const uint8_t>(), part).Add("PX").Add(life.count());
+    commands.back()
+        .AddBorrowed(begin == 0 ? head : absl::Span<const uint8_t>(), part)
+        .Add("PX")
+        .Add(kUncommitted.count())
+        .Add("NX");
     begin = end;
   }
 }
 
 void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {
-  for (const std::string& key : chunk_keys()) requests.push_back({.command = RedisCommand({"GET", key}), .key = key});
+  for (const std::string& key : chunk_keys()) requests.push_back(RedisContext::Of(RedisCommand({"GET", key})));
 }
 
 absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) const {
@@ -64,12 +90,10 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
   for (RedisResult& result : results) {
     if (!result.reply.ok()) return WithSample(result.reply.status(), place_->sample);
     if (result.reply->is_nil()) return Gone();
-    absl::StatusOr<std::string> chunk = TakeText(*std::move(result.reply));
-    if (!chunk.ok()) return chunk.status();
     if (value->first.empty()) {
-      value->first = *std::move(chunk);
+      value->first = std::move(result.reply->text);
     } else {
-      value->first.append(*chunk);
+      value->first.append(result.reply->text);
     }
   }
   if (static_cast<int64_t>(value->first.size()) != bytes()) {
@@ -92,11 +116,9 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
 // Who holds an old look at a sample has some time to read it. After that the block is gone because the sample was
 // changed; but if the sample still shows it, then it is lost.
 absl::Status RedisBlock::Gone() const {
-  const std::string key = place_->keys.Manifest(place_->producer);
-  const RedisResult manifest =
-      place_->cluster->ExecuteOne({.command = RedisCommand({"HVALS", key}), .key = key}, place_->Deadline());
-  if (!manifest.reply.ok()) return manifest.reply.status();
-  const bool shown = std::any_of(manifest.reply->elements.begin(), manifest.reply->elements.end(),
+  const absl::StatusOr<RedisReply> manifest = place_->context->Ask(RedisCommand({"HVALS", place_->key}));
+  if (!manifest.ok()) return manifest.status();
+  const bool shown = std::any_of(manifest->elements.begin(), manifest->elements.end(),
                                  [&](const RedisReply& field) { return WindowShows(field.text, id_); });
   const std::string what = absl::StrCat("rows ", ToString(rows()), " of ", place_->sample);
   if (!shown) {
@@ -112,7 +134,7 @@ absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
   if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
   std::vector<RedisRequest> requests;
   AddGets(requests);
-  std::vector<RedisResult> results = place_->cluster->Execute(requests, place_->Deadline());
+  std::vector<RedisResult> results = place_->context->Execute(requests);
   return Take(absl::MakeSpan(results));
 }
 
@@ -122,11 +144,84 @@ int64_t RedisHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) con
 }
 
 std::shared_ptr<StoredBlock> RedisHome::Keep(Block block, int64_t cost) {
-  return std::make_shared<RedisBlock>(place_, ids_.Next(), std::move(block), cost);
+  return std::make_shared<RedisBlock>(place_, place_->context->ids.Next(), std::move(block), cost);
 }
 
 std::shared_ptr<StoredBlock> RedisHome::Found(const BlockPlace& at) const {
   return std::make_shared<RedisBlock>(place_, at, Cost(*place_->geometry, at.rows.size(), at.codec));
+}
+
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without) {
+  std::vector<std::string> keys;
+  for (const RowPiece& piece : pieces) {
+    const RedisBlock& block = BlockOf(piece);
+    if (!without.insert(block.id()).second) continue;
+    for (std::string& key : block.chunk_keys()) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+// The blocks of one snapshot.
+class ReadAheadList {
+ public:
+  explicit ReadAheadList(std::vector<RowPiece> pieces) : pieces_(std::move(pieces)), read_(pieces_.size()) {}
+
+  absl::StatusOr<LoadedBlock> Load(size_t index) {
+    MutexLock lock(mutex_);
+    if (!read_[index]) Read(index);
+    absl::StatusOr<LoadedBlock> block = *std::move(read_[index]);
+    read_[index].reset();
+    return block;
+  }
+
+ private:
+  void Read(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<RedisRequest> requests;
+    std::vector<size_t> ends;
+    int64_t bytes = 0;
+    for (size_t i = first; i < pieces_.size() && !read_[i]; ++i) {
+      bytes += BlockOf(pieces_[i]).bytes();
+      if (i > first && bytes > kReadAheadBytes) break;
+      BlockOf(pieces_[i]).AddGets(requests);
+      ends.push_back(requests.size());
+    }
+    std::vector<RedisResult> results = BlockOf(pieces_[first]).place_->context->Execute(requests);
+    size_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      read_[first + i] = BlockOf(pieces_[first + i]).Take(absl::MakeSpan(results).subspan(begin, ends[i] - begin));
+      begin = ends[i];
+    }
+  }
+
+  const std::vector<RowPiece> pieces_;
+  Mutex mutex_;
+  std::vector<std::optional<absl::StatusOr<LoadedBlock>>> read_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+class ReadAheadBlock final : public KeptBlock {
+ public:
+  ReadAheadBlock(std::shared_ptr<ReadAheadList> list, size_t index, const KeptBlock& block)
+      : KeptBlock(block.rows(), block.codec()), list_(std::move(list)), index_(index) {}
+
+ private:
+  absl::StatusOr<LoadedBlock> LoadBytes() const override { return list_->Load(index_); }
+
+  const std::shared_ptr<ReadAheadList> list_;
+  const size_t index_;
+};
+
+}  // namespace
+
+std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces) {
+  std::vector<StoredRows> rows;
+  for (const RowPiece& piece : pieces) rows.push_back({nullptr, piece.rows});
+  const auto list = std::make_shared<ReadAheadList>(pieces);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    rows[i].block = std::make_shared<ReadAheadBlock>(list, i, *pieces[i].stored);
+  }
+  return rows;
 }
 
 }  // namespace routing_replay::server

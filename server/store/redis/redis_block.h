@@ -2,22 +2,17 @@
 #ifndef SERVER_STORE_REDIS_REDIS_BLOCK_H_
 #define SERVER_STORE_REDIS_REDIS_BLOCK_H_
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "proto/wire/clock.h"
 #include "routing_replay/wire/geometry.h"
-#include "server/store/call_deadline.h"
 #include "server/store/records/sample_record.h"
-#include "server/store/redis/client/redis_cluster.h"
-#include "server/store/redis/redis_keys.h"
-#include "server/store/sample/content_ids.h"
+#include "server/store/redis/redis_context.h"
 #include "server/store/sample/stored_block.h"
 
 namespace routing_replay::server {
@@ -25,19 +20,23 @@ namespace routing_replay::server {
 // Longer values hold a server up for too long: one thread of it serves everybody.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
 
-// Where the blocks of one sample are.
+// Where a sample and its blocks are. Immutable; held by the blocks.
 struct RedisPlace {
-  std::shared_ptr<RedisCluster> cluster;
-  std::chrono::milliseconds timeout;  // Of a read, where the caller has no earlier deadline.
-  std::shared_ptr<const Geometry> geometry;
-  RedisSampleKeys keys;
-  Producer producer = Producer::kRollout;
-  std::string sample;
+  RedisPlace(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name);
 
-  Clock::Time Deadline() const { return std::min(Clock::Real().Now() + timeout, CallDeadline::OfThisThread()); }
+  std::string ManifestKey(Producer of) const;
+  std::string Chunk(uint64_t block, int64_t chunk) const;
+
+  const std::shared_ptr<RedisContext> context;
+  const std::shared_ptr<const Geometry> geometry;
+  const std::string sample;  // For messages; may be empty.
+  const std::string part;    // RedisRun::PartKeysOf.
+  const std::string handle;  // In hexadecimal.
+  const Producer producer;
+  const std::string key;  // Of the manifest.
 };
 
-// Thread-safe, but for Written.
+// Thread-safe, but for Written and TakeBack.
 class RedisBlock final : public StoredBlock {
  public:
   // One that is to be written.
@@ -50,12 +49,11 @@ class RedisBlock final : public StoredBlock {
       : StoredBlock(nullptr, at.rows, at.codec, cost), place_(std::move(place)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
-  const RedisPlace& place() const { return *place_; }
   int64_t bytes() const;  // Of the value, of all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // Of a block that is to be written: the commands that put its chunks, with this time to live. They borrow its bytes.
-  void AddPuts(std::chrono::milliseconds life, std::vector<RedisCommand>& commands) const;
+  // Of a block that is to be written: the commands that put its chunks. They borrow its bytes.
+  void AddPuts(std::vector<RedisCommand>& commands) const;
   // It is in Redis now: its bytes are let go of. Before anybody else sees the block.
   void Written() { unwritten_.reset(); }
   // It will not be written: its bytes, if it has not given them back before.
@@ -66,6 +64,7 @@ class RedisBlock final : public StoredBlock {
   absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
 
  private:
+  friend class ReadAheadList;
   // UNAVAILABLE if it is not there because the sample has changed since.
   absl::StatusOr<LoadedBlock> LoadBytes() const override;
   absl::Status Gone() const;
@@ -75,12 +74,12 @@ class RedisBlock final : public StoredBlock {
   std::optional<Block> unwritten_;
 };
 
+inline const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
+
 // Makes the blocks of one sample. Thread-safe.
 class RedisHome final : public BlockHome {
  public:
-  // `ids` outlives it.
-  RedisHome(std::shared_ptr<const RedisPlace> place, ContentIds& ids)
-      : BlockHome(nullptr), place_(std::move(place)), ids_(ids) {}
+  explicit RedisHome(std::shared_ptr<const RedisPlace> place) : BlockHome(nullptr), place_(std::move(place)) {}
 
   // Bytes in Redis, about: value and keys.
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
@@ -90,8 +89,14 @@ class RedisHome final : public BlockHome {
 
  private:
   const std::shared_ptr<const RedisPlace> place_;
-  ContentIds& ids_;
 };
+
+// The chunks of all blocks that the pieces show, each once, but for blocks in `without`.
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
+
+// The rows of a snapshot, whose blocks are read a few MiB at a time: who loads one will want the next, and a round trip
+// for each block of 100 KB would take longer than its bytes.
+std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces);
 
 }  // namespace routing_replay::server
 

@@ -1,14 +1,15 @@
 #include "server/store/redis/redis_sample.h"
 
 #include <algorithm>
-#include <cassert>
+#include <map>
+#include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/redis/read_ahead.h"
-#include "server/store/redis/redis_replica.h"
 #include "server/store/sample/piece_change.h"
 #include "server/store/store_errors.h"
 
@@ -16,12 +17,100 @@ namespace routing_replay::server {
 namespace {
 
 // An append holds a thread of its server's, of which there are not many, and most come without a deadline.
-constexpr std::chrono::seconds kRestartWait{2};
+constexpr std::chrono::seconds kSyncedWait{2};
+
+// The one step by which a sample changes: compare its version, see that the new chunks are there, then write.
+// KEYS: manifest, the other producer's, ids, groups, uses, sums; the new chunks; the chunks that nobody shows any more.
+// ARGV: version expected (empty: there is no such sample), new version, sample id, now (ms; empty: this use is not to
+// be noted, so close is it to the last one), group (empty: as before), how many chunks are new, for how long replaced
+// ones still live (ms); what sealed, rows and bytes grow by; how many fields go, these, pairs of field and value. Gives
+// 1, 0 if the sample has another version, or the id of another sample with this handle. Sent again with nothing in
+// between it answers as the first time; after a release it makes the sample again.
+const RedisScript& CommitScript() {
+  static const RedisScript script(R"(
+local call = redis.call
+local version = call('HGET', KEYS[1], 'v') or ''
+if version == ARGV[2] then return 1 end
+if version ~= ARGV[1] then return 0 end
+local new = version == ''
+if new then
+  local other = call('HGET', KEYS[2], 'id')
+  if other and other ~= ARGV[3] then return other end
+end
+local chunks = 6 + ARGV[6]
+for i = 7, chunks do
+  if call('PERSIST', KEYS[i]) == 0 then return 0 end
+end
+if new then
+  call('ZADD', KEYS[3], 0, ARGV[3])
+  call('HINCRBY', KEYS[6], 'samples', 1)
+end
+if ARGV[5] ~= '' then call('ZADD', KEYS[4], ARGV[5], ARGV[3]) end
+if ARGV[4] ~= '' then call('ZADD', KEYS[5], ARGV[4], ARGV[3]) end
+if ARGV[8] ~= '0' then call('HINCRBY', KEYS[6], 'sealed', ARGV[8]) end
+if ARGV[9] ~= '0' then call('HINCRBY', KEYS[6], 'rows', ARGV[9]) end
+if ARGV[10] ~= '0' then call('HINCRBY', KEYS[6], 'bytes', ARGV[10]) end
+local first = 12 + ARGV[11]
+for i = 12, first - 1 do call('HDEL', KEYS[1], ARGV[i]) end
+for i = first, #ARGV, 200 do call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
+for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
+return 1
+)");
+  return script;
+}
+
+// What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
+
+// KEYS: manifest, uses. ARGV: sample id, now (ms).
+const RedisScript& TouchScript() {
+  static const RedisScript script(R"(#!lua flags=allow-oom
+if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'u', ARGV[2])
+redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
+return 1
+)");
+  return script;
+}
+
+// Ends the sample, or takes the place in the index of one that is gone: a Redis that is not set to noeviction may have
+// evicted its manifest. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: version expected, last use expected
+// (ms; empty: any), sample id, for how long the chunks still live (ms). Gives 1, 0 (it has changed) or 2 (it is gone).
+const RedisScript& RemoveScript() {
+  static const RedisScript script(R"(#!lua flags=allow-oom
+local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
+if not at[1] and ARGV[1] ~= '' then return 2 end
+if at[1] and (at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2])) then return 0 end
+redis.call('UNLINK', KEYS[1])
+if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 then redis.call('HINCRBY', KEYS[5], 'samples', -1) end
+for i = 3, 4 do redis.call('ZREM', KEYS[i], ARGV[3]) end
+local rows, bytes, sealed = string.match(at[3] or '', '^(%d+) (%d+) (%d)$')
+for field, number in pairs({rows = rows, bytes = bytes, sealed = sealed}) do
+  if number ~= '0' then redis.call('HINCRBY', KEYS[5], field, '-' .. number) end
+end
+for i = 6, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
+return 1
+)");
+  return script;
+}
+
+// The version of a sample whose manifest is damaged where it should be: no change fits it.
+const std::string& Unreadable() {
+  static const std::string version = "?";
+  return version;
+}
+
+Producer OtherProducer(Producer producer) {
+  return producer == Producer::kTrainer ? Producer::kRollout : Producer::kTrainer;
+}
 
 absl::Status TooMuchChange(const SampleName& name) {
   return MakeError(absl::StatusCode::kUnavailable,
                    absl::StrCat("sample \"", name.sample, "\" is changed by others all the time"),
                    {.sample = name.sample});
+}
+
+absl::Status Damaged(absl::string_view what, const std::string& sample) {
+  return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
 }
 
 Block CopyOf(const Block& block) {
@@ -65,8 +154,8 @@ void PutBack(absl::Span<const std::shared_ptr<StoredBlock>> added, std::vector<B
   }
 }
 
-// The server has refused it, and would again as long as nothing changes.
-bool IsRefusal(const absl::Status& status) {
+// Redis has rejected it, and would again as long as nothing changes.
+bool IsRejection(const absl::Status& status) {
   return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsNotFound(status);
 }
 
@@ -91,129 +180,256 @@ RowPieces PiecesAfter(const RowPieces& pieces, const PieceChange& change) {
   return after;
 }
 
+// Readers may still hold what the change replaces: it goes some time later.
+std::vector<std::string> ReplacedChunks(const SampleContent* before, const SampleContent& next, int64_t first_row) {
+  if (before == nullptr) return {};
+  std::set<uint64_t> kept;
+  const absl::Span<const RowPiece> now = next.pieces.all(), was = before->pieces.all();
+  for (const RowPiece& piece : now.subspan(FirstEndingAfter(now, first_row))) kept.insert(BlockOf(piece).id());
+  return ChunkKeys(was.subspan(FirstEndingAfter(was, first_row)), std::move(kept));
+}
+
+// How many fields go, these, and pairs of field and value, of the windows that a change touches.
+void AddFields(const SampleContent* before, const SampleContent& next, int64_t first_window, int32_t block_rows,
+               RedisCommand& command) {
+  const int64_t windows = WindowCount(next.rows(), block_rows);
+  const int64_t windows_before = before == nullptr ? 0 : WindowCount(before->rows(), block_rows);
+  std::vector<int64_t> written, removed;
+  for (int64_t window = first_window; window < std::max(windows, windows_before); ++window) {
+    const bool inside = first_window < window && window + 1 < windows;
+    if (window < windows && !(inside && IsQuietWindow(next, block_rows, window))) {
+      written.push_back(window);
+    } else if (window < windows_before) {
+      removed.push_back(window);
+    }
+  }
+  command.Add(static_cast<int64_t>(removed.size()));
+  for (const int64_t window : removed) command.Add(absl::StrCat("w", window));
+  command.Add("head").Add(EncodeHead(next, block_rows));
+  const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
+  for (const int64_t window : written) {
+    command.Add(absl::StrCat("w", window)).Add(EncodeWindow(next, next.pieces.all(), block_rows, window, id_of));
+  }
+}
+
+// Out of the answer to HGETALL; an empty one is that of no sample.
+RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
+  RedisManifest manifest;
+  std::string head;
+  std::map<int64_t, std::string> windows;
+  bool readable = true;
+  for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
+    absl::string_view field = reply.elements[i].text;
+    std::string& value = reply.elements[i + 1].text;
+    int64_t window = 0;
+    if (field == "v") {
+      manifest.version = std::move(value);
+    } else if (field == "id") {
+      manifest.sample = std::move(value);
+    } else if (field == "u") {
+      readable &= absl::SimpleAtoi(value, &manifest.last_used_ms);
+    } else if (field == "head") {
+      head = std::move(value);
+    } else if (absl::ConsumePrefix(&field, "w") && absl::SimpleAtoi(field, &window)) {
+      windows[window] = std::move(value);
+    }
+  }
+  if (!manifest.exists() && reply.elements.empty()) return manifest;
+  if (!manifest.exists() || !readable) {
+    if (!manifest.exists()) manifest.version = Unreadable();
+    manifest.content = Damaged("redis: a sample's manifest has no version or no time", manifest.sample);
+    return manifest;
+  }
+  std::vector<std::string> records;
+  records.reserve(windows.size());
+  for (auto& [window, record] : windows) records.push_back(std::move(record));
+  absl::StatusOr<SampleContent> content =
+      DecodeContent(head, records, block_rows, [&](const BlockPlace& at) { return home.Found(at); });
+  if (content.ok()) {
+    manifest.content = std::make_shared<const SampleContent>(*std::move(content));
+  } else {
+    manifest.content = WithSample(content.status(), manifest.sample);
+  }
+  return manifest;
+}
+
+RedisRequest AskForRun(const RedisContext& context, const RedisRun& run) {
+  return RedisContext::Of(RedisCommand({"GETRANGE", context.RunKey(run.info.run), "0", "15"}));
+}
+
+absl::Status CheckRun(RedisRun& run, const RedisResult& answer) {
+  if (!answer.reply.ok()) return answer.reply.status();
+  if (answer.reply->text == run.incarnation) return absl::OkStatus();
+  run.ended = true;
+  return NoRunError(run.info.run);
+}
+
 }  // namespace
 
-RedisSample::~RedisSample() {
-  if (changed_) run_->watches->Notify(name_.handle, name_.producer, name_.sample);
+SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest) {
+  SampleState state = StateOf(name, **manifest.content);
+  state.stored_bytes = manifest.stored_bytes();
+  state.idle_ms = std::max<int64_t>(0, context.time.NowMs() - manifest.last_used_ms);
+  return state;
 }
 
-absl::StatusOr<RedisFound> RedisSample::Find() {
-  const std::string key = ManifestKey();
-  const Clock::Time deadline = context_.Deadline();
-  do {
-    absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
-    if (!found.ok()) return found.status();
-    RedisFound& one = found->front();
-    if (!one.exists()) {
-      const absl::StatusOr<std::optional<absl::Status>> gone = ReportGone(one);
-      if (!gone.ok()) return gone.status();
-      if (!*gone) continue;
-      if (!(*gone)->ok()) return **gone;
-      return std::move(one);
+absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
+                                                  absl::Span<const SampleName> names) {
+  std::vector<RedisManifest> found(names.size());
+  std::vector<std::shared_ptr<const RedisPlace>> places;
+  const auto take = [&](size_t i, absl::StatusOr<RedisReply>& reply) {
+    if (absl::IsDataLoss(reply.status())) {  // A key that holds something else: damage of the one sample alone.
+      found[i] = {.version = Unreadable(), .sample = names[i].sample};
+      found[i].content = Damaged(reply.status().message(), names[i].sample);
+      return absl::OkStatus();
     }
-    if (name_.sample.empty()) name_.sample = one.stamp.sample;
-    if (name_.sample != one.stamp.sample) return HandleCollisionError(name_.sample, one.stamp.sample);
-    if (!one.content.ok()) return one.content.status();
-    const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(key);
-    if (!acknowledged || !acknowledged->IsMoreThan(one.stamp.birth, **one.content)) return std::move(one);
-    const absl::StatusOr<std::optional<absl::Status>> loss = ReportLoss(one, *acknowledged);
-    if (!loss.ok()) return loss.status();
-    if (*loss) return **loss;
-  } while (Clock::Real().Now() < deadline);
-  return TooMuchChange(name_);
-}
-
-absl::StatusOr<RedisFound> RedisSample::FindExisting() {
-  absl::StatusOr<RedisFound> found = Find();
-  const bool other = GetErrorDetail(found.status()).value_or(ErrorDetail{}).reason == Reason::kHandleCollision;
-  if (!found.ok() && !other) return found.status();
-  if (!other && found->exists()) return found;
-  return NoSampleError(name_.sample.empty() ? absl::StrCat("handle ", name_.handle) : name_.sample);
-}
-
-absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisFound& found,
-                                                                    const AcknowledgedSample& acknowledged) {
-  const SampleContent& content = **found.content;
-  context_.trouble.NameLoss(run_->info.run, name_.sample, content.rows(), acknowledged.rows);
-  SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
-  next.revision = std::max(next.revision, acknowledged.revision + 1);
-  const auto now = Commit(context_, *run_, ChangeOfHead(*run_, name_, found, std::move(next)));
-  if (!now.ok()) return now.status();
-  if (!*now) return std::optional<absl::Status>();
-  context_.trouble.CountLoss();
-  context_.trouble.TellLosses();
-  changed_ = true;
-  const bool same_revision = content.revision == acknowledged.revision;
-  ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample};
-  detail.committed_rows = content.rows();
-  detail.revision = (*(*now)->content)->revision;
-  if (same_revision && content.rows() < acknowledged.rows) {
-    detail.missing_rows = {{content.rows(), acknowledged.rows}};
+    if (!reply.ok()) return reply.status();
+    found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(places[i]));
+    if (found[i].whole()) context->cache.Put(places[i]->key, found[i]);
+    return absl::OkStatus();
+  };
+  // Of those that are known, only whether they are still the same.
+  std::vector<RedisRequest> requests = {AskForRun(*context, run)};
+  std::vector<std::optional<RedisManifest>> known;
+  for (const SampleName& name : names) {
+    places.push_back(std::make_shared<const RedisPlace>(context, run, name));
+    const std::string& key = places.back()->key;
+    known.push_back(context->cache.Find(key));
+    requests.push_back(
+        RedisContext::Of(known.back() ? RedisCommand({"HMGET", key, "v", "u"}) : RedisCommand({"HGETALL", key})));
   }
-  return std::optional(
-      MakeError(absl::StatusCode::kDataLoss,
-                absl::StrCat("Redis came back with ", content.rows(), " rows at revision ", content.revision, " of ",
-                             name_.sample, ", ", acknowledged.rows, " at revision ", acknowledged.revision,
-                             " were acknowledged; what is left is revision ", *detail.revision),
-                detail));
+  std::vector<RedisResult> results = context->Execute(requests);
+  if (absl::Status status = CheckRun(run, results[0]); !status.ok() && !run.clears) return status;
+  std::vector<size_t> outdated;
+  for (size_t i = 0; i < names.size(); ++i) {
+    absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
+    if (known[i] && reply.ok() && reply->elements.size() == 2 && reply->elements[0].text == known[i]->version &&
+        absl::SimpleAtoi(reply->elements[1].text, &known[i]->last_used_ms)) {
+      found[i] = *std::move(known[i]);
+    } else if (known[i] && reply.ok()) {
+      outdated.push_back(i);
+    } else if (absl::Status status = take(i, reply); !status.ok()) {
+      return status;
+    }
+  }
+  if (outdated.empty()) return found;
+  requests.clear();
+  for (const size_t i : outdated) requests.push_back(RedisContext::Of(RedisCommand({"HGETALL", places[i]->key})));
+  results = context->Execute(requests);
+  for (size_t i = 0; i < outdated.size(); ++i) {
+    if (absl::Status status = take(outdated[i], results[i].reply); !status.ok()) return status;
+  }
+  return found;
 }
 
-absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisFound& found) {
-  if (name_.sample.empty()) return std::optional(absl::OkStatus());
-  const auto left = run_->index.LeftOf({&name_, 1});
-  if (!left.ok()) return left.status();
-  if (!left->front()) return std::optional(absl::OkStatus());
-  const RedisEntry& entry = *left->front();
-  context_.trouble.NameLoss(run_->info.run, name_.sample, 0, entry.rows);
-  SampleContent nothing{TokenChecks(run_->info.options.block_rows)};
-  nothing.revision = entry.revision;
-  nothing.group = *entry.group;
-  RedisChange change{name_, found, RemainingContent(nothing, entry.rows, context_.content_ids)};
-  change.lost_version = entry.version;
-  const auto now = Commit(context_, *run_, std::move(change));
-  if (!now.ok()) return now.status();
-  if (!*now) return std::optional<absl::Status>();
-  context_.trouble.CountLoss();
-  context_.trouble.TellLosses();
-  changed_ = true;
-  ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample, .committed_rows = 0};
-  detail.revision = (*(*now)->content)->revision;
-  if (entry.rows > 0) detail.missing_rows = {{0, entry.rows}};
-  return std::optional(MakeError(
-      absl::StatusCode::kDataLoss,
-      absl::StrCat("Redis has lost ", name_.sample, ", of which ", entry.rows, " rows at revision ", entry.revision,
-                   " were acknowledged; what is left, nothing, is revision ", *detail.revision),
-      detail));
+absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
+                           const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result) {
+  while (!names.empty()) {
+    const size_t count = std::min(names.size(), kRedisBatch);
+    std::vector<SampleName> batch(names.end() - static_cast<ptrdiff_t>(count), names.end());
+    names.resize(names.size() - count);
+    const absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context, run, batch);
+    if (!found.ok()) return found.status();
+    std::vector<RedisRequest> requests;
+    std::vector<size_t> asked;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const RedisManifest& one = (*found)[i];
+      if (one.exists() ? one.version == Unreadable() : !unused && !run.clears) continue;
+      if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
+      if (!ends(one)) continue;
+      if (one.exists()) batch[i].sample = one.sample;
+      const RedisPlace place(context, run, batch[i]);
+      const int p = static_cast<int>(place.producer);
+      std::vector<std::string> keys = {place.key, absl::StrCat(place.part, "i", p), absl::StrCat(place.part, "g", p),
+                                       absl::StrCat(place.part, "u", p), absl::StrCat(place.part, "n")};
+      if (one.whole()) {  // The chunks of what is damaged are not known: they stay.
+        for (std::string& key : ChunkKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
+      }
+      requests.push_back(RedisContext::Of(RemoveScript(), keys));
+      requests.back()
+          .command.Add(one.version)
+          .Add(unused ? absl::StrCat(one.last_used_ms) : "")
+          .Add(batch[i].sample)
+          .Add(kReaderGrace.count());
+      asked.push_back(i);
+    }
+    const std::vector<RedisResult> answers = context->Execute(requests);
+    absl::Status status;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const SampleName& name = batch[asked[i]];
+      const RedisManifest& one = (*found)[asked[i]];
+      if (!answers[i].reply.ok()) {
+        status = answers[i].reply.status();
+      } else if (answers[i].reply->integer == 0) {
+        names.push_back(name);
+      } else {
+        const bool by_this = answers[i].reply->integer == 1 && one.exists();
+        result.samples += by_this ? 1 : 0;
+        result.bytes += by_this && one.whole() ? one.stored_bytes() : 0;
+        context->cache.Forget(requests[i].key);
+        context->changed(run, name, requests[i].key, "");
+      }
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<SampleContent> RedisSample::Prefix(const PrefixReference& prefix) {
-  const absl::StatusOr<RedisFound> found = FindExisting();
+RedisSample::RedisSample(std::shared_ptr<RedisContext> context, std::shared_ptr<RedisRun> run, SampleName name)
+    : context_(std::move(context)),
+      run_(std::move(run)),
+      name_(std::move(name)),
+      place_(std::make_shared<const RedisPlace>(context_, *run_, name_)) {}
+
+RedisSample::~RedisSample() {
+  if (changed_) context_->changed(*run_, name_, place_->key, version_);
+}
+
+absl::StatusOr<RedisManifest> RedisSample::Find() {
+  absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run_, {&name_, 1});
   if (!found.ok()) return found.status();
-  return TakePrefix(**found->content, prefix);
+  RedisManifest& one = found->front();
+  if (!one.exists()) return std::move(one);
+  if (name_.sample.empty()) name_.sample = one.sample;
+  if (!one.sample.empty() && name_.sample != one.sample) return HandleCollisionError(name_.sample, one.sample);
+  if (!one.content.ok()) return one.content.status();
+  return std::move(one);
 }
 
-std::optional<RedisFound> RedisSample::Guess(const AppendHeader& header) {
-  if (header.prefix) return std::nullopt;
-  const std::string key = ManifestKey();
-  const std::optional<RedisManifest> last = context_.known.Last(key);
-  const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(key);
-  if (!last) {  // Whatever begins is most likely new.
-    return acknowledged || header.rows.begin > 0 ? std::nullopt : std::optional(RedisFound{.guessed = true});
+absl::StatusOr<RedisManifest> RedisSample::Check(RedisManifest found) {
+  const bool other = !name_.sample.empty() && !found.sample.empty() && name_.sample != found.sample;
+  if (!found.exists() || other) {
+    return NoSampleError(name_.sample.empty() ? absl::StrCat("handle ", name_.handle) : name_.sample);
   }
-  if (last->stamp.sample != name_.sample) return std::nullopt;
-  if (acknowledged && acknowledged->IsMoreThan(last->stamp.birth, *last->content)) return std::nullopt;
-  return RedisFound{last->stamp, last->content, /*guessed=*/true};
+  if (name_.sample.empty()) name_.sample = found.sample;
+  if (!found.content.ok()) return found.content.status();
+  return found;
+}
+
+absl::StatusOr<RedisManifest> RedisSample::FindExisting() {
+  absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run_, {&name_, 1});
+  if (!found.ok()) return found.status();
+  return Check(std::move(found->front()));
+}
+
+std::optional<RedisManifest> RedisSample::Guess(const AppendHeader& header) {
+  if (header.prefix) return std::nullopt;
+  std::optional<RedisManifest> guess = context_->cache.Find(place_->key);
+  if (guess && guess->sample != name_.sample) return std::nullopt;
+  if (!guess && header.rows.begin == 0) guess.emplace();  // Whatever begins is most likely new.
+  if (guess) guess->guessed = true;
+  return guess;
 }
 
 absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSample* parent) {
-  MutexLock lock(context_.WriterLock(name_.handle));
-  if (const std::optional<RedisFound> guess = Guess(command.header)) {
-    const absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
+  MutexLock lock(context_->WriterLock(name_.handle));
+  if (const std::optional<RedisManifest> guess = Guess(command.header)) {
+    absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
     if (!ack.ok()) return WithSample(ack.status(), name_.sample);
-    if (*ack) return **ack;
+    if (*ack) return **std::move(ack);
   }
-  for (const Clock::Time deadline = context_.Deadline();;) {
-    const absl::StatusOr<RedisFound> found = Find();
+  for (const Clock::Time deadline = context_->Deadline();;) {
+    const absl::StatusOr<RedisManifest> found = Find();
     if (!found.ok()) return WithSample(found.status(), name_.sample);
     absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *found);
     if (!ack.ok()) return WithContent(ack.status(), name_.sample, found->exists() ? found->content->get() : nullptr);
@@ -223,64 +439,57 @@ absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSampl
 }
 
 absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& command, RedisSample* parent,
-                                                                const RedisFound& found) {
-  // Nobody is refused on a guess.
-  const auto refuse = [&](const absl::Status& status) -> absl::StatusOr<std::optional<AppendAck>> {
+                                                                const RedisManifest& found) {
+  // Nobody is rejected on a guess.
+  const auto reject = [&](const absl::Status& status) -> absl::StatusOr<std::optional<AppendAck>> {
     if (found.guessed) return std::nullopt;
     return status;
   };
   const AppendHeader& header = command.header;
   const SampleContent* before = found.exists() ? found.content->get() : nullptr;
   const absl::StatusOr<LifeStep> step = CheckLife(before, header);
-  if (!step.ok()) return refuse(step.status());
+  if (!step.ok()) return reject(step.status());
   std::optional<SampleContent> life;
   if (*step != LifeStep::kContinue) {
     std::optional<absl::StatusOr<SampleContent>> prefix;
-    if (parent != nullptr) prefix = parent->Prefix(*header.prefix);
+    if (parent != nullptr) {
+      const absl::StatusOr<RedisManifest> from = parent->FindExisting();
+      prefix = from.ok() ? TakePrefix(**from->content, *header.prefix) : from.status();
+    }
     absl::StatusOr<SampleContent> made = NewLife(*step, before, header, run_->info.options.block_rows, prefix);
-    if (!made.ok()) return refuse(made.status());
+    if (!made.ok()) return reject(made.status());
     life = *std::move(made);
   }
-  assert(life.has_value() || before != nullptr);  // Only what is there continues.
   const SampleContent& content = life ? *life : *before;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
-  if (!plan.ok()) return refuse(plan.status());
-  const bool other_group = header.group && *header.group != content.group;
-  if (!life && KeepsContent(*plan) && !other_group) {
-    if (found.guessed) return std::nullopt;
-    RedisFound used = found;
-    Touch(context_, *run_, name_, used);
-    return AckOf(name_.sample, content, *plan);
+  if (!plan.ok()) return reject(plan.status());
+  RedisManifest now = found;
+  if (life || !KeepsContent(*plan) || (header.group && *header.group != content.group)) {
+    absl::StatusOr<Change> change = PlanChange(content, life.has_value(), command, *plan);
+    if (!change.ok()) return reject(change.status());
+    const std::vector<std::shared_ptr<StoredBlock>> added = change->added;
+    Committed committed = Commit(found, *std::move(change));
+    if (!committed.ok() || !*committed) PutBack(added, command.blocks);
+    if (!committed.ok() && found.guessed && IsRejection(committed.status())) return std::nullopt;
+    if (!committed.ok()) return committed.status();
+    if (!*committed) return std::optional<AppendAck>();
+    now = **std::move(committed);
+  } else if (found.guessed) {
+    return std::nullopt;
   }
-  absl::StatusOr<std::optional<RedisFound>> now = StoreAppend(command, found, content, life.has_value(), *plan);
-  if (!now.ok()) return now.status();
-  if (!*now) return std::optional<AppendAck>();
-  changed_ = changed_ || life || !KeepsContent(*plan);
-  Touch(context_, *run_, name_, **now);
-  return AckOf(name_.sample, **(*now)->content, *plan);
+  version_ = now.version;
+  Touch(now);
+  return AckOf(name_.sample, **now.content, *plan);
 }
 
-absl::StatusOr<std::optional<RedisFound>> RedisSample::StoreAppend(AppendCommand& command, const RedisFound& found,
-                                                                   const SampleContent& content, bool new_life,
-                                                                   const AppendPlan& plan) {
-  absl::StatusOr<RedisChange> change = PlanChange(found, content, new_life, command, plan);
-  if (!change.ok()) {
-    if (found.guessed) return std::nullopt;
-    return change.status();
-  }
-  const std::vector<std::shared_ptr<StoredBlock>> added = change->added;
-  absl::StatusOr<std::optional<RedisFound>> now = Commit(context_, *run_, *std::move(change));
-  if (!now.ok() || !*now) PutBack(added, command.blocks);
-  if (!now.ok() && found.guessed && IsRefusal(now.status())) return std::nullopt;
-  return now;
-}
-
-absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, const SampleContent& content,
-                                                    bool new_life, AppendCommand& command, const AppendPlan& plan) {
+absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_life,
+                                                            AppendCommand& command, const AppendPlan& plan) {
   const int32_t block_rows = run_->info.options.block_rows;
-  SampleContent next = NextContent(content, new_life, command.header, plan, context_.content_ids);
+  SampleContent next = NextContent(content, new_life, command.header, plan, context_->ids);
   if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
-    return ChangeOfHead(*run_, name_, found, std::move(next));
+    for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
+    const int64_t windows = WindowCount(next.rows(), block_rows);
+    return Change{std::move(next), windows};
   }
   std::vector<Block> blocks;
   const RowPieces none;
@@ -289,7 +498,7 @@ absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, con
   }
   absl::Status taken = TakeBlocks(run_->info, command.blocks, plan.added, blocks);
   if (!taken.ok()) return taken;
-  RedisHome home(PlaceOf(context_, *run_, name_), context_.block_ids);
+  RedisHome home(place_);
   const RowRange committed{new_life ? 0 : plan.added.begin, plan.added.end};
   const RowPieces& pieces = new_life ? none : content.pieces;
   PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
@@ -299,155 +508,209 @@ absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, con
     return status;
   }
   next.pieces = PiecesAfter(pieces, change);
-  return RedisChange{
-      name_, found, std::move(next), committed.begin / block_rows, {change.added().begin(), change.added().end()}};
+  return Change{std::move(next), committed.begin / block_rows, {change.added().begin(), change.added().end()}};
 }
 
-absl::StatusOr<RedisChange> RedisSample::SealChange(const RedisFound& found, int64_t num_tokens) {
-  const SampleContent& content = **found.content;
-  RedisHome home(PlaceOf(context_, *run_, name_), context_.block_ids);
-  PieceChange change(run_->info, home, content.pieces, {}, {content.rows(), content.rows()}, true);
-  if (absl::Status status = change.Merge(); !status.ok()) return status;
-  SampleContent next = SealedContent(content, num_tokens);
-  next.pieces = PiecesAfter(content.pieces, change);
-  return RedisChange{name_,
-                     found,
-                     std::move(next),
-                     content.rows() / run_->info.options.block_rows,
-                     {change.added().begin(), change.added().end()}};
-}
-
-RedisChange RedisSample::TruncateChange(const RedisFound& found, int64_t rows) {
-  const SampleContent& content = **found.content;
-  SampleContent next = TruncatedContent(content, rows, context_.content_ids);
-  for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
-  return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}, /*once=*/true};
-}
-
-// `make_change`: the change of what was found, nothing if none is needed, or an error.
 template <typename MakeChange>
-absl::StatusOr<SampleState> RedisSample::Change(const MakeChange& make_change) {
-  MutexLock lock(context_.WriterLock(name_.handle));
-  for (const Clock::Time deadline = context_.Deadline();;) {
-    absl::StatusOr<RedisFound> found = FindExisting();
-    if (!found.ok()) return found.status();
-    absl::StatusOr<std::optional<RedisChange>> change = make_change(*found);
-    std::optional<RedisFound> now;
-    absl::Status status = change.status();
-    if (change.ok() && *change) {
-      absl::StatusOr<std::optional<RedisFound>> committed = Commit(context_, *run_, **std::move(change));
-      status = committed.status();
-      if (committed.ok()) now = *std::move(committed);
-      changed_ = changed_ || now.has_value();
-    } else if (change.ok()) {
-      now = *found;
-    }
-    if (!status.ok()) return WithContent(status, name_.sample, found->content->get());
-    if (now) {
-      Touch(context_, *run_, name_, *now);
-      return StateOf(context_, name_, *now);
+absl::StatusOr<SampleState> RedisSample::Make(const MakeChange& make_change) {
+  MutexLock lock(context_->WriterLock(name_.handle));
+  for (const Clock::Time deadline = context_->Deadline();;) {
+    absl::StatusOr<RedisManifest> now = FindExisting();
+    if (!now.ok()) return now.status();
+    const std::shared_ptr<const SampleContent> before = *now->content;
+    absl::StatusOr<std::optional<Change>> change = make_change(*before);
+    if (!change.ok()) return WithContent(change.status(), name_.sample, before.get());
+    const Committed committed = *change ? Commit(*now, **std::move(change)) : Committed(*std::move(now));
+    if (!committed.ok()) return WithContent(committed.status(), name_.sample, before.get());
+    if (*committed) {
+      RedisManifest made = **committed;
+      version_ = made.version;
+      Touch(made);
+      return StateOf(*context_, name_, made);
     }
     if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
   }
 }
 
 absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revision) {
-  return Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
-    const SampleContent& content = **found.content;
+  return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
     if (absl::Status status = CheckSeal(content, num_tokens, revision); !status.ok()) return status;
-    if (content.sealed()) return std::optional<RedisChange>();
-    return SealChange(found, num_tokens);
+    if (content.sealed()) return std::optional<Change>();
+    RedisHome home(place_);
+    PieceChange change(run_->info, home, content.pieces, {}, {content.rows(), content.rows()}, true);
+    if (absl::Status status = change.Merge(); !status.ok()) return status;
+    SampleContent next = SealedContent(content, num_tokens);
+    next.pieces = PiecesAfter(content.pieces, change);
+    return Change{std::move(next),
+                  content.rows() / run_->info.options.block_rows,
+                  {change.added().begin(), change.added().end()}};
   });
 }
 
-// Holds no lock: others may change the sample while this waits.
-absl::Status RedisSample::KeepRevision(int64_t revision, Clock::Time deadline) {
-  const std::string key = ManifestKey();
-  const AcknowledgedSample acknowledged = context_.known.Acknowledged(key).value_or(AcknowledgedSample{});
-  if (acknowledged.kept_revision >= revision) return absl::OkStatus();
-  const absl::Status kept = [&] {
-    const CallDeadline of_waiting(deadline);
-    return AwaitReplica(context_, *run_, key);
-  }();
-  if (!kept.ok()) {
-    return MakeError(kept.code(),
-                     absl::StrCat("sample \"", name_.sample, "\" has a new revision, but no replica of Redis is known ",
-                                  "to have it, so a failover may undo it; look which one it has before it is changed ",
-                                  "again: ", kept.message()),
-                     {.sample = name_.sample});
-  }
-  // The master may have failed before the replica was asked.
-  if (const auto found = FindExisting(); !found.ok()) return found.status();
-  context_.known.NoteKept(key, acknowledged.birth, revision);
-  return absl::OkStatus();
-}
-
-absl::Status RedisSample::KeepRestart(int64_t revision) {
-  return KeepRevision(revision, Clock::Real().Now() + kRestartWait);
-}
-
 absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
-  absl::StatusOr<SampleState> state = TruncateHere(rows, expected_revision);
-  if (!state.ok()) return state;
-  if (absl::Status kept = KeepRevision(state->revision, Clock::Time::max()); !kept.ok()) return kept;
-  return state;
-}
-
-absl::StatusOr<SampleState> RedisSample::TruncateHere(int64_t rows, std::optional<int64_t> expected_revision) {
-  return Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
-    if (absl::Status status = CheckTruncate(**found.content, rows, expected_revision); !status.ok()) return status;
-    return TruncateChange(found, rows);
+  return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
+    if (absl::Status status = CheckTruncate(content, rows, expected_revision); !status.ok()) return status;
+    SampleContent next = TruncatedContent(content, rows, context_->ids);
+    for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
+    return Change{std::move(next), rows / run_->info.options.block_rows, {}, /*once=*/true};
   });
 }
 
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
-  absl::StatusOr<RedisFound> found = FindExisting();
+  absl::StatusOr<RedisManifest> found = FindExisting();
   if (!found.ok()) return found.status();
+  const SampleContent& content = **found->content;
   if (admit) {
-    const SampleContent& content = **found->content;
     size_t count = 0;
     for (RowRange range : rows) count += content.pieces.Count(range);
-    absl::Status admitted = admit(SnapshotBytes(content, count));
-    if (!admitted.ok()) return admitted;
+    if (absl::Status admitted = admit(SnapshotBytes(content, count)); !admitted.ok()) return admitted;
   }
-  Touch(context_, *run_, name_, *found);
+  Touch(*found);
   std::vector<RowPiece> pieces;
   for (RowRange range : rows) {
-    for (RowPiece& piece : (*found->content)->pieces.Find(range)) pieces.push_back(std::move(piece));
+    for (RowPiece& piece : content.pieces.Find(range)) pieces.push_back(std::move(piece));
   }
-  return SampleSnapshot{.state = StateOf(context_, name_, *found),
-                        .rows = ReadAhead(std::move(pieces)),
-                        .tokens = (*found->content)->tokens};
-}
-
-// An entry is put after its sample has changed: it never knows of more, unless Redis has lost it.
-absl::Status RedisSample::CompareWith(const RedisEntry& entry) {
-  MutexLock lock(context_.WriterLock(name_.handle));
-  for (const Clock::Time deadline = context_.Deadline();;) {
-    const absl::StatusOr<RedisFound> found = Find();
-    if (!found.ok()) return found.status();
-    if (!found->exists() || found->stamp.version >= entry.version) return absl::OkStatus();
-    const AcknowledgedSample noted{found->stamp.birth, entry.revision, entry.rows, entry.sealed};
-    if (!noted.IsMoreThan(found->stamp.birth, **found->content)) return absl::OkStatus();
-    const absl::StatusOr<std::optional<absl::Status>> loss = ReportLoss(*found, noted);
-    if (!loss.ok()) return loss.status();
-    if (*loss) return **loss;
-    if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
-  }
+  return SampleSnapshot{
+      .state = StateOf(*context_, name_, *found), .rows = ReadAhead(std::move(pieces)), .tokens = content.tokens};
 }
 
 absl::StatusOr<SampleState> RedisSample::Stat() {
-  const absl::StatusOr<RedisFound> found = FindExisting();
+  const absl::StatusOr<RedisManifest> found = FindExisting();
   if (!found.ok()) return found.status();
-  return StateOf(context_, name_, *found);
+  return StateOf(*context_, name_, *found);
 }
 
-std::optional<SampleState> RedisSample::StateIn(const RedisFound& found) const {
-  if (!found.exists() || !found.content.ok()) return std::nullopt;
-  if (!name_.sample.empty() && name_.sample != found.stamp.sample) return std::nullopt;
-  const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(ManifestKey());
-  if (acknowledged && acknowledged->IsMoreThan(found.stamp.birth, **found.content)) return std::nullopt;
-  return StateOf(context_, {found.stamp.sample, name_.handle, name_.producer}, found);
+RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change change) {
+  std::vector<RedisCommand> puts;
+  std::vector<std::string> chunks;
+  for (const auto& block : change.added) {
+    for (std::string& key : static_cast<const RedisBlock&>(*block).chunk_keys()) chunks.push_back(std::move(key));
+    static_cast<const RedisBlock&>(*block).AddPuts(puts);
+  }
+  RedisManifest now{.version = context_->NewToken(), .sample = name_.sample, .last_used_ms = before.last_used_ms};
+  const int64_t now_ms = context_->time.NowMs();
+  if (!before.exists() || now_ms - before.last_used_ms >= run_->use_grain().count()) now.last_used_ms = now_ms;
+  const auto next = std::make_shared<const SampleContent>(std::move(change.next));
+  now.content = next;
+  std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
+  requests.front().idempotent = !change.once;
+  requests.front().before = std::move(puts);
+  // In the same round trip.
+  if (before.guessed) requests.push_back(AskForRun(*context_, *run_));
+  const std::vector<RedisResult> answers = context_->Execute(requests);
+  const RedisResult& answer = answers.front();
+  const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
+  if (!done) {
+    // Nobody has seen the chunks, unless an earlier sending of the same commit was carried out and others have changed
+    // the sample since; those of which that cannot be told go when their time is up.
+    const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
+    if (rejected && !answer.repeated && !chunks.empty()) {
+      RedisCommand unlink({"UNLINK"});
+      for (const std::string& key : chunks) unlink.Add(key);
+      context_->Ask(std::move(unlink)).IgnoreError();
+    }
+    if (answer.outcome_unknown) {
+      return MakeError(absl::StatusCode::kUnavailable,
+                       absl::StrCat("the answer of Redis was lost: the truncation of sample \"", name_.sample,
+                                    "\" may have been made; look at its revision"),
+                       {.sample = name_.sample});
+    }
+    if (!answer.reply.ok()) return answer.reply.status();
+    if (!answer.reply->text.empty()) return HandleCollisionError(name_.sample, answer.reply->text);
+    return std::nullopt;
+  }
+  for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
+  if (before.guessed) {
+    if (absl::Status run = CheckRun(*run_, answers.back()); !run.ok()) {
+      // The run was dropped before: what was made in it now is taken away again, or when what it had is removed.
+      ReleaseResult ignored;
+      RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
+      if (absl::IsNotFound(run) && !before.exists()) {
+        RemoveSamples(
+            context_, dropped, {name_}, [](const RedisManifest&) { return true; }, false, ignored)
+            .IgnoreError();
+      }
+      context_->cache.Forget(place_->key);
+      return run;
+    }
+  }
+  context_->cache.Put(place_->key, now);
+  changed_ = true;
+  version_ = now.version;
+  return now;
+}
+
+RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
+                                        const RedisManifest& now, const std::vector<std::string>& chunks) {
+  const SampleContent* was = before.whole() ? before.content->get() : nullptr;
+  const int32_t block_rows = run_->info.options.block_rows;
+  const std::string p = absl::StrCat(static_cast<int>(name_.producer)), &part = place_->part;
+  std::vector<std::string> keys = {place_->key,
+                                   place_->ManifestKey(OtherProducer(name_.producer)),
+                                   absl::StrCat(part, "i", p),
+                                   absl::StrCat(part, "g", p),
+                                   absl::StrCat(part, "u", p),
+                                   absl::StrCat(part, "n")};
+  keys.insert(keys.end(), chunks.begin(), chunks.end());
+  for (std::string& key : ReplacedChunks(was, next, first_window * block_rows)) keys.push_back(std::move(key));
+  const bool used = !before.exists() || now.last_used_ms != before.last_used_ms;
+  const int64_t bytes = now.stored_bytes();
+  RedisRequest request = RedisContext::Of(CommitScript(), keys);
+  request.command.Add(before.version)
+      .Add(now.version)
+      .Add(name_.sample)
+      .Add(used ? absl::StrCat(now.last_used_ms) : "")
+      .Add(was == nullptr || was->group != next.group ? absl::StrCat(next.group) : "")
+      .Add(static_cast<int64_t>(chunks.size()))
+      .Add(kReaderGrace.count())
+      .Add(int64_t{next.sealed()} - int64_t{was != nullptr && was->sealed()})
+      .Add(next.rows() - (was == nullptr ? 0 : was->rows()))
+      .Add(bytes - (was == nullptr ? 0 : before.stored_bytes()));
+  AddFields(was, next, first_window, block_rows, request.command);
+  request.command.Add("v")
+      .Add(now.version)
+      .Add("n")
+      .Add(absl::StrCat(next.rows(), " ", bytes, next.sealed() ? " 1" : " 0"));
+  if (used) request.command.Add("u").Add(now.last_used_ms);
+  if (was == nullptr) request.command.Add("id").Add(name_.sample);
+  return request;
+}
+
+void RedisSample::Touch(RedisManifest& found) {
+  const int64_t now_ms = context_->time.NowMs();
+  if (now_ms - found.last_used_ms < run_->use_grain().count()) return;
+  found.last_used_ms = now_ms;
+  const std::string uses = absl::StrCat(place_->part, "u", static_cast<int>(name_.producer));
+  RedisRequest request = RedisContext::Of(TouchScript(), std::vector<std::string>{place_->key, uses});
+  request.command.Add(found.sample).Add(now_ms);
+  context_->Ask(std::move(request)).IgnoreError();
+  context_->cache.Put(place_->key, found);
+}
+
+// WAIT is about what its connection has done before it, so about all that the master had. The look in front of it goes
+// to the master alone, and fails where that has another version by now: most likely a failover has lost the change.
+absl::Status RedisSample::AwaitSynced() {
+  if (run_->info.options.durability != Durability::kSynced) return absl::OkStatus();
+  RedisCommand look({"EVAL",
+                     "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
+                     "return redis.error_reply('MISCONF the change is not the last one any more')",
+                     "1", place_->key, version_});
+  const auto ask = [&](std::initializer_list<absl::string_view> words) -> absl::StatusOr<RedisReply> {
+    RedisCommand wait(words);
+    wait.Add(std::chrono::milliseconds(kSyncedWait).count());
+    return context_->Ask({.command = std::move(wait), .key = place_->key, .before = {look}});
+  };
+  const absl::StatusOr<RedisReply> reply = context_->fsyncs ? ask({"WAITAOF", "1", "1"}) : ask({"WAIT", "1"});
+  bool kept = reply.ok() && reply->integer > 0;
+  if (reply.ok() && reply->elements.size() == 2) {
+    kept = reply->elements[0].integer > 0 && reply->elements[1].integer > 0;
+  }
+  if (kept) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("sample \"", name_.sample, "\" is changed, but no replica of Redis is known to have it: ",
+                   reply.ok() ? "none has said so" : reply.status().message()),
+      {.sample = name_.sample});
 }
 
 }  // namespace routing_replay::server

@@ -1,8 +1,8 @@
 // One sample of the Redis store: the rules of ../sample over what Redis has now.
 //
 //   guess ─▶ rules ─▶ Commit ─▶ done
-//     └─ refused ─▶ look ─▶ rules ─▶ Commit ─▶ done
-//                    ◀── somebody else was first ──┘
+//     └─ rejected ─▶ look ─▶ rules ─▶ Commit ─▶ done
+//                     ◀── somebody else was first ──┘
 #ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
@@ -10,25 +10,33 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/store/redis/redis_change.h"
+#include "server/store/redis/redis_block.h"
 #include "server/store/redis/redis_context.h"
-#include "server/store/redis/redis_run.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
 
-// A handle on a sample for one call. Methods mean what the same ones of Store mean; errors too as those of
-// RedisCluster. DATA_LOSS (kNotCommitted, with missing_rows) once if rows that this server had acknowledged are gone,
-// or if the whole sample is and whichever server left its entry in the index: the sample then has a new revision. A
-// call by handle alone does not see the latter, since entries are known by id.
+// One manifest per name, as Redis has them now. A name without an id finds whichever sample has the handle; one with an
+// id may find another sample's, which has the same handle. NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
+absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
+                                                  absl::Span<const SampleName> names);
+// Of one that is whole.
+SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
+
+// Removes those of the samples that `ends` is true of, and adds them to `result`. One that changes before it is removed
+// is looked at again; where `unused` says so, a use counts as a change. After an error some of them may have ended.
+absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
+                           const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result);
+
+// A handle on a sample for one call. Methods mean what the same ones of Store mean.
 class RedisSample {
  public:
-  // `context` outlives it. `name.sample` may be empty: whichever has the handle.
-  RedisSample(RedisContext& context, std::shared_ptr<RedisRun> run, SampleName name)
-      : context_(context), run_(std::move(run)), name_(std::move(name)) {}
+  // `name.sample` may be empty: whichever has the handle.
+  RedisSample(std::shared_ptr<RedisContext> context, std::shared_ptr<RedisRun> run, SampleName name);
   RedisSample(const RedisSample&) = delete;
   RedisSample& operator=(const RedisSample&) = delete;
   // Tells the watchers in this server if the call changed the sample: they may call the store, so no lock may be held.
@@ -37,62 +45,56 @@ class RedisSample {
   // `parent`: the sample that the header's prefix names, if it names one.
   // Blocks are taken out of the command when they are stored, and are in it again after an error.
   absl::StatusOr<AppendAck> Append(AppendCommand& command, RedisSample* parent);
-  // To be called before each append that names a restart is acknowledged: the one that made the restart may not have
-  // been. Returns when no failover undoes this revision of the sample any more, or after a short while an error that
-  // says that one may. The append was made all the same: its blocks are gone, and its caller may send it again.
-  absl::Status KeepRestart(int64_t revision);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
-  // Comes to a replica of Redis where there is one: else UNAVAILABLE, of a truncation that was made all the same.
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
-  // The same of what a look found. Nothing where that does not tell: of another sample, of none, and of what is damaged
-  // or less than was acknowledged.
-  std::optional<SampleState> StateIn(const RedisFound& found) const;
-  // Compares the sample with what its entry in the index said of it before this call. DATA_LOSS as above, too, where
-  // the entry knows of more than the sample has, whichever server had acknowledged that.
-  absl::Status CompareWith(const RedisEntry& entry);
+  // Of a `synced` run, once the call has succeeded and holds no lock: waits until a replica has what it left (from
+  // Redis 7.2 on, on its disk and the master's). UNAVAILABLE: it is made, and may be lost.
+  absl::Status AwaitSynced();
+  // NOT_FOUND (kNoSample) unless `found` is this sample's; its damage.
+  absl::StatusOr<RedisManifest> Check(RedisManifest found);
 
  private:
+  struct Change {
+    SampleContent next;  // Whole.
+    // From here on windows and their pieces may be other ones than before.
+    int64_t first_window = 0;
+    // Blocks of `next` that are not in Redis yet.
+    std::vector<std::shared_ptr<StoredBlock>> added = {};
+    // It must not be made twice (a truncation): UNAVAILABLE if its answer is lost.
+    bool once = false;
+  };
+  // The manifest as it is now; nothing if somebody else changed it meanwhile, or the guess was wrong: look again.
+  using Committed = absl::StatusOr<std::optional<RedisManifest>>;
+
   // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
-  absl::StatusOr<RedisFound> Find();
+  absl::StatusOr<RedisManifest> Find();
   // … and exists, or NOT_FOUND (kNoSample).
-  absl::StatusOr<RedisFound> FindExisting();
-  std::string ManifestKey() const {
-    return RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
-  }
-  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
-  // Raises the revision of a sample that lost what `acknowledged` says, and gives the error for it. Nothing: somebody
-  // else was first; look again.
-  absl::StatusOr<std::optional<absl::Status>> ReportLoss(const RedisFound& found,
-                                                         const AcknowledgedSample& acknowledged);
-  // The same for one of which nothing is left but its entry in the index: it is there again, without rows. OK if it was
-  // not lost.
-  absl::StatusOr<std::optional<absl::Status>> ReportGone(const RedisFound& found);
-
-  absl::StatusOr<SampleState> TruncateHere(int64_t rows, std::optional<int64_t> expected_revision);
-  // As KeepRestart does, waiting until about `deadline` or the caller's.
-  absl::Status KeepRevision(int64_t revision, Clock::Time deadline);
-
+  absl::StatusOr<RedisManifest> FindExisting();
   // What the append will most likely find; nothing if there is no telling, or more than that is needed.
-  std::optional<RedisFound> Guess(const AppendHeader& header);
+  std::optional<RedisManifest> Guess(const AppendHeader& header);
   // Nothing: look again, and try again.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(AppendCommand& command, RedisSample* parent,
-                                                     const RedisFound& found);
-  absl::StatusOr<std::optional<RedisFound>> StoreAppend(AppendCommand& command, const RedisFound& found,
-                                                        const SampleContent& content, bool new_life,
-                                                        const AppendPlan& plan);
-  absl::StatusOr<RedisChange> PlanChange(const RedisFound& found, const SampleContent& content, bool new_life,
-                                         AppendCommand& command, const AppendPlan& plan);
-  absl::StatusOr<RedisChange> SealChange(const RedisFound& found, int64_t num_tokens);
-  RedisChange TruncateChange(const RedisFound& found, int64_t rows);
+                                                     const RedisManifest& found);
+  absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_life, AppendCommand& command,
+                                    const AppendPlan& plan);
+  // `make_change`: the change of what was found, nothing if none is needed, or an error.
   template <typename MakeChange>
-  absl::StatusOr<SampleState> Change(const MakeChange& make_change);
+  absl::StatusOr<SampleState> Make(const MakeChange& make_change);
 
-  RedisContext& context_;
+  Committed Commit(const RedisManifest& before, Change change);
+  RedisRequest CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
+                             const RedisManifest& now, const std::vector<std::string>& chunks);
+  // Notes the use of a sample, if that was not done lately. If it fails, the next use does it.
+  void Touch(RedisManifest& found);
+
+  const std::shared_ptr<RedisContext> context_;
   const std::shared_ptr<RedisRun> run_;
   SampleName name_;
+  std::shared_ptr<const RedisPlace> place_;
   bool changed_ = false;
+  std::string version_;  // That this call has made, or found to need no change.
 };
 
 }  // namespace routing_replay::server

@@ -3,65 +3,223 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/append_check.h"
 #include "server/store/page_limit.h"
+#include "server/store/records/run_record.h"
 #include "server/store/redis/redis_context.h"
-#include "server/store/redis/redis_removal.h"
-#include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_sample.h"
-#include "server/store/redis/redis_watches.h"
-#include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay::server {
 namespace {
 
-constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-// Samples looked at in one go.
-constexpr size_t kBatch = 256;
+using RunPtr = std::shared_ptr<RedisRun>;
+using ContextPtr = std::shared_ptr<RedisContext>;
 
-constexpr std::chrono::seconds kHealthTimeout{3};
+constexpr size_t kIncarnationBytes = 16;
+// Samples of a dropped run that are removed in one go.
+constexpr size_t kClearBatch = 1024;
+constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
+// Between two looks at the versions of what is watched; at least nine times as long as the last look took.
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr std::chrono::seconds kLookTimeout{2};
+// A reader that waits watches again after each change. The version seen last is kept in between.
+constexpr std::chrono::seconds kKeptUnused{10};
 
-RunState StateOf(const RedisRun& run, const RedisIndex::Sums& sums) {
-  return {run.info, sums.samples, sums.sealed_samples, sums.committed_rows, sums.stored_bytes};
-}
+// The samples that this server has watches of, whoever changes them: changes made here are told at once, those of other
+// servers are found by asking for the versions. Thread-safe. Outlives its watches.
+class Watches {
+ public:
+  explicit Watches(RedisContext& context) : context_(context), thread_([this] { Work(); }) {}
+  ~Watches() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+
+  // Store::WatchSample. The watch of a sample that nobody watched lately is called soon, since what it was before is
+  // not known.
+  std::unique_ptr<Store::Watch> Add(RunPtr run, const SampleName& name, const std::string& key,
+                                    std::function<void()> changed) {
+    auto watch = run->watches->Add(name.handle, name.producer, name.sample, std::move(changed));
+    MutexLock lock(mutex_);
+    Watched& watched = watched_[key];
+    if (watched.run != run) watched = {.run = run, .name = name};
+    ++watched.users;
+    changed_.NotifyAll();
+    return std::make_unique<Handle>(*this, std::move(run), key, std::move(watch));
+  }
+  // A change by this server.
+  void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version) {
+    {
+      MutexLock lock(mutex_);
+      if (const auto found = watched_.find(key); found != watched_.end()) found->second.version = version;
+    }
+    run.watches->Notify(name.handle, name.producer, name.sample);
+  }
+
+ private:
+  struct Watched {
+    RunPtr run;
+    SampleName name;
+    int users = 0;
+    Clock::Time unused_since = {};
+    std::optional<std::string> version = {};  // As seen last.
+  };
+  class Handle final : public Store::Watch {
+   public:
+    Handle(Watches& watches, RunPtr run, std::string key, std::unique_ptr<Store::Watch> watch)
+        : watches_(watches), run_(std::move(run)), key_(std::move(key)), watch_(std::move(watch)) {}
+    ~Handle() override {
+      watch_.reset();
+      MutexLock lock(watches_.mutex_);
+      const auto found = watches_.watched_.find(key_);
+      if (found == watches_.watched_.end() || found->second.run != run_) return;
+      if (--found->second.users == 0) found->second.unused_since = Clock::Real().Now();
+    }
+
+   private:
+    Watches& watches_;
+    const RunPtr run_;
+    const std::string key_;
+    std::unique_ptr<Store::Watch> watch_;
+  };
+
+  void Work() {
+    for (;;) {
+      std::vector<std::string> keys;
+      std::map<std::string, RunPtr> runs;  // By incarnation.
+      {
+        MutexLock lock(mutex_);
+        Choose(keys, runs);
+        while (keys.empty() && !stopping_) {
+          changed_.Wait(mutex_);
+          Choose(keys, runs);
+        }
+        if (stopping_) return;
+      }
+      const Clock::Time begin = Clock::Real().Now();
+      Look(keys, runs);
+      const Clock::Time end = Clock::Real().Now();
+      const Clock::Time next = end + std::max<Clock::Duration>(kBetweenLooks, 9 * (end - begin));
+      MutexLock lock(mutex_);
+      while (!stopping_ && Clock::Real().Now() < next) changed_.WaitUntil(mutex_, next);
+    }
+  }
+  // What is watched; what nobody has watched for a while is forgotten.
+  void Choose(std::vector<std::string>& keys, std::map<std::string, RunPtr>& runs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Clock::Time now = Clock::Real().Now();
+    std::erase_if(watched_, [&](const auto& entry) {
+      return entry.second.users == 0 && now - entry.second.unused_since >= kKeptUnused;
+    });
+    for (const auto& [key, watched] : watched_) {
+      if (watched.users == 0) continue;
+      keys.push_back(key);
+      runs[watched.run->incarnation] = watched.run;
+    }
+  }
+  void Look(const std::vector<std::string>& keys, const std::map<std::string, RunPtr>& runs) {
+    std::vector<RedisRequest> requests;
+    for (const std::string& key : keys) requests.push_back(RedisContext::Of(RedisCommand({"HGET", key, "v"})));
+    for (const auto& [incarnation, run] : runs) {
+      requests.push_back(RedisContext::Of(RedisCommand({"GETRANGE", context_.RunKey(run->info.run), "0", "15"})));
+    }
+    const CallDeadline deadline(Clock::Real().Now() + kLookTimeout);
+    const std::vector<RedisResult> results = context_.Execute(requests);
+    std::vector<std::pair<RunPtr, SampleName>> changes;
+    {
+      MutexLock lock(mutex_);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const auto found = watched_.find(keys[i]);
+        if (found == watched_.end() || !results[i].reply.ok()) continue;
+        if (found->second.version == results[i].reply->text) continue;
+        found->second.version = results[i].reply->text;
+        changes.emplace_back(found->second.run, found->second.name);
+      }
+    }
+    for (const auto& [run, name] : changes) run->watches->NotifyHandle(name.handle);
+    size_t i = keys.size();
+    for (const auto& [incarnation, run] : runs) {
+      const absl::StatusOr<RedisReply>& reply = results[i++].reply;
+      if (!reply.ok() || reply->text == incarnation) continue;
+      run->ended = true;
+      run->watches->NotifyAll();
+    }
+  }
+
+  RedisContext& context_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // By key of the manifest.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // Last: it uses all of the above.
+};
 
 class RedisStore final : public Store {
  public:
   RedisStore(std::string name, std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
       : name_(std::move(name)),
-        follow_time_(options.follow_time),
-        context_(std::move(cluster), options.prefix, *options.clock, options.known_samples, options.known_bytes,
-                 options.lost_samples),
-        runs_(Fill(context_, options), options.default_ttl),
-        watches_(context_) {
-    FollowTime();
+        context_(std::make_shared<RedisContext>(std::move(cluster), options)),
+        watches_(*context_) {
+    context_->fsyncs = KnowsWaitAof();
+    context_->changed = [this](RedisRun& run, const SampleName& sample, const std::string& key,
+                               const std::string& version) { watches_.Changed(run, sample, key, version); };
   }
 
   std::string name() const override { return name_; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
-                                  const std::optional<RunOptions>& options) override {
-    return runs_.Open(run, geometry, options);
+                                  const std::optional<RunOptions>& options) override;
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override {
+    const absl::StatusOr<RunPtr> found = LoadRun(run);
+    if (!found.ok()) return found.status();
+    return (*found)->info;
   }
-  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  absl::StatusOr<RunInfo> KnownRun(absl::string_view run) override;
+  absl::StatusOr<RunInfo> KnownRun(absl::string_view run) override {
+    const absl::StatusOr<RunPtr> found = FindRun(run);
+    if (!found.ok()) return found.status();
+    return (*found)->info;
+  }
   absl::StatusOr<RunState> StatRun(absl::string_view run) override;
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
-  absl::StatusOr<int64_t> CountRuns() override { return runs_.Count(); }
-  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return runs_.Drop(run); }
+  absl::StatusOr<int64_t> CountRuns() override {
+    const absl::StatusOr<RedisReply> counted = context_->Ask(RedisCommand({"SCARD", context_->RunsKey()}));
+    if (!counted.ok()) return counted.status();
+    return counted->integer;
+  }
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
+
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
-                                   int64_t num_tokens, int64_t revision) override;
+                                   int64_t num_tokens, int64_t revision) override {
+    return ChangeSample(run, producer, sample, [&](RedisSample& one) { return one.Seal(num_tokens, revision); });
+  }
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
-                                       std::optional<int64_t> expected_revision) override;
+                                       std::optional<int64_t> expected_revision) override {
+    return ChangeSample(run, producer, sample, [&](RedisSample& one) { return one.Truncate(rows, expected_revision); });
+  }
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override;
-  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override {
+    return WithRun(run, [&](const RunPtr& found) {
+      return RedisSample(context_, found, NameOf(producer, sample)).Snapshot(rows, admit);
+    });
+  }
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
+    return WithRun(run,
+                   [&](const RunPtr& found) { return RedisSample(context_, found, NameOf(producer, sample)).Stat(); });
+  }
   absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
                         const TakeState& take) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
@@ -71,139 +229,258 @@ class RedisStore final : public Store {
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                               GroupRange groups) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                     std::function<void()> changed) override;
+                                                     std::function<void()> changed) override {
+    const absl::StatusOr<RunPtr> found = LoadRun(run);
+    if (!found.ok()) return found.status();
+    const SampleName name = NameOf(producer, sample);
+    return watches_.Add(*found, name, RedisPlace(context_, **found, name).key, std::move(changed));
+  }
   int64_t Sweep(int64_t limit) override;
-  void Abandon() override { context_.cluster->Abandon(); }
+  void Abandon() override { context_->cluster->Abandon(); }
   absl::Status Health() override;
   Totals GetTotals() override;
 
  private:
-  using RunPtr = std::shared_ptr<RedisRun>;
+  struct Names {
+    std::vector<std::string> ids;  // Ascending.
+    bool more = false;             // Behind the last one, of which there then is one.
+  };
   // Called with what was found of some samples of a run; false: enough.
-  using Visitor = std::function<bool(const SampleName&, const RedisFound&)>;
+  using Visitor = std::function<bool(const SampleName&, const RedisManifest&)>;
 
-  static RedisContext& Fill(RedisContext& context, const RedisStoreOptions& options);
+  bool KnowsWaitAof();
+  SampleName NameOf(Producer producer, const SampleRef& ref) const {
+    return {ref.sample, ref.sample.empty() ? ref.handle : context_->options.handle_of(ref.sample), producer};
+  }
 
+  // As it is now. NOT_FOUND (kNoRun).
+  absl::StatusOr<RunPtr> LoadRun(absl::string_view run);
+  // As this server last knew it, or as it is now: who goes on to ask Redis will see whether it is still there.
+  absl::StatusOr<RunPtr> FindRun(absl::string_view run);
+  // What a run's value says.
+  absl::StatusOr<RunPtr> TakeRun(const std::string& value);
+  // Of the first `limit` names behind `after` those whose records can be read, by name. `last`: of those names, if
+  // there are more; otherwise empty.
+  absl::StatusOr<std::vector<RunPtr>> LoadRuns(absl::string_view after, size_t limit, std::string& last);
+  absl::StatusOr<std::vector<RunState>> StatesOf(absl::Span<const RunPtr> runs);
   // Calls `call` with the run; once more if the run that this server knew turns out to be gone.
   template <typename Call>
   auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr()));
-  SampleName NameOf(Producer producer, const SampleRef& ref) const;
-  RedisSample SampleOf(RunPtr run, Producer producer, const SampleRef& ref) {
-    return RedisSample(context_, std::move(run), NameOf(producer, ref));
-  }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample);
-  struct Looks {
-    RunPtr run;
-    std::vector<RedisFound> found;  // One for each name.
-    std::set<std::string> lost;     // Of those that were not found: what Redis had, and has no more.
-  };
-  absl::StatusOr<Looks> LookAtAll(const RunPtr& run, const std::vector<SampleName>& names);
-  // DATA_LOSS if the sample, which was found after its entry was read, is gone, or is less than the entry says; its
-  // revision is then raised.
-  absl::Status LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry, const RedisFound& found);
-  // All samples with ids after `id`, by id, that may be in `groups`. Losses are looked for. Of entries without a sample
-  // those of lost ones are given their sample again, without rows, and the others are taken out.
-  absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
+  absl::StatusOr<SampleState> ChangeSample(absl::string_view run, Producer producer, absl::string_view sample,
+                                           const std::function<absl::StatusOr<SampleState>(RedisSample&)>& change);
+
+  // Ids behind `after`, about `limit`; of a range of groups all there are.
+  absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
+                                absl::string_view after, size_t limit);
+  absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string after,
                      const Visitor& visitor);
-  // Ends those of the samples that `asked` is true of.
-  absl::Status ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names, const RedisRemoval::Filter& asked,
-                            ReleaseResult& result);
-  absl::StatusOr<int64_t> SweepRun(const RunPtr& run, int64_t limit);
-  // Whether this server may judge what is idle.
-  bool FollowTime();
+  // Ends or keeps samples as `step` says; `damaged`: ends those that cannot be read.
+  absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
+  void ClearDropped();
+  // Some samples of a dropped run; whether there may be more.
+  absl::StatusOr<bool> ClearSome(RedisRun& run);
 
   const std::string name_;
-  const bool follow_time_;
-  RedisContext context_;
-  RedisRuns runs_;
-  RedisWatches watches_;
-  Mutex totals_mutex_;
-  Totals totals_ ABSL_GUARDED_BY(totals_mutex_);
+  const ContextPtr context_;
+  Watches watches_;
+  Mutex mutex_;
+  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last.
+  // All that somebody holds, by incarnation: the watchers of one are together, whoever brings them news.
+  std::map<std::string, std::weak_ptr<RedisRun>> held_ ABSL_GUARDED_BY(mutex_);
+  Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
-RedisContext& RedisStore::Fill(RedisContext& context, const RedisStoreOptions& options) {
-  context.timeout = options.timeout;
-  context.reader_grace = options.reader_grace;
-  context.handle_of = options.handle_of;
-  context.server = absl::StrCat(absl::Hex(context.content_ids.Next(), absl::kZeroPad16));
-  return context;
+bool RedisStore::KnowsWaitAof() {
+  const std::vector<RedisAddress> masters = context_->cluster->Masters();
+  if (masters.empty()) return false;
+  const RedisResult info = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"INFO", "server"}),
+                                                        Clock::Real().Now() + kInfoTimeout);
+  if (!info.reply.ok()) return false;
+  for (absl::string_view line : absl::StrSplit(info.reply->text, "\r\n")) {
+    int major = 0, minor = 0;
+    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(":."));
+    if (words.size() < 3 || words[0] != "redis_version") continue;
+    if (!absl::SimpleAtoi(words[1], &major) || !absl::SimpleAtoi(words[2], &minor)) return false;
+    return major > 7 || (major == 7 && minor >= 2);
+  }
+  return false;
+}
+
+absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
+  if (value.size() <= kIncarnationBytes) return absl::DataLossError("a run's record in Redis is too short");
+  const std::string incarnation = value.substr(0, kIncarnationBytes);
+  absl::StatusOr<RunInfo> info = DecodeRun(absl::string_view(value).substr(kIncarnationBytes));
+  if (!info.ok()) return absl::DataLossError(absl::StrCat("a run's record in Redis: ", info.status().message()));
+  MutexLock lock(mutex_);
+  RunPtr run = held_[incarnation].lock();
+  if (run == nullptr) {
+    run.reset(new RedisRun{.info = *std::move(info), .incarnation = incarnation, .prefix = context_->options.prefix});
+    std::erase_if(held_, [](const auto& entry) { return entry.second.expired(); });
+    held_[incarnation] = run;
+  }
+  run->ended = false;
+  runs_[run->info.run] = run;
+  return run;
+}
+
+absl::StatusOr<RunPtr> RedisStore::LoadRun(absl::string_view run) {
+  const absl::StatusOr<RedisReply> got = context_->Ask(RedisCommand({"GET", context_->RunKey(run)}));
+  if (!got.ok()) return got.status();
+  if (got->is_nil()) return NoRunError(run);
+  return TakeRun(got->text);
+}
+
+absl::StatusOr<RunPtr> RedisStore::FindRun(absl::string_view run) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = runs_.find(std::string(run));
+    if (found != runs_.end() && !found->second->ended) return found->second;
+    if (found != runs_.end()) runs_.erase(found);
+  }
+  return LoadRun(run);
+}
+
+absl::StatusOr<std::vector<RunPtr>> RedisStore::LoadRuns(absl::string_view after, size_t limit, std::string& last) {
+  const absl::StatusOr<RedisReply> listed = context_->Ask(RedisCommand({"SMEMBERS", context_->RunsKey()}));
+  if (!listed.ok()) return listed.status();
+  std::vector<std::string> names;
+  for (const RedisReply& name : listed->elements) {
+    if (name.text > after) names.push_back(name.text);
+  }
+  std::sort(names.begin(), names.end());
+  if (limit < names.size()) {
+    last = names[limit - 1];
+    names.resize(limit);
+  }
+  std::vector<RedisRequest> requests;
+  for (const std::string& name : names) {
+    requests.push_back(RedisContext::Of(RedisCommand({"GET", context_->RunKey(name)})));
+  }
+  std::vector<RunPtr> runs;
+  for (const RedisResult& got : context_->Execute(requests)) {
+    if (got.reply.ok() && got.reply->is_nil()) continue;  // Being made or dropped.
+    absl::StatusOr<RunPtr> run = got.reply.ok() ? TakeRun(got.reply->text) : got.reply.status();
+    if (run.ok()) {
+      runs.push_back(*std::move(run));
+    } else if (absl::IsDataLoss(run.status())) {
+      context_->Warn("a run's record", run.status());
+    } else {
+      return run.status();
+    }
+  }
+  return runs;
+}
+
+absl::StatusOr<std::vector<RunState>> RedisStore::StatesOf(absl::Span<const RunPtr> runs) {
+  std::vector<RedisRequest> requests;
+  for (const RunPtr& run : runs) {
+    for (int part = 0; part < RedisRun::kParts; ++part) {
+      const std::string key = absl::StrCat(run->PartKeys(part), "n");
+      requests.push_back(RedisContext::Of(RedisCommand({"HMGET", key, "samples", "sealed", "rows", "bytes"})));
+    }
+  }
+  const std::vector<RedisResult> results = context_->Execute(requests);
+  std::vector<RunState> states;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const absl::StatusOr<RedisReply>& reply = results[i].reply;
+    if (!reply.ok()) return reply.status();
+    if (i % RedisRun::kParts == 0) states.push_back({.info = runs[i / RedisRun::kParts]->info});
+    RunState& state = states.back();
+    int64_t* const sums[] = {&state.samples, &state.sealed_samples, &state.committed_rows, &state.stored_bytes};
+    for (size_t field = 0; field < std::size(sums) && field < reply->elements.size(); ++field) {
+      int64_t number = 0;
+      if (absl::SimpleAtoi(reply->elements[field].text, &number)) *sums[field] += number;
+    }
+  }
+  return states;
 }
 
 template <typename Call>
 auto RedisStore::WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
   for (bool again = true;; again = false) {
-    const absl::StatusOr<RunPtr> found = runs_.Find(run);
+    const absl::StatusOr<RunPtr> found = FindRun(run);
     if (!found.ok()) return found.status();
     auto result = call(*found);
     if (result.ok() || !again || !(*found)->ended) return result;
   }
 }
 
-SampleName RedisStore::NameOf(Producer producer, const SampleRef& ref) const {
-  return {ref.sample, ref.sample.empty() ? ref.handle : context_.handle_of(ref.sample), producer};
-}
-
-absl::StatusOr<RunInfo> RedisStore::GetRun(absl::string_view run) {
-  const absl::StatusOr<RunPtr> found = runs_.Load(run);
+absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometry* geometry,
+                                            const std::optional<RunOptions>& options) {
+  if (absl::Status status = CheckId(run, "run"); !status.ok()) return status;
+  if (options) {
+    if (absl::Status status = CheckRunOptions(*options); !status.ok()) return status;
+  }
+  absl::StatusOr<RunPtr> found = LoadRun(run);
+  bool created = false;
+  if (absl::IsNotFound(found.status()) && geometry != nullptr) {
+    RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
+    const absl::StatusOr<RunOptions> in_force = OptionsInForce(
+        options, {.ttl = context_->options.default_ttl, .codec = geometry->default_codec()}, kRedisDurability);
+    if (!in_force.ok()) return in_force.status();
+    info.options = *in_force;
+    const std::string value = context_->NewToken() + EncodeRun(info);
+    const absl::StatusOr<RedisReply> before =
+        context_->Ask(RedisCommand({"SET", context_->RunKey(run), value, "NX", "GET"}));
+    if (!before.ok()) return before.status();
+    created = before->is_nil() || before->text == value;
+    found = TakeRun(created ? value : before->text);
+  }
   if (!found.ok()) return found.status();
-  return (*found)->info;
-}
-
-absl::StatusOr<RunInfo> RedisStore::KnownRun(absl::string_view run) {
-  const absl::StatusOr<RunPtr> found = runs_.Find(run);
-  if (!found.ok()) return found.status();
-  return (*found)->info;
+  if (absl::Status status = CheckJoin((*found)->info, geometry, options); !status.ok()) return status;
+  // Always after the run was made. Who drops one looks whether it was made again.
+  const absl::StatusOr<RedisReply> listed = context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run}));
+  if (!listed.ok()) return listed.status();
+  RunInfo info = (*found)->info;
+  info.created = created;
+  return info;
 }
 
 absl::StatusOr<RunState> RedisStore::StatRun(absl::string_view run) {
-  const absl::StatusOr<RunPtr> found = runs_.Load(run);
+  const absl::StatusOr<RunPtr> found = LoadRun(run);
   if (!found.ok()) return found.status();
-  const auto sums = SumsOf(context_, {&*found, 1});
-  if (!sums.ok()) return sums.status();
-  return StateOf(**found, sums->front());
+  absl::StatusOr<std::vector<RunState>> states = StatesOf({&*found, 1});
+  if (!states.ok()) return states.status();
+  return std::move(states->front());
 }
 
 absl::StatusOr<RunPage> RedisStore::ListRuns(absl::string_view page_token, size_t limit) {
-  const auto loaded = runs_.LoadPage(page_token, limit);
-  if (!loaded.ok()) return loaded.status();
-  const auto sums = SumsOf(context_, loaded->runs);
-  if (!sums.ok()) return sums.status();
-  RunPage page{.next_token = loaded->last};
-  for (size_t i = 0; i < loaded->runs.size(); ++i) page.runs.push_back(StateOf(*loaded->runs[i], (*sums)[i]));
+  RunPage page;
+  const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns(page_token, limit, page.next_token);
+  if (!runs.ok()) return runs.status();
+  absl::StatusOr<std::vector<RunState>> states = StatesOf(*runs);
+  if (!states.ok()) return states.status();
+  page.runs = *std::move(states);
   return page;
 }
 
-// A part of the samples is served as long as one master is there.
-absl::Status RedisStore::Health() {
-  const Clock::Time deadline = Clock::Real().Now() + kHealthTimeout;
-  for (const RedisAddress& master : context_.cluster->Masters()) {
-    if (context_.cluster->ExecuteAt(master, RedisCommand({"PING"}), deadline).reply.ok()) return absl::OkStatus();
+// What the run had is removed later: readers may still be at it.
+absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
+  static const RedisScript drop(R"(
+if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end
+return redis.call('UNLINK', KEYS[1])
+)");
+  const absl::StatusOr<RunPtr> run = LoadRun(name);
+  if (!run.ok()) return run.status();
+  const absl::StatusOr<std::vector<RunState>> states = StatesOf({&*run, 1});
+  if (!states.ok()) return states.status();
+  // First of all the note of what is to be removed; it is looked at only when the run is gone.
+  RedisCommand note({"ZADD", context_->DroppedKey()});
+  note.Add(context_->time.NowMs() + kReaderGrace.count()).Add((*run)->incarnation + EncodeRun((*run)->info));
+  if (const auto noted = context_->Ask(std::move(note)); !noted.ok()) return noted.status();
+  RedisRequest request = RedisContext::Of(drop, std::vector<std::string>{context_->RunKey(name)});
+  request.command.Add((*run)->incarnation);
+  const absl::StatusOr<RedisReply> dropped = context_->Ask(std::move(request));
+  if (!dropped.ok()) return dropped.status();
+  (*run)->ended = true;
+  if (dropped->integer != 1) return NoRunError(name);
+  const absl::StatusOr<RedisReply> unlisted = context_->Ask(RedisCommand({"SREM", context_->RunsKey(), name}));
+  if (unlisted.ok() && LoadRun(name).ok()) {
+    context_->Ask(RedisCommand({"SADD", context_->RunsKey(), name})).IgnoreError();
   }
-  // Looks for others that may have taken their place.
-  const std::string key = context_.keys.Runs();
-  const RedisResult found =
-      context_.cluster->ExecuteOne({.command = RedisCommand({"EXISTS", key}), .key = key}, deadline);
-  return found.reply.ok() ? absl::OkStatus() : absl::UnavailableError("no Redis server answers");
-}
-
-Store::Totals RedisStore::GetTotals() {
-  const absl::StatusOr<std::vector<RunState>> runs = Store::ListRuns();
-  MutexLock lock(totals_mutex_);
-  if (!runs.ok()) return totals_;
-  totals_ = Totals();
-  for (const RunState& run : *runs) {
-    ++totals_.runs;
-    totals_.samples += run.samples;
-    totals_.stored_bytes += run.stored_bytes;
-  }
-  return totals_;
-}
-
-bool RedisStore::FollowTime() {
-  if (!follow_time_) return true;
-  const absl::Status status = context_.time.Follow(*context_.cluster, context_.Deadline());
-  if (!status.ok()) context_.trouble.Tell("time", status);
-  return status.ok();
+  (*run)->watches->NotifyAll();
+  return ReleaseResult{states->front().samples, states->front().stored_bytes};
 }
 
 absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
@@ -211,9 +488,10 @@ absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
   const SampleName name = NameOf(command.header.producer, {.sample = command.header.sample});
   absl::StatusOr<AppendAck> ack = WithRun(
       command.run, [&](const RunPtr& run) { return AppendTo(run, command, sample.emplace(context_, run, name)); });
-  if (!ack.ok() || command.header.restart_nonce == 0) return ack;
   // Not within WithRun: the blocks are stored, and there are none to be stored once more in a later run of this name.
-  if (absl::Status kept = sample->KeepRestart(ack->revision); !kept.ok()) return kept;
+  if (ack.ok()) {
+    if (absl::Status synced = sample->AwaitSynced(); !synced.ok()) return synced;
+  }
   return ack;
 }
 
@@ -222,120 +500,108 @@ absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand&
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
     // It may be a run of the past that this server knows.
-    const absl::StatusOr<RunPtr> now = runs_.Load(command.run);
+    const absl::StatusOr<RunPtr> now = LoadRun(command.run);
     if (now.ok() && *now == run) return status;
     run->ended = true;
     return now.ok() ? NoRunError(command.run) : now.status();
   }
   std::optional<RedisSample> parent;
-  if (header.prefix) {
-    parent.emplace(context_, run, NameOf(header.producer, {.sample = header.prefix->sample}));
-  }
+  if (header.prefix) parent.emplace(context_, run, NameOf(header.producer, {.sample = header.prefix->sample}));
   return sample.Append(command, parent ? &*parent : nullptr);
 }
 
-absl::StatusOr<SampleState> RedisStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
-                                             int64_t num_tokens, int64_t revision) {
+absl::StatusOr<SampleState> RedisStore::ChangeSample(
+    absl::string_view run, Producer producer, absl::string_view sample,
+    const std::function<absl::StatusOr<SampleState>(RedisSample&)>& change) {
   if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
   return WithRun(run, [&](const RunPtr& found) {
-    return SampleOf(found, producer, {.sample = std::string(sample)}).Seal(num_tokens, revision);
+    RedisSample one(context_, found, NameOf(producer, {.sample = std::string(sample)}));
+    absl::StatusOr<SampleState> state = change(one);
+    if (state.ok()) {
+      if (absl::Status synced = one.AwaitSynced(); !synced.ok()) state = synced;
+    }
+    return state;
   });
-}
-
-absl::StatusOr<SampleState> RedisStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
-                                                 int64_t rows, std::optional<int64_t> expected_revision) {
-  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
-  return WithRun(run, [&](const RunPtr& found) {
-    return SampleOf(found, producer, {.sample = std::string(sample)}).Truncate(rows, expected_revision);
-  });
-}
-
-absl::StatusOr<SampleSnapshot> RedisStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
-  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Snapshot(rows, admit); });
-}
-
-absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
-  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Stat(); });
-}
-
-absl::StatusOr<RedisStore::Looks> RedisStore::LookAtAll(const RunPtr& run, const std::vector<SampleName>& names) {
-  auto found = LookAt(context_, *run, names);
-  if (!found.ok()) return found.status();
-  std::vector<SampleName> missing;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (!(*found)[i].exists() && !names[i].sample.empty()) missing.push_back(names[i]);
-  }
-  const auto left = run->index.LeftOf(missing);
-  if (!left.ok()) return left.status();
-  Looks looks{.run = run, .found = *std::move(found)};
-  for (size_t i = 0; i < missing.size(); ++i) {
-    if ((*left)[i]) looks.lost.insert(missing[i].sample);
-  }
-  return looks;
 }
 
 absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
                                   const TakeState& take) {
-  for (size_t begin = 0; begin < samples.size(); begin += kBatch) {
-    const absl::Span<const SampleRef> batch = samples.subspan(begin, kBatch);
+  for (size_t begin = 0; begin < samples.size(); begin += kRedisBatch) {
+    const absl::Span<const SampleRef> batch = samples.subspan(begin, kRedisBatch);
     std::vector<SampleName> names;
     for (const SampleRef& sample : batch) names.push_back(NameOf(producer, sample));
-    const auto looks = WithRun(run, [&](const RunPtr& found) { return LookAtAll(found, names); });
-    const auto state_of = [&](size_t i) -> absl::StatusOr<SampleState> {
-      if (!looks.ok()) return looks.status();
-      const RedisFound& found = looks->found[i];
-      if (auto state = RedisSample(context_, looks->run, names[i]).StateIn(found)) return *std::move(state);
-      if (found.exists() || looks->lost.contains(names[i].sample)) return Stat(run, producer, batch[i]);
-      return NoSampleError(names[i].sample.empty() ? absl::StrCat("handle ", names[i].handle) : names[i].sample);
-    };
+    RunPtr of;
+    auto looked = WithRun(run, [&](const RunPtr& found) { return LookAt(context_, *(of = found), names); });
     for (size_t i = 0; i < batch.size(); ++i) {
-      if (absl::Status taken = take(batch[i], state_of(i)); !taken.ok()) return taken;
+      const auto state = [&]() -> absl::StatusOr<SampleState> {
+        if (!looked.ok()) return looked.status();
+        const auto one = RedisSample(context_, of, names[i]).Check(std::move((*looked)[i]));
+        if (!one.ok()) return one.status();
+        return StateOf(*context_, {one->sample, names[i].handle, producer}, *one);
+      };
+      if (absl::Status taken = take(batch[i], state()); !taken.ok()) return taken;
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status RedisStore::LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry,
-                                     const RedisFound& found) {
-  if (!found.exists()) return RedisSample(context_, run, name).Stat().status();
-  const bool behind = found.content.ok() && found.stamp.sample == name.sample && found.stamp.version < entry.version;
-  return entry.group && behind ? RedisSample(context_, run, name).CompareWith(entry) : absl::OkStatus();
+// Each part gives some names; they are in order, without a gap, up to the first place where a part may have more.
+absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Producer producer,
+                                                      const std::optional<GroupRange>& groups, absl::string_view after,
+                                                      size_t limit) {
+  const size_t some = 8 + limit * 2 / RedisRun::kParts;
+  std::vector<RedisRequest> requests;
+  for (int part = 0; part < RedisRun::kParts; ++part) {
+    const std::string key = absl::StrCat(run.PartKeys(part), groups ? "g" : "i", static_cast<int>(producer));
+    RedisCommand command({groups ? "ZRANGEBYSCORE" : "ZRANGEBYLEX", key});
+    if (groups) {  // Scores are doubles: groups beyond 2^53 give some more than these.
+      command.Add(groups->begin).Add(groups->end);
+    } else {
+      command.Add(after.empty() ? "-" : absl::StrCat("(", after)).Add("+");
+      command.Add("LIMIT").Add(0).Add(static_cast<int64_t>(some));
+    }
+    requests.push_back(RedisContext::Of(std::move(command)));
+  }
+  std::optional<std::string> end;  // The last name that all are known up to.
+  Names names;
+  for (RedisResult& result : context_->Execute(requests)) {
+    if (!result.reply.ok()) return result.reply.status();
+    std::vector<RedisReply>& found = result.reply->elements;
+    if (!groups && found.size() == some && (!end || found.back().text < *end)) end = found.back().text;
+    for (RedisReply& name : found) {
+      if (name.text > after) names.ids.push_back(std::move(name.text));
+    }
+  }
+  std::sort(names.ids.begin(), names.ids.end());
+  if (end) names.ids.erase(std::upper_bound(names.ids.begin(), names.ids.end(), *end), names.ids.end());
+  names.more = end.has_value();
+  return names;
 }
 
 absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,
-                               std::string id, const Visitor& visitor) {
-  for (;;) {
-    const absl::StatusOr<RedisIndex::Page> page = run->index.After(producer, id, kBatch);
+                               std::string after, const Visitor& visitor) {
+  for (bool more = true; more;) {
+    const absl::StatusOr<Names> page = NamesOf(*run, producer, groups, after, kRedisBatch);
     if (!page.ok()) return page.status();
-    std::vector<SampleName> names;
-    std::vector<RedisEntry> entries;
-    for (const RedisEntry& entry : page->entries) {
-      if (groups && entry.group && !groups->contains(*entry.group)) continue;
-      names.push_back(NameOf(producer, {.sample = entry.sample}));
-      entries.push_back(entry);
-    }
-    // With no name it tells whether the run lives.
-    absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
-    bool lost = false;
-    for (size_t i = 0; found.ok() && i < names.size(); ++i) {
-      lost |= absl::IsDataLoss(LookForLoss(run, names[i], entries[i], (*found)[i]));
-    }
-    if (lost) found = LookAt(context_, *run, names);
-    if (!found.ok()) return found.status();
-    std::vector<RedisRequest> drops;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const RedisFound& one = (*found)[i];
-      if (!one.exists() || one.stamp.sample != names[i].sample) {
-        drops.push_back(run->index.Drop(names[i], entries[i].version));
-      } else if (!groups || !one.content.ok() || groups->contains((*one.content)->group)) {
+    more = page->more;
+    // With no name it tells whether the run is there.
+    for (size_t begin = 0; begin == 0 || begin < page->ids.size(); begin += kRedisBatch) {
+      std::vector<SampleName> names;
+      for (size_t i = begin; i < std::min(begin + kRedisBatch, page->ids.size()); ++i) {
+        names.push_back(NameOf(producer, {.sample = page->ids[i]}));
+      }
+      const absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run, names);
+      if (!found.ok()) return found.status();
+      for (size_t i = 0; i < names.size(); ++i) {
+        const RedisManifest& one = (*found)[i];
+        if (!one.exists() || one.sample != names[i].sample) continue;
+        if (groups && one.content.ok() && !groups->contains((*one.content)->group)) continue;
         if (!visitor(names[i], one)) return absl::OkStatus();
       }
     }
-    if (!drops.empty()) context_.cluster->Execute(drops, context_.Deadline());
-    if (!page->more) return absl::OkStatus();
-    id = page->entries.back().sample;
+    if (more) after = page->ids.back();
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
@@ -345,39 +611,33 @@ absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer produc
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ListPage> {
     PageBuilder page(*limit);
     const absl::Status status =
-        Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisFound& one) {
-          return !one.content.ok() || page.Add(StateOf(context_, name, one));
+        Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisManifest& one) {
+          return !one.content.ok() || page.Add(StateOf(*context_, name, one));
         });
     if (!status.ok()) return status;
     return page.Take();
   });
 }
 
-absl::Status RedisStore::ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names,
-                                      const RedisRemoval::Filter& asked, ReleaseResult& result) {
-  RedisRemoval removal(context_, *run, asked, /*unused=*/false);
-  absl::Status status = removal.Remove(names);
-  result.samples += removal.result().samples;
-  result.bytes += removal.result().bytes;
-  return status;
-}
-
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
                                                   absl::Span<const SampleRef> samples) {
-  std::vector<SampleName> names;
   std::set<std::pair<int64_t, std::string>> seen;
+  std::vector<SampleName> names;
   for (const SampleRef& ref : samples) {
     for (const Producer p : kProducers) {
-      SampleName name = NameOf(p, ref);
       if (producer && *producer != p) continue;
-      if (seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second)
-        names.push_back(std::move(name));
+      SampleName name = NameOf(p, ref);
+      if (!seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second) continue;
+      names.push_back(std::move(name));
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
+    // With no sample it tells whether the run is there.
+    absl::Status status = LookAt(context_, *found, {}).status();
     ReleaseResult result;
-    const auto any = [](const RedisFound&) { return true; };
-    if (absl::Status status = ReleaseNames(found, names, any, result); !status.ok()) return status;
+    const auto all = [](const RedisManifest&) { return true; };
+    if (status.ok()) status = RemoveSamples(context_, *found, names, all, /*unused=*/false, result);
+    if (!status.ok()) return status;
     return result;
   });
 }
@@ -385,76 +645,133 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
 absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                                         GroupRange groups) {
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    const auto inside = [&](const RedisFound& one) {
+    const auto in_groups = [&](const RedisManifest& one) {
       return one.content.ok() && groups.contains((*one.content)->group);
     };
     ReleaseResult result;
     for (const Producer p : kProducers) {
       if (producer && *producer != p) continue;
       std::vector<SampleName> names;
-      absl::Status status = Visit(found, p, groups, "", [&](const SampleName& name, const RedisFound& one) {
-        if (inside(one)) names.push_back(name);
+      absl::Status status = Visit(found, p, groups, "", [&](const SampleName& name, const RedisManifest& one) {
+        if (one.content.ok()) names.push_back(name);
         return true;
       });
-      if (status.ok()) status = ReleaseNames(found, names, inside, result);
+      if (status.ok()) status = RemoveSamples(context_, *found, names, in_groups, /*unused=*/false, result);
       if (!status.ok()) return status;
     }
     return result;
   });
 }
 
-absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::string_view run, Producer producer,
-                                                                      const SampleRef& sample,
-                                                                      std::function<void()> changed) {
-  const absl::StatusOr<RunPtr> found = runs_.Load(run);
-  if (!found.ok()) return found.status();
-  return watches_.Add(*found, NameOf(producer, sample), std::move(changed));
-}
-
 // What cannot be removed now is idle the next time, too.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
-  context_.trouble.TellLosses();
-  const bool time_is_right = FollowTime();
-  const auto all = runs_.LoadPage("", SIZE_MAX);
-  if (!all.ok()) return 0;
-  for (const RunPtr& run : all->runs) {
-    if (time_is_right && removed < limit) removed += SweepRun(run, limit - removed).value_or(0);
+  std::string last;
+  const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns("", SIZE_MAX, last);
+  if (!runs.ok()) return 0;
+  for (const RunPtr& run : *runs) {
+    if (removed < limit) SweepRun(run, limit, removed).IgnoreError();
   }
-  if (time_is_right) runs_.ClearDropped();
+  ClearDropped();
   return removed;
 }
 
-absl::StatusOr<int64_t> RedisStore::SweepRun(const RunPtr& run, int64_t limit) {
-  const absl::StatusOr<std::vector<RedisIndex::DueEntry>> due = run->index.Due(limit);
-  if (!due.ok()) return due.status();
-  const int64_t idle_ms = (run->lives.ttl + run->lives.grain()).count();
-  const auto idle = [&](const RedisFound& one) { return context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms; };
-  RedisRemoval removal(context_, *run, idle, /*unused=*/true);
-  for (size_t i = 0; i < due->size() && removal.result().samples < limit; i += kBatch) {
-    const auto batch = absl::MakeConstSpan(*due).subspan(i, kBatch);
-    std::vector<SampleName> names;
-    for (const RedisIndex::DueEntry& entry : batch) names.push_back(entry.name);
-    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
-    if (!found.ok()) return found.status();
-    std::vector<SampleName> ends;
-    std::vector<RedisRequest> notes;
-    for (size_t j = 0; j < names.size(); ++j) {
-      const RedisFound& one = (*found)[j];
-      if (!one.exists()) {
-        notes.push_back(run->index.Drop(names[j], batch[j].version));
-      } else if (idle(one)) {
-        ends.push_back(names[j]);
-      } else if (one.content.ok()) {
-        notes.push_back(run->index.Put(names[j], one.manifest()));
-      }
+absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, int64_t& removed) {
+  const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(run->info.options.ttl);
+  const int64_t idle_since_ms = context_->time.NowMs() - ttl.count() - run->use_grain().count();
+  std::vector<RedisRequest> requests;
+  for (int part = 0; part < RedisRun::kParts; ++part) {
+    for (const Producer producer : kProducers) {
+      RedisCommand command(
+          {"ZRANGEBYSCORE", absl::StrCat(run->PartKeys(part), "u", static_cast<int>(producer)), "-inf"});
+      command.Add(idle_since_ms).Add("LIMIT").Add(0).Add(limit - removed);
+      requests.push_back(RedisContext::Of(std::move(command)));
     }
-    context_.cluster->Execute(notes, context_.Deadline());
-    const auto room = static_cast<size_t>(limit - removal.result().samples);
-    if (ends.size() > room) ends.resize(room);
-    if (absl::Status status = removal.Remove(std::move(ends)); !status.ok()) break;
   }
-  return removal.result().samples;
+  std::vector<SampleName> names;
+  const std::vector<RedisResult> results = context_->Execute(requests);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].reply.ok()) return results[i].reply.status();
+    for (const RedisReply& sample : results[i].reply->elements) {
+      names.push_back(NameOf(kProducers[i % std::size(kProducers)], {.sample = sample.text}));
+    }
+  }
+  if (static_cast<int64_t>(names.size()) > limit - removed) names.resize(static_cast<size_t>(limit - removed));
+  ReleaseResult result;
+  const auto idle = [&](const RedisManifest& one) { return one.last_used_ms <= idle_since_ms; };
+  const absl::Status status = RemoveSamples(context_, *run, std::move(names), idle, /*unused=*/true, result);
+  removed += result.samples;
+  return status;
+}
+
+// Of one dropped run whose time has come.
+void RedisStore::ClearDropped() {
+  const std::string key = context_->DroppedKey();
+  RedisCommand command({"ZRANGEBYSCORE", key, "-inf"});
+  command.Add(context_->time.NowMs()).Add("LIMIT").Add(0).Add(1);
+  const absl::StatusOr<RedisReply> due = context_->Ask(std::move(command));
+  if (!due.ok() || due->elements.empty()) return;
+  const std::string& value = due->elements[0].text;
+  const std::string incarnation = value.substr(0, kIncarnationBytes);
+  absl::StatusOr<RunInfo> info = DecodeRun(absl::string_view(value).substr(incarnation.size()));
+  if (info.ok()) {
+    const absl::StatusOr<RunPtr> now = LoadRun(info->run);
+    if (!now.ok() && !absl::IsNotFound(now.status())) return;
+    if (!now.ok() || (*now)->incarnation != incarnation) {
+      RedisRun run{
+          .info = *std::move(info), .incarnation = incarnation, .prefix = context_->options.prefix, .clears = true};
+      const absl::StatusOr<bool> more = ClearSome(run);
+      if (!more.ok() || *more) return;  // The next time.
+    }
+  }
+  context_->Ask(RedisCommand({"ZREM", key, value})).IgnoreError();
+}
+
+absl::StatusOr<bool> RedisStore::ClearSome(RedisRun& run) {
+  std::vector<RedisRequest> rest;
+  for (const Producer producer : kProducers) {
+    const absl::StatusOr<Names> page = NamesOf(run, producer, std::nullopt, "", kClearBatch);
+    if (!page.ok()) return page.status();
+    std::vector<SampleName> names;
+    for (const std::string& id : page->ids) names.push_back(NameOf(producer, {.sample = id}));
+    ReleaseResult result;
+    const auto all = [](const RedisManifest&) { return true; };
+    absl::Status status = RemoveSamples(context_, run, std::move(names), all, /*unused=*/false, result);
+    if (!status.ok()) return status;
+    if (result.samples > 0) return true;
+  }
+  for (int part = 0; part < RedisRun::kParts; ++part) {
+    RedisCommand unlink({"UNLINK", absl::StrCat(run.PartKeys(part), "n")});
+    for (const char* key : {"i1", "g1", "u1", "i2", "g2", "u2"}) unlink.Add(absl::StrCat(run.PartKeys(part), key));
+    rest.push_back(RedisContext::Of(std::move(unlink)));
+  }
+  context_->Execute(rest);
+  return false;
+}
+
+// A part of the samples is served as long as one master is there.
+absl::Status RedisStore::Health() {
+  const Clock::Time deadline = Clock::Real().Now() + kHealthTimeout;
+  for (const RedisAddress& master : context_->cluster->Masters()) {
+    if (context_->cluster->ExecuteAt(master, RedisCommand({"PING"}), deadline).reply.ok()) return absl::OkStatus();
+  }
+  // Looks for others that may have taken their place.
+  const CallDeadline of_call(deadline);
+  const bool found = context_->Ask(RedisCommand({"EXISTS", context_->RunsKey()})).ok();
+  return found ? absl::OkStatus() : absl::UnavailableError("no Redis server answers");
+}
+
+Store::Totals RedisStore::GetTotals() {
+  const absl::StatusOr<std::vector<RunState>> runs = Store::ListRuns();
+  MutexLock lock(mutex_);
+  if (!runs.ok()) return totals_;
+  totals_ = Totals();
+  for (const RunState& run : *runs) {
+    ++totals_.runs;
+    totals_.samples += run.samples;
+    totals_.stored_bytes += run.stored_bytes;
+  }
+  return totals_;
 }
 
 }  // namespace

@@ -5,12 +5,10 @@
 
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <thread>
 #include <vector>
 
 #include "server/store/conformance/conformance.h"
-#include "server/store/redis/client/slot_map.h"
 #include "tests/support/redis/redis_cluster_process.h"
 #include "tests/support/redis/redis_process.h"
 
@@ -126,51 +124,6 @@ StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint(
           .watches_hear_at_once = false,
           .model_seeds = model_seeds,
           .missing = NoRedisReason()};
-}
-
-class RedisClusterReplicaTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = NoRedisReason(); !reason.empty()) GTEST_SKIP() << reason;
-    cluster_ = Connect(RedisNodes().endpoint());
-    Empty(*cluster_);
-    for (const int slot : {0, kRedisSlots / 2, kRedisSlots - 1}) masters_.push_back(*RedisNodes().MasterOf(slot));
-  }
-  void TearDown() override {
-    if (!cluster_) return;
-    ASSERT_OK(RedisNodes().Heal());
-    for (const int master : masters_) SetFailAfter(master, kFailAfter);
-  }
-  static void SetFailAfter(int node, const char* milliseconds) {
-    ASSERT_OK(RedisNodes().node(node).Ask(RedisCommand({"CONFIG", "SET", "cluster-node-timeout", milliseconds})));
-  }
-  static RedisProcess& ReplicaOf(int master) { return RedisNodes().node(RedisClusterProcess::PartnerOf(master)); }
-
-  static constexpr const char* kFailAfter = "1500";  // As RedisClusterProcess has it.
-  std::shared_ptr<RedisCluster> cluster_;
-  std::vector<int> masters_;
-};
-
-// One that is cut off from its master may be elected all the same, with what it has.
-TEST_F(RedisClusterReplicaTest, ATruncationWaitsForOneThatIsNotTakenForFailed) {
-  const auto store = NewRedisStore("redis", cluster_, {.prefix = "cut", .timeout = std::chrono::milliseconds(400)});
-  ASSERT_OK_AND_ASSIGN(const RunInfo run, store->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
-  ASSERT_OK(store->Append(MakeAppend(run, {.rows = {0, 100}})));
-  for (const int master : masters_) {
-    SetFailAfter(master, "600000");
-    ReplicaOf(master).Pause();
-    ASSERT_OK(RedisNodes().node(master).Ask(RedisCommand({"CLIENT", "KILL", "TYPE", "replica"})));
-  }
-  const auto truncate = [&](int64_t rows) { return store->Truncate("run", Producer::kRollout, "s", rows, {}); };
-  EXPECT_EQ(truncate(50).status().code(), absl::StatusCode::kUnavailable);
-  for (const int master : masters_) {
-    ReplicaOf(master).Kill();
-    SetFailAfter(master, kFailAfter);
-  }
-  absl::StatusOr<SampleState> state = truncate(40);
-  while (absl::IsUnavailable(state.status())) state = truncate(40);
-  ASSERT_OK(state);
-  EXPECT_EQ(state->committed_rows, 40);
 }
 
 }  // namespace

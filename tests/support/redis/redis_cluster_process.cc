@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_cluster.h"
 
 namespace routing_replay::testing {
 
@@ -71,7 +71,8 @@ absl::Status RedisClusterProcess::AskAll(int node, const std::vector<RedisComman
 
 absl::StatusOr<std::string> RedisClusterProcess::IdOf(int node) {
   auto reply = this->node(node).Ask(RedisCommand({"CLUSTER", "MYID"}));
-  return reply.ok() ? TakeText(*std::move(reply)) : reply.status();
+  if (!reply.ok()) return reply.status();
+  return std::move(reply->text);
 }
 
 bool RedisClusterProcess::InfoHas(int node, const RedisCommand& command, const std::string& text) {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/client/redis_reply_parser.h"
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_protocol.h"
+#include "server/store/redis/client/redis_cluster.h"
 
 namespace routing_replay::testing {
 

@@ -10,7 +10,7 @@
 
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_endpoint.h"
-#include "server/store/redis/client/wake_event.h"
+#include "server/store/redis/client/redis_socket.h"
 
 namespace routing_replay::testing {
 

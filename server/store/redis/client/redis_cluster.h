@@ -7,20 +7,54 @@
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/clock.h"
-#include "server/store/redis/client/redis_command.h"
 #include "server/store/redis/client/redis_endpoint.h"
-#include "server/store/redis/client/redis_reply.h"
-#include "server/store/redis/client/redis_script.h"
+#include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::server {
+
+// CRC16 (XMODEM) of the key, or of what stands between its first { and the next } if that is not empty, modulo 16384
+// (Redis cluster specification, "Hash tags").
+int RedisSlotOf(absl::string_view key);
+
+// The nodes of a cluster and the slots of its masters. A value; const functions are thread-safe.
+class SlotMap {
+ public:
+  SlotMap() { nodes_of_slots_.fill(kNobody); }
+  // All slots at one server that is no cluster.
+  static SlotMap Single(RedisAddress address);
+  // From the reply to CLUSTER SLOTS. A node without a host of its own ("" or nil) is at `asked_host`, the host that
+  // gave the reply. DATA_LOSS: not such a reply, a slot out of range or given twice.
+  static absl::StatusOr<SlotMap> Parse(const RedisReply& reply, absl::string_view asked_host);
+
+  // The master that serves `slot` (0 … 16383); nothing if nobody does.
+  std::optional<RedisAddress> MasterOf(int slot) const;
+  // Every master that serves a slot, in order of address.
+  std::vector<RedisAddress> Masters() const;
+  // Every node that was named, replicas too: where to ask anew.
+  const std::vector<RedisAddress>& nodes() const { return nodes_; }
+  // Gives `slot` to `master`, known or not.
+  void Assign(int slot, const RedisAddress& master);
+  int unserved_slots() const;
+
+ private:
+  static constexpr uint16_t kNobody = 0xffff;
+  uint16_t IndexOf(const RedisAddress& node);
+
+  std::vector<RedisAddress> nodes_;
+  std::array<uint16_t, kRedisSlots> nodes_of_slots_;
+};
 
 struct RedisRequest {
   RedisCommand command;
@@ -34,9 +68,8 @@ struct RedisRequest {
   const RedisScript* script = nullptr;
   // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
   // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
-  // look for itself whether those before it were carried out. What is sent again is sent whole, but
-  // for a slot on its way to another server: there each goes alone, to where that one belongs. Only if `idempotent`, of
-  // all of them together.
+  // look for itself whether those before it were carried out. What is sent again is sent whole, but for a slot on its
+  // way to another server: there each goes alone, to where that one belongs. Only if `idempotent`, of all together.
   std::vector<RedisCommand> before = {};
 };
 
@@ -57,8 +90,8 @@ struct RedisResult {
 };
 
 struct RedisClusterOptions {
-  // For a connection and its login. A server that does not answer at all holds up what a call has for the others for so
-  // long. (Where several servers could tell the map of slots, each is first given a quarter of it.)
+  // For a connection and its login. A server that does not answer at all holds up what a call has for the others for
+  // as long. (Where several servers could tell the map of slots, each is first given a quarter of it.)
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(2);
   // A server that sends nothing for so long while an answer is due is taken for lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);
@@ -70,18 +103,6 @@ struct RedisClusterOptions {
   size_t max_reply_bytes = size_t{256} << 20;
   const Clock* clock = &Clock::Real();
 };
-
-// What went on, since the beginning.
-struct RedisClusterCounters {
-  int64_t moved = 0;
-  int64_t asked = 0;
-  int64_t retried = 0;           // Commands sent again after a retryable error reply.
-  int64_t lost_connections = 0;  // With answers due.
-  int64_t map_refreshes = 0;
-  int64_t connects = 0;
-};
-
-class RedisTopology;
 
 // Thread-safe.
 class RedisCluster {
@@ -105,16 +126,13 @@ class RedisCluster {
 
   // The servers that hold keys now (masters), in order of address.
   virtual std::vector<RedisAddress> Masters() = 0;
-  // Asks one server, without redirection: for commands without a key (SCAN, INFO, CONFIG GET). The command must be
-  // idempotent; one lost connection is made good, no more.
+  // Asks one server, without redirection: for commands without a key (PING, FLUSHALL). The command must be idempotent;
+  // one lost connection is made good, no more.
   virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
   // Whether it is a cluster, or one server alone.
   virtual bool clustered() const = 0;
-  virtual RedisClusterCounters counters() const = 0;
   // For good: calls that wait, and all that come later, end at once, UNAVAILABLE where nothing came before.
   virtual void Abandon() = 0;
-  // What the subscriber shares with the cluster: the way to log in, and who serves what.
-  virtual std::shared_ptr<RedisTopology> topology() = 0;
 };
 
 }  // namespace routing_replay::server

@@ -1,14 +1,18 @@
 #include "server/store/redis/client/redis_connection.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/client/redis_error.h"
 
 namespace routing_replay::server {
 namespace {
 
+// Commands of one pipeline whose answers are due at the same time. A server keeps all answers that were not fetched in
+// its memory, so that this bounds it.
+constexpr size_t kInFlight = 32;
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kPiecesPerWrite = 64;
 // So that one busy connection among several does not keep the others waiting.
@@ -35,6 +39,50 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   }
   return absl::UnavailableError(absl::StrCat(address.ToString(), ": refuses the login: ", word));
 }
+
+class Pipeline {
+ public:
+  Pipeline(RedisExchange& exchange, Clock::Duration response_timeout, Clock::Time now)
+      : exchange_(exchange),
+        response_timeout_(response_timeout),
+        written_before_(exchange.connection->written()),
+        last_progress_(now) {}
+
+  bool done() const { return !exchange_.status.ok() || exchange_.replies.size() == exchange_.commands.size(); }
+  Clock::Time silent_at() const { return last_progress_ + response_timeout_; }
+  pollfd PollFor() const { return exchange_.connection->PollFor(); }
+
+  void Move(Clock::Time now) {
+    RedisConnection& connection = *exchange_.connection;
+    const size_t replies = exchange_.replies.size();
+    const size_t bytes = connection.bytes_moved();
+    Fill();
+    exchange_.status = connection.Move(exchange_.replies);
+    // What the answers made room for: without it nothing might be due, and nothing would ever happen.
+    if (exchange_.status.ok()) Fill();
+    exchange_.written = connection.written() - written_before_;
+    if (exchange_.replies.size() > replies || connection.bytes_moved() > bytes) last_progress_ = now;
+    if (!done() && now >= silent_at()) {
+      Fail(absl::UnavailableError(absl::StrCat(connection.address().ToString(), ": no answer for ",
+                                               std::chrono::ceil<std::chrono::milliseconds>(response_timeout_).count(),
+                                               " ms")));
+    }
+  }
+  void Fail(absl::Status status) { exchange_.status = std::move(status); }
+
+ private:
+  void Fill() {
+    while (pushed_ < exchange_.commands.size() && exchange_.connection->due() < kInFlight) {
+      exchange_.connection->Push(*exchange_.commands[pushed_++]);
+    }
+  }
+
+  RedisExchange& exchange_;
+  const Clock::Duration response_timeout_;
+  const size_t written_before_;
+  size_t pushed_ = 0;
+  Clock::Time last_progress_;
+};
 
 }  // namespace
 
@@ -68,7 +116,7 @@ absl::Status RedisConnection::Login(const RedisEndpoint& endpoint, const RedisWa
 }
 
 void RedisConnection::Push(const RedisCommand& command) {
-  if (queue_.empty() && (pushes_ || due() == 0)) {
+  if (queue_.empty() && due() == 0) {
     forgotten_ += queue_.commands_written();
     queue_ = RedisCommandQueue();
   }
@@ -112,7 +160,7 @@ absl::Status RedisConnection::ReadReplies(std::vector<RedisReply>& replies) {
       if (auto status = parser_.Feed({buffer_.get(), *got}); !status.ok()) return status;
       if (auto status = TakeReplies(replies); !status.ok()) return status;
       // A server that hangs up after its last answer has answered.
-      if (!pushes_ && due() == 0) break;
+      if (due() == 0) break;
     }
     if (*got < into.size() && !socket_->may_hold_more()) break;
   }
@@ -124,7 +172,7 @@ absl::Status RedisConnection::TakeReplies(std::vector<RedisReply>& replies) {
     auto reply = parser_.Next();
     if (!reply.ok()) return reply.status();
     if (!reply->has_value()) return absl::OkStatus();
-    if (!pushes_ && due() == 0) return absl::DataLossError("Redis sent a reply that nobody asked for");
+    if (due() == 0) return absl::DataLossError("Redis sent a reply that nobody asked for");
     ++answered_;
     replies.push_back(**std::move(reply));
   }
@@ -149,6 +197,103 @@ bool RedisConnection::CheckIdle() {
   std::vector<RedisReply> replies;
   if (due() > 0 || parser_.has_rest() || !Move(replies).ok()) alive_ = false;
   return alive_;
+}
+
+void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, const RedisWait& wait) {
+  std::vector<Pipeline> pipelines;
+  for (RedisExchange& exchange : exchanges) pipelines.emplace_back(exchange, response_timeout, wait.clock->Now());
+  while (true) {
+    std::vector<pollfd> sockets;
+    RedisWait next = wait;
+    for (Pipeline& pipeline : pipelines) {
+      if (!pipeline.done()) pipeline.Move(wait.clock->Now());
+      if (pipeline.done()) continue;
+      sockets.push_back(pipeline.PollFor());
+      next.deadline = std::min(next.deadline, pipeline.silent_at());
+    }
+    if (sockets.empty()) return;
+    const absl::Status status = WaitForSockets(absl::MakeSpan(sockets), next);
+    if (status.ok() || (absl::IsDeadlineExceeded(status) && wait.clock->Now() < wait.deadline)) continue;
+    for (Pipeline& pipeline : pipelines) {
+      if (!pipeline.done()) pipeline.Fail(status);
+    }
+    return;
+  }
+}
+
+RedisLease::~RedisLease() {
+  if (connection_ != nullptr) pool_->GiveBack(std::move(connection_));
+}
+
+absl::StatusOr<RedisLease> RedisPool::Take(const RedisAddress& server, Clock::Time deadline) {
+  while (true) {
+    auto idle = TakeIdle(server, deadline);
+    if (!idle.ok()) return idle.status();
+    if (*idle != nullptr) {
+      const bool good = (*idle)->CheckIdle();
+      RedisLease lease(this, *std::move(idle));
+      if (good) return lease;
+      continue;
+    }
+    auto opened = open_(server, deadline);
+    if (opened.ok()) return RedisLease(this, *std::move(opened));
+    Closed(server);
+    return opened.status();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::TakeIdle(const RedisAddress& server, Clock::Time deadline) {
+  std::vector<Idle> expired;  // Closed after the lock is given back.
+  const MutexLock lock(mutex_);
+  expired = TakeExpired();
+  while (true) {
+    Server& here = servers_[server];
+    if (!here.idle.empty()) {
+      std::unique_ptr<RedisConnection> connection = std::move(here.idle.back().connection);
+      here.idle.pop_back();
+      return connection;
+    }
+    if (here.open < options_.max_connections) {
+      ++here.open;
+      return nullptr;
+    }
+    if (!freed_.WaitUntil(mutex_, deadline) && options_.clock->Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(server.ToString(), ": all ", options_.max_connections, " connections are in use"));
+    }
+  }
+}
+
+std::vector<RedisPool::Idle> RedisPool::TakeExpired() {
+  std::vector<Idle> expired;
+  const Clock::Time now = options_.clock->Now();
+  for (auto server = servers_.begin(); server != servers_.end();) {
+    std::vector<Idle>& idle = server->second.idle;
+    const auto kept = std::find_if(idle.begin(), idle.end(),
+                                   [&](const Idle& each) { return now - each.since < options_.idle_timeout; });
+    server->second.open -= static_cast<int>(kept - idle.begin());
+    std::move(idle.begin(), kept, std::back_inserter(expired));
+    idle.erase(idle.begin(), kept);
+    server = server->second.open == 0 ? servers_.erase(server) : std::next(server);
+  }
+  return expired;
+}
+
+void RedisPool::GiveBack(std::unique_ptr<RedisConnection> connection) {
+  const RedisAddress server = connection->address();
+  if (!connection->alive() || connection->due() > 0) {
+    connection.reset();
+    return Closed(server);
+  }
+  const MutexLock lock(mutex_);
+  servers_[server].idle.push_back({std::move(connection), options_.clock->Now()});
+  freed_.NotifyAll();
+}
+
+void RedisPool::Closed(const RedisAddress& server) {
+  const MutexLock lock(mutex_);
+  --servers_[server].open;
+  freed_.NotifyAll();
 }
 
 }  // namespace routing_replay::server

@@ -1,20 +1,23 @@
-// One logged-in connection: commands out, replies in, in the same order.
+// Logged-in connections: one of them, pipelines over several at the same time, and a pool that keeps them.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/store/redis/client/redis_command.h"
-#include "server/store/redis/client/redis_reply_parser.h"
+#include "proto/wire/mutex.h"
+#include "server/store/redis/client/redis_protocol.h"
 #include "server/store/redis/client/redis_socket.h"
 
 namespace routing_replay::server {
 
-// After any error the connection is dead and stays so: a reply is never matched with another command.
-// Thread-compatible.
+// Commands out, replies in, in the same order. After any error the connection is dead and stays so: a reply is never
+// matched with another command. Thread-compatible.
 class RedisConnection {
  public:
   // Connects and says HELLO 2, with user and password where the endpoint has them. `tls` (null: none) must outlive the
@@ -47,8 +50,6 @@ class RedisConnection {
   bool alive() const { return alive_; }
   // Looks whether an idle connection is still good: open, and with nothing to read. A bad one is dead then.
   bool CheckIdle();
-  // For a subscriber: replies are no longer one per command; due() has no meaning.
-  void ExpectPushes() { pushes_ = true; }
 
  private:
   RedisConnection(RedisAddress address, std::unique_ptr<RedisSocket> socket, size_t max_reply_bytes);
@@ -66,8 +67,84 @@ class RedisConnection {
   size_t pushed_ = 0;
   size_t answered_ = 0;
   size_t bytes_moved_ = 0;
-  bool pushes_ = false;
   bool alive_ = true;
+};
+
+// A pipeline to one server.
+struct RedisExchange {
+  RedisConnection* connection;                // Alive, with nothing due.
+  std::vector<const RedisCommand*> commands;  // They outlive the connection, or it is closed after an error.
+
+  // Replies to the first commands, in order; fewer than commands only if `status` is an error.
+  std::vector<RedisReply> replies;
+  // UNAVAILABLE: the connection was lost, or silent for longer than the response timeout; DEADLINE_EXCEEDED; DATA_LOSS.
+  absl::Status status;
+  // Commands that were written whole; the rest were not executed.
+  size_t written = 0;
+};
+
+// All of them move at the same time, on the caller's thread. Returns when each is complete or has failed. A failed one
+// leaves its connection dead, or with answers due.
+void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, const RedisWait& wait);
+
+class RedisPool;
+
+// A connection that one caller has to itself; the destructor gives it back, or closes it if it is dead or answers are
+// due. Move-only.
+class RedisLease {
+ public:
+  RedisLease(RedisPool* pool, std::unique_ptr<RedisConnection> connection)
+      : pool_(pool), connection_(std::move(connection)) {}
+  RedisLease(RedisLease&&) = default;
+  RedisLease& operator=(RedisLease&&) = delete;
+  ~RedisLease();
+
+  RedisConnection& operator*() const { return *connection_; }
+  RedisConnection* operator->() const { return connection_.get(); }
+
+ private:
+  RedisPool* pool_;
+  std::unique_ptr<RedisConnection> connection_;
+};
+
+// Connections to many servers, kept for their next use. Thread-safe. Must outlive its leases.
+class RedisPool {
+ public:
+  using Opener = std::function<absl::StatusOr<std::unique_ptr<RedisConnection>>(const RedisAddress&, Clock::Time)>;
+  struct Options {
+    int max_connections;  // To one server, those in use and the idle ones together.
+    Clock::Duration idle_timeout;
+    const Clock* clock;
+  };
+
+  RedisPool(const Options& options, Opener open) : options_(options), open_(std::move(open)) {}
+
+  // An idle connection that is still good, or a new one; waits while the server has max_connections. Who needs several
+  // servers at once takes them in order of address, or two such callers could wait for each other.
+  // DEADLINE_EXCEEDED, or what `open` says.
+  absl::StatusOr<RedisLease> Take(const RedisAddress& server, Clock::Time deadline);
+
+ private:
+  friend class RedisLease;
+  struct Idle {
+    std::unique_ptr<RedisConnection> connection;
+    Clock::Time since;
+  };
+  struct Server {
+    int open = 0;
+    std::vector<Idle> idle;  // The last one was used last.
+  };
+  // An idle connection, or null for the right to open one.
+  absl::StatusOr<std::unique_ptr<RedisConnection>> TakeIdle(const RedisAddress& server, Clock::Time deadline);
+  std::vector<Idle> TakeExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveBack(std::unique_ptr<RedisConnection> connection);
+  void Closed(const RedisAddress& server);
+
+  const Options options_;
+  const Opener open_;
+  Mutex mutex_;
+  CondVar freed_;
+  std::map<RedisAddress, Server> servers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

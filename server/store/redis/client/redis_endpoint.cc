@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
-#include "server/store/redis/client/decimal.h"
+#include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::server {
 namespace {

@@ -3,7 +3,6 @@
 #include <fstream>
 
 #include "server/store/redis/client/redis_cluster.h"
-#include "server/store/redis/client/server_check.h"
 #include "tests/support/redis/redis_process.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
@@ -119,8 +118,6 @@ TEST_F(RedisServerTest, UsersAndPasswords) {
   EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
   const std::string value = "v";
   EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Set("k", value), Soon()).reply.status()));
-  ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("CONFIG GET")));
 }
 
 TEST_F(RedisServerTest, Tls) {
@@ -226,31 +223,6 @@ TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
   EXPECT_TRUE(result.outcome_unknown);
   server_->Signal(SIGCONT);
   EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
-}
-
-TEST_F(RedisServerTest, SettingsThatAreNotAsTheyShouldBe) {
-  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}));
-  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
-  ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("maxmemory-policy is allkeys-lru; wanted: noeviction"),
-                                    HasSubstr("lazyfree-lazy-expire is no; wanted: yes"),
-                                    HasSubstr("appendonly is no; wanted: yes")));
-
-  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire",
-                                 "yes", "--appendonly", "yes"}));
-  ASSERT_OK_AND_ASSIGN(const auto good, Connect(server_->endpoint()));
-  EXPECT_THAT(CheckRedisServers(*good, Soon()).value(), ElementsAre());
-}
-
-// A master that comes back empty empties its replicas.
-TEST_F(RedisServerTest, AReplicaIsNoPersistence) {
-  ASSERT_NO_FATAL_FAILURE(
-      Start({"--maxmemory", "100mb", "--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire", "yes",
-             "--repl-backlog-size", "1gb", "--client-output-buffer-limit", "replica 0 0 0"}));
-  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
-  ASSERT_OK_AND_ASSIGN(const auto replica, server_->StartReplica());
-  EXPECT_THAT(CheckRedisServers(*cluster, Soon()).value(),
-              ElementsAre(AllOf(HasSubstr("appendonly is no; wanted: yes"), HasSubstr("empties its replicas"))));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/redis_cluster.h"
 
-#include "server/store/redis/client/redis_error.h"
+#include "server/store/redis/client/redis_protocol.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::server {

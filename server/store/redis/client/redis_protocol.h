@@ -1,0 +1,200 @@
+// The Redis protocol (RESP2): commands and the bytes that carry them, scripts, replies, the parser that
+// makes them, and what error replies mean.
+#ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
+#define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/store/redis/client/redis_endpoint.h"
+
+namespace routing_replay::server {
+
+constexpr int kRedisSlots = 16384;
+
+// Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
+std::optional<int64_t> ParseDecimal(absl::string_view text);
+
+// A command and its arguments, any bytes each. Values are borrowed where the caller says so, so that they are copied
+// only by the socket.
+//
+//   RedisCommand({"SET", key}).AddBorrowed(chunk).Add("PX").Add(60000)
+class RedisCommand {
+ public:
+  RedisCommand() = default;
+  RedisCommand(std::initializer_list<absl::string_view> arguments);
+
+  RedisCommand& Add(absl::string_view argument);  // Copies.
+  RedisCommand& Add(int64_t argument);            // In decimal.
+  // Keeps a reference: `argument` must stay as it is until the last call with this command or a copy of it returned.
+  RedisCommand& AddBorrowed(absl::string_view argument);
+  RedisCommand& AddBorrowed(absl::Span<const uint8_t> argument);
+  // One argument, which lies in two pieces.
+  RedisCommand& AddBorrowed(absl::Span<const uint8_t> first, absl::Span<const uint8_t> second);
+  // Puts another argument in the place of the one at `index`, which must be there.
+  void Replace(size_t index, absl::string_view argument) { arguments_[index] = std::string(argument); }
+
+  size_t size() const { return arguments_.size(); }
+  // The two pieces of an argument, one after the other; the second one is mostly empty.
+  using Pieces = std::array<absl::string_view, 2>;
+  Pieces pieces(size_t index) const;
+  // Of an argument in one piece.
+  absl::string_view argument(size_t index) const { return pieces(index)[0]; }
+  // The first word, for messages; never a key or a value.
+  std::string name() const { return arguments_.empty() ? "" : std::string(argument(0)); }
+
+ private:
+  std::vector<std::variant<std::string, Pieces>> arguments_;
+};
+
+// Commands on their way into a socket: headers and small arguments in one text, large borrowed ones by reference.
+// Not thread-safe.
+class RedisCommandQueue {
+ public:
+  // `command` must live until its bytes are written.
+  void Push(const RedisCommand& command);
+  // What is to be written next, at most `limit` pieces, in order; valid until the next call of another function.
+  std::vector<iovec> Pending(size_t limit) const;
+  // Says that the first `bytes` bytes of Pending() were written.
+  void Advance(size_t bytes);
+  bool empty() const { return written_ == total_; }
+  // Commands whose last byte was written; the others cannot have been executed.
+  size_t commands_written() const;
+
+ private:
+  struct Piece {
+    const char* borrowed;  // Null: `size` bytes of text_ from `offset` on.
+    size_t offset;
+    size_t size;
+  };
+  void Text(absl::string_view text);
+  void Part(absl::string_view part);
+
+  std::string text_;
+  std::vector<Piece> pieces_;
+  std::vector<size_t> ends_;  // Of each command, counted in bytes from the first.
+  size_t first_piece_ = 0;    // The piece that the next byte comes from, and how much of it is written.
+  size_t first_offset_ = 0;
+  size_t written_ = 0;
+  size_t total_ = 0;
+};
+
+// A Lua script, sent by its hash. Immutable; thread-safe.
+class RedisScript {
+ public:
+  explicit RedisScript(std::string source);
+
+  const std::string& source() const { return source_; }
+  const std::string& sha1() const { return sha1_; }  // 40 hexadecimal digits.
+  // EVALSHA sha1 |keys| keys…; add the script's other arguments to it.
+  RedisCommand Call(absl::Span<const std::string> keys) const;
+  // The same call with the source in place of the hash.
+  RedisCommand WithSource(RedisCommand call) const;
+
+ private:
+  const std::string source_, sha1_;
+};
+
+// What a server answered, as a plain owned value.
+struct RedisReply {
+  enum class Type { kNil, kInteger, kBulk, kStatus, kError, kArray };
+
+  Type type = Type::kNil;
+  int64_t integer = 0;               // kInteger.
+  std::string text;                  // kBulk (any bytes), kStatus and kError ("MOVED 3999 host:port"); else empty.
+  std::vector<RedisReply> elements;  // kArray.
+
+  bool is_nil() const { return type == Type::kNil; }
+  bool is_error() const { return type == Type::kError; }
+  friend bool operator==(const RedisReply&, const RedisReply&) = default;
+};
+
+// Bytes of a connection → replies. Large values go past the buffer, straight to where they stay. Not thread-safe.
+// Memory grows with the bytes that came, never with a count that was only announced (of one value up to 4 MiB ahead).
+class RedisReplyParser {
+ public:
+  // `max_reply_bytes`: of one reply as it travels. Arrays nest at most seven deep.
+  explicit RedisReplyParser(size_t max_reply_bytes) : max_reply_bytes_(max_reply_bytes) {}
+  RedisReplyParser(const RedisReplyParser&) = delete;
+  RedisReplyParser& operator=(const RedisReplyParser&) = delete;
+
+  // Takes the next bytes of the stream. Call Next until it gives nothing before the next Feed.
+  // DATA_LOSS: they break the protocol or a limit; the stream is of no more use, and every later call says so again.
+  absl::Status Feed(absl::string_view bytes);
+  // Room for the next bytes of the stream where they belong to a value that is under way; what is put there is not fed
+  // but told to Filled. Empty if the next bytes are to be fed. Valid until the next call.
+  absl::Span<char> Direct();
+  void Filled(size_t bytes);
+  // The next whole reply, or nothing if more bytes are needed. Errors as Feed.
+  absl::StatusOr<std::optional<RedisReply>> Next();
+  // True if bytes came that belong to no reply handed out yet.
+  bool has_rest() const { return rest_bytes_ > 0; }
+
+ private:
+  // A bulk string under way: `filled` of `size` bytes are in reply.text, which may be larger.
+  struct Value {
+    RedisReply* reply = nullptr;
+    size_t size = 0, filled = 0;
+  };
+  struct Array {
+    RedisReply* reply;
+    int64_t left;  // Elements that are not whole yet.
+  };
+  absl::Status Break(absl::string_view what);
+  // False: more bytes are needed. True: one more line or value was taken.
+  absl::StatusOr<bool> Step();
+  absl::StatusOr<bool> TakeValue();
+  absl::Status TakeLine(absl::string_view line);
+  void MakeRoom();
+  void Complete();
+
+  const size_t max_reply_bytes_;
+  std::string buffer_;  // Parsed up to at_.
+  size_t at_ = 0;
+  RedisReply root_;
+  std::vector<Array> arrays_;  // From the outside in. Each is the last element of the one before it, so it stays put.
+  Value value_;
+  bool whole_ = false;     // root_ is.
+  size_t rest_bytes_ = 0;  // Since the last whole reply.
+  absl::Status broken_;
+};
+
+// What an error reply means for the one who sent the command.
+struct RedisError {
+  enum class Kind {
+    kMoved,      // The slot lives at `address` now.
+    kAsk,        // This once, ask at `address` after ASKING.
+    kNoScript,   // EVALSHA of a script that the server does not have.
+    kRetry,      // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; may pass.
+    kForCaller,  // Anything else: not executed, and the same again would give the same.
+  };
+  Kind kind = Kind::kForCaller;
+  int slot = 0;          // kMoved, kAsk.
+  RedisAddress address;  // kMoved, kAsk; an empty host is that of the server which answered.
+};
+
+// Malformed redirections are kForCaller.
+RedisError ParseRedisError(absl::string_view text);
+
+// The status for an error reply to `command` (a name), "COMMAND: text":
+//   PERMISSION_DENIED    NOAUTH, WRONGPASS, NOPERM
+//   RESOURCE_EXHAUSTED   OOM (kOverBudget, with a retry hint)
+//   UNAVAILABLE          everything of kind kMoved, kAsk, kRetry; MISCONF
+//   FAILED_PRECONDITION  the rest, errors that a script raised itself among them
+// At most 256 bytes of the text are repeated.
+absl::Status StatusOfRedisError(absl::string_view command, absl::string_view text);
+
+}  // namespace routing_replay::server
+
+#endif  // SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
