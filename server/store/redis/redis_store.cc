@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "server/store/records/run_record.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_sample.h"
+#include "server/store/redis/redis_watches.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay::server {
@@ -29,144 +29,6 @@ constexpr size_t kIncarnationBytes = 16;
 // Samples of a dropped run that are removed in one go.
 constexpr size_t kClearBatch = 1024;
 constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
-// Between two looks at the versions of what is watched; at least nine times as long as the last look took.
-constexpr std::chrono::milliseconds kBetweenLooks{20};
-constexpr std::chrono::seconds kLookTimeout{2};
-// A reader that waits watches again after each change. The version seen last is kept in between.
-constexpr std::chrono::seconds kKeptUnused{10};
-
-// The samples that this server has watches of, whoever changes them: changes made here are told at once, those of other
-// servers are found by asking for the versions. Thread-safe. Outlives its watches.
-class Watches {
- public:
-  explicit Watches(RedisContext& context) : context_(context), thread_([this] { Work(); }) {}
-  ~Watches() {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.NotifyAll();
-    }
-    thread_.join();
-  }
-
-  // Store::WatchSample. The watch of a sample that nobody watched lately is called soon, since what it was before is
-  // not known.
-  std::unique_ptr<Store::Watch> Add(RunPtr run, const SampleName& name, const std::string& key,
-                                    std::function<void()> changed) {
-    auto watch = run->watches->Add(name.handle, name.producer, name.sample, std::move(changed));
-    MutexLock lock(mutex_);
-    Watched& watched = watched_[key];
-    if (watched.run != run) watched = {.run = run, .name = name};
-    ++watched.users;
-    changed_.NotifyAll();
-    return std::make_unique<Handle>(*this, std::move(run), key, std::move(watch));
-  }
-  // A change by this server.
-  void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version) {
-    {
-      MutexLock lock(mutex_);
-      if (const auto found = watched_.find(key); found != watched_.end()) found->second.version = version;
-    }
-    run.watches->Notify(name.handle, name.producer, name.sample);
-  }
-
- private:
-  struct Watched {
-    RunPtr run;
-    SampleName name;
-    int users = 0;
-    Clock::Time unused_since = {};
-    std::optional<std::string> version = {};  // As seen last.
-  };
-  class Handle final : public Store::Watch {
-   public:
-    Handle(Watches& watches, RunPtr run, std::string key, std::unique_ptr<Store::Watch> watch)
-        : watches_(watches), run_(std::move(run)), key_(std::move(key)), watch_(std::move(watch)) {}
-    ~Handle() override {
-      watch_.reset();
-      MutexLock lock(watches_.mutex_);
-      const auto found = watches_.watched_.find(key_);
-      if (found == watches_.watched_.end() || found->second.run != run_) return;
-      if (--found->second.users == 0) found->second.unused_since = Clock::Real().Now();
-    }
-
-   private:
-    Watches& watches_;
-    const RunPtr run_;
-    const std::string key_;
-    std::unique_ptr<Store::Watch> watch_;
-  };
-
-  void Work() {
-    for (;;) {
-      std::vector<std::string> keys;
-      std::map<std::string, RunPtr> runs;  // By incarnation.
-      {
-        MutexLock lock(mutex_);
-        Choose(keys, runs);
-        while (keys.empty() && !stopping_) {
-          changed_.Wait(mutex_);
-          Choose(keys, runs);
-        }
-        if (stopping_) return;
-      }
-      const Clock::Time begin = Clock::Real().Now();
-      Look(keys, runs);
-      const Clock::Time end = Clock::Real().Now();
-      const Clock::Time next = end + std::max<Clock::Duration>(kBetweenLooks, 9 * (end - begin));
-      MutexLock lock(mutex_);
-      while (!stopping_ && Clock::Real().Now() < next) changed_.WaitUntil(mutex_, next);
-    }
-  }
-  // What is watched; what nobody has watched for a while is forgotten.
-  void Choose(std::vector<std::string>& keys, std::map<std::string, RunPtr>& runs)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Clock::Time now = Clock::Real().Now();
-    std::erase_if(watched_, [&](const auto& entry) {
-      return entry.second.users == 0 && now - entry.second.unused_since >= kKeptUnused;
-    });
-    for (const auto& [key, watched] : watched_) {
-      if (watched.users == 0) continue;
-      keys.push_back(key);
-      runs[watched.run->incarnation] = watched.run;
-    }
-  }
-  void Look(const std::vector<std::string>& keys, const std::map<std::string, RunPtr>& runs) {
-    std::vector<RedisRequest> requests;
-    for (const std::string& key : keys) requests.push_back(RedisContext::Of(RedisCommand({"HGET", key, "v"})));
-    for (const auto& [incarnation, run] : runs) {
-      requests.push_back(RedisContext::Of(RedisCommand({"GETRANGE", context_.RunKey(run->info.run), "0", "15"})));
-    }
-    const CallDeadline deadline(Clock::Real().Now() + kLookTimeout);
-    const std::vector<RedisResult> results = context_.Execute(requests);
-    std::vector<std::pair<RunPtr, SampleName>> changes;
-    {
-      MutexLock lock(mutex_);
-      for (size_t i = 0; i < keys.size(); ++i) {
-        const auto found = watched_.find(keys[i]);
-        if (found == watched_.end() || !results[i].reply.ok()) continue;
-        if (found->second.version == results[i].reply->text) continue;
-        found->second.version = results[i].reply->text;
-        changes.emplace_back(found->second.run, found->second.name);
-      }
-    }
-    for (const auto& [run, name] : changes) run->watches->NotifyHandle(name.handle);
-    size_t i = keys.size();
-    for (const auto& [incarnation, run] : runs) {
-      const absl::StatusOr<RedisReply>& reply = results[i++].reply;
-      if (!reply.ok() || reply->text == incarnation) continue;
-      run->ended = true;
-      run->watches->NotifyAll();
-    }
-  }
-
-  RedisContext& context_;
-  Mutex mutex_;
-  CondVar changed_;
-  std::map<std::string, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // By key of the manifest.
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last: it uses all of the above.
-};
 
 class RedisStore final : public Store {
  public:
@@ -283,7 +145,7 @@ class RedisStore final : public Store {
 
   const std::string name_;
   const ContextPtr context_;
-  Watches watches_;
+  RedisWatches watches_;
   Mutex mutex_;
   std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last.
   // All that somebody holds, by incarnation: the watchers of one are together, whoever brings them news.

@@ -33,7 +33,7 @@ umask 077
   echo "requirepass $(cat /etc/redis-auth/password)"
   echo "masterauth $(cat /etc/redis-auth/password)"
   # What servers may do: server/store/README.md.
-  echo "user routing-replay on >$(cat /etc/redis-auth/server-password) ~rr:* &rr:*" \
-    "+@read +@write +@fast +@connection +@scripting +@pubsub -@dangerous +cluster +info +time +wait +config|get"
+  echo "user routing-replay on >$(cat /etc/redis-auth/server-password) ~rr:*" \
+    "+@read +@write +@fast +@connection +@scripting -@dangerous +cluster +info +wait"
 } >/run/redis/redis.conf
 exec redis-server /run/redis/redis.conf
