@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_protocol.h"
-#include "server/store/redis/client/redis_cluster.h"
 
 namespace routing_replay {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/redis/client/redis_protocol.h"
 #include "server/store/redis/client/redis_cluster.h"
+#include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::testing {
 
