@@ -83,7 +83,6 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--store", "redis://user:password@host"}, "--store"},
            {{"--durability", "maybe"}, "maybe"},
            {{"--durability", "written"}, "--durability"},
-           {{"--store", "redis://host", "--durability", "synced"}, "--durability"},
            {{"--store", "rocksdb:/tmp/x", "--spill-directory", "/tmp/y"}, "--spill-directory"},
            {{"--spill-budget", "0"}, "spill-budget"},
            {{"--threads", "0"}, "threads"},

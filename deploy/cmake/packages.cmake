@@ -69,8 +69,8 @@ rr_package(client SECTION net COMPONENTS client
 in and out, and the C library of the client and of the trainer's layout and
 replay.")
 rr_package(dev SECTION libdevel COMPONENTS dev
-           DEPENDS "routing-replay-client (= ${release}), libabsl-dev, libhwy-dev, libisal-dev, libxxhash-dev, libzstd-dev, pkg-config"
-           RECOMMENDS "cmake, libgrpc++-dev, libprotobuf-dev, protobuf-compiler, protobuf-compiler-grpc" DESCRIPTION
+           DEPENDS "routing-replay-client (= ${release}), libabsl-dev, libhwy-dev, libisal-dev, libprotobuf-dev, libxxhash-dev, libzstd-dev, pkg-config"
+           RECOMMENDS "cmake, libgrpc++-dev, protobuf-compiler, protobuf-compiler-grpc" DESCRIPTION
 "Headers, static libraries, protocol files and the CMake package of
 routing-replay, for programs in C and C++.")
 include(CPack)

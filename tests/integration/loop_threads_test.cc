@@ -314,10 +314,10 @@ class RedisLoopThreadsTest : public ServerTest {
 TEST_F(RedisLoopThreadsTest, AnAppendAsksForNothingBeforeItsPipeline) {
   OpenRun("run", Geometry::Uniform(1, 16, 2));
   ASSERT_TRUE(PutRow("first", {0, 1}, 1).ok());  // Its script is known from here on.
-  const int64_t scripts = Calls("evalsha"), looks = Calls("hmget");
+  const int64_t scripts = Calls("evalsha"), looks = Calls("hgetall");
   for (int i = 0; i < kAppends; ++i) ASSERT_TRUE(PutRow(absl::StrCat(i), {0, 1}, 1).ok());
   EXPECT_EQ(Calls("evalsha") - scripts, kAppends);
-  EXPECT_EQ(Calls("hmget") - looks, kAppends) << "the scripts' own; who asks for a run's record adds one";
+  EXPECT_EQ(Calls("hgetall") - looks, 0) << "who looks before it appends";
 }
 
 TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
@@ -329,13 +329,14 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
     request.add_samples(absl::StrCat(i));
     request.add_samples(absl::StrCat("none", i));
   }
-  const int64_t looks = Calls("hget");
+  const int64_t looks = Calls("hgetall") + Calls("hmget"), runs = Calls("get");
   grpc::ClientContext context;
   v1::StatResponse response;
   ASSERT_TRUE(stub_->Stat(&context, request, &response).ok());
   EXPECT_EQ(response.found_size(), kAppends);
   EXPECT_EQ(response.missing_size(), kAppends);
-  EXPECT_EQ(Calls("hget") - looks, 1 + kAppends) << "one look, which asks whether the run lives, and a script's own";
+  EXPECT_EQ(Calls("hgetall") + Calls("hmget") - looks, 2 * kAppends) << "one look at each sample";
+  EXPECT_LE(Calls("get") - runs, 2) << "each look asks once whether the run is there";
 }
 
 TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForThatRun) {

@@ -69,7 +69,7 @@ echo "== ${components[*]}"
 use all "${components[*]}"
 
 echo "== wire and trainer where there is no gRPC"
-use core "wire trainer" -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON -DCMAKE_DISABLE_FIND_PACKAGE_Protobuf=ON
+use core "wire trainer" -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
 
 echo "== the example host"
 "$CMAKE" -S "$SOURCE/trainer_plugin/examples" -B "$work/example" -DCMAKE_PREFIX_PATH="$prefix"

@@ -9,8 +9,10 @@ import unittest
 from typing import Any
 from unittest import mock
 
+from routing_replay import errors
+
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _cuda, errors, megatron
+from routing_replay_trainer import _cuda, megatron
 from routing_replay_trainer.megatron import _modules
 
 SKIPPED = 77  # What ctest takes for a skipped test.
