@@ -411,10 +411,10 @@ TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
       EXPECT_EQ(answer.credit().granted_bytes(), 1u);
     };
     // What gRPC keeps ready for a stream that is behind is there after the first.
-    ASSERT_NO_FATAL_FAILURE(send(0, 40'000));
+    ASSERT_NO_FATAL_FAILURE(send(0, 200'000));
     const int64_t before = PeakMemory();
-    ASSERT_NO_FATAL_FAILURE(send(40'000, 200'000));
-    EXPECT_LT(PeakMemory() - before, 8 * kMiB);  // Of 20 of the names alone.
+    ASSERT_NO_FATAL_FAILURE(send(200'000, 400'000));
+    EXPECT_LT(PeakMemory() - before, 8 * kMiB);  // Of 25 of the names alone.
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
   }
