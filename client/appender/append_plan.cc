@@ -81,7 +81,8 @@ absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader hea
 absl::StatusOr<uint64_t> RestartNonce(const AppendOptions& options) {
   if (!options.attempt) return options.restart_nonce;
   if (options.restart_nonce != 0) {
-    return Invalid("append.attempt", "together with restart: an attempt begins anew by itself");
+    return Invalid("append.attempt",
+                   "must not be given together with restart: an attempt restarts the sample by itself");
   }
   if (*options.attempt < 0 || *options.attempt > std::numeric_limits<uint32_t>::max()) {
     return Invalid("append.attempt", absl::StrCat(*options.attempt, " is not in [0, 2^32 - 1]"));

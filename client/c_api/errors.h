@@ -40,8 +40,8 @@ rr_error* NewError(const CallEnd& end) noexcept;
 // The same as part of a result.
 void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error);
 
-// What `body` returns; no exception leaves: one of the libraries below becomes INTERNAL, memory that cannot be had
-// RESOURCE_EXHAUSTED.
+// What `body` returns; no exception leaves: one of the libraries below becomes INTERNAL, and no
+// memory RESOURCE_EXHAUSTED.
 template <typename Body>
 CallEnd WithoutExceptions(Body&& body) {
   try {

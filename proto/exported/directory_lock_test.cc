@@ -1,4 +1,4 @@
-// One export at a time in a directory, and none where that cannot be had.
+// One export at a time in a directory, and none where no lock can be taken.
 #include "proto/exported/directory_lock.h"
 
 #include <sys/stat.h>

@@ -161,7 +161,7 @@ TEST(AcceptLoop, NoDescriptorsIsNotTheEnd) {
   Await([&] { return served.connections() == 0; });
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The client's own is the last that is to be had.
+  // The client's own is the last free descriptor.
   const int free = dup(0);
   close(free);
   rlimit none = before;

@@ -105,7 +105,7 @@ class AccessControl {
   Grants Present() const;
   // ChangingFile::Look once nobody writes any more.
   absl::StatusOr<std::optional<std::string>> LookWhenSettled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the file was read anew.
+  // Whether the file was read again.
   absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* clock_ = nullptr;

@@ -1,31 +1,26 @@
 #include "server/store/append_check.h"
 
-#include <limits>
-#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::server {
 namespace {
-
-absl::Status BadRowCount(absl::string_view field, absl::string_view why) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", why),
-                   {.reason = Reason::kRowCount, .field = std::string(field)});
-}
 
 absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> blocks) {
   std::vector<RowRange> covered;
   for (const Block& block : blocks) {
     if (block.rows.empty() || (!covered.empty() && block.rows.begin < covered.back().end)) {
-      return BadRowCount("append.blocks", absl::StrCat(ToString(block.rows), " is empty or not ascending"));
+      return Invalid(Reason::kRowCount, "append.blocks",
+                     absl::StrCat(ToString(block.rows), " is empty or not ascending"));
     }
     AppendMerged(covered, block.rows);
   }
   if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
-  return BadRowCount("append.blocks", absl::StrCat("the blocks are not exactly the recorded rows of ",
-                                                   ToString(header.rows), ", they hold ", TotalRows(covered)));
+  return Invalid(Reason::kRowCount, "append.blocks",
+                 absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows), ", they hold ",
+                              TotalRows(covered)));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class KeptBlock {
 };
 
 // May read from a disk or a network. DATA_LOSS if the bytes are not there or not what was stored; UNAVAILABLE if they
-// cannot be had now. That bytes fit their CRCs is for whoever uses them to see.
+// cannot be read now. That bytes fit their CRCs is for whoever uses them to see.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);

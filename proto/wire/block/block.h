@@ -58,7 +58,7 @@ absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool dup
 
 // Fills plane_crc32c from the bytes.
 void ComputeCrc(const Geometry& geometry, Block& block);
-// The same rows in another codec, CRCs made anew. PACKED that would not be smaller than RAW comes back as RAW.
+// The same rows in another codec, with its own CRCs. PACKED that would not be smaller than RAW comes back as RAW.
 Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec);
 
 }  // namespace wire

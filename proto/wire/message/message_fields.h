@@ -53,7 +53,6 @@ class MessageFields {
  public:
   explicit MessageFields(const FieldPath& path) : path_(path) {}
 
-  const FieldPath& path() const { return path_; }
   const absl::Status& status() const { return status_; }
 
   // A number in [minimum, maximum].

@@ -49,7 +49,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
     Raises FileNotFoundError without it, RuntimeError that tells what the server said if it ends at once, TimeoutError,
-    InvalidArgumentError for a timeout that is none.
+    InvalidArgumentError for a timeout that is not a number of seconds.
     """
     timeout = _values.seconds(timeout)
     with tempfile.TemporaryDirectory(prefix="routing-replay-") as directory:
