@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +21,11 @@ _LIBRARY = "librouting_replay.so"
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
+# Structures, with the names that the header gives them: rr_weight_span is WeightSpan.
+
+
 class Text(Structure):
-    """rr_text. Made of bytes, which it keeps; `str` of one that the library gave."""
+    """rr_text. Made of bytes, which it keeps; `str` of one that the library returned."""
 
     _fields_ = (("data", c_char_p), ("size", c_size_t))
 
@@ -31,7 +34,7 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Of an rr_text or rr_bytes that the library gave."""
+    """Of an rr_text or rr_bytes that the library returned."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
     return ctypes.string_at(address, text.size) if address and text.size else b""
 
@@ -39,19 +42,6 @@ def take_bytes(text: Any) -> bytes:
 def text(value: str) -> Text:
     encoded = value.encode()
     return Text(encoded, len(encoded))
-
-
-class Range(Structure):
-    _fields_ = (("begin", c_int64), ("end", c_int64))
-
-
-class Ranges(Structure):
-    """rr_ranges, and other structures of a pointer and a count, of `Range`."""
-
-    _fields_ = (("data", ctypes.POINTER(Range)), ("count", c_size_t))
-
-    def pairs(self) -> list[tuple[int, int]]:
-        return [(one.begin, one.end) for one in self.data[: self.count]]
 
 
 class Integer(Structure):
@@ -68,407 +58,284 @@ def integer(value: int | None) -> Integer:
     return Integer() if value is None else Integer(value, 1)
 
 
+_KINDS: dict[str, Any] = {
+    **{"p": c_void_p, "t": Text, "o": Integer, "i": c_int64, "w": c_int32},
+    **{"u": c_uint32, "q": c_uint64, "z": c_size_t},
+}
+
+
+def fields(declaration: str) -> tuple[tuple[str, Any], ...]:
+    """_fields_ of a structure: "i:begin,end t:label" are two int64 and an rr_text. A letter is one of _KINDS, a name is
+    a structure, "*" makes a pointer."""
+    made = []
+    for group in declaration.split():
+        kind, names = group.split(":")
+        base = kind.rstrip("*")
+        type_ = _KINDS[base] if base in _KINDS else globals()[base]
+        made += [(name, ctypes.POINTER(type_) if kind.endswith("*") else type_) for name in names.split(",")]
+    return tuple(made)
+
+
+class List(Structure):
+    """A structure of `data` and `count`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data[: self.count])
+
+
+class Range(Structure):
+    _fields_ = fields("i:begin,end")
+
+
+class Ranges(List):
+    _fields_ = fields("Range*:data z:count")
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(span.begin, span.end) for span in self]
+
+
 class WeightSpan(Structure):
-    _fields_ = (("begin", c_int64), ("end", c_int64), ("version", c_int64), ("label", Text))
+    _fields_ = fields("i:begin,end,version t:label")
 
 
 class Error(Structure):
-    _fields_ = (
-        ("code", c_int32),
-        ("has_committed_rows", c_int32),
-        ("has_revision", c_int32),
-        *((name, Text) for name in ("code_name", "message", "reason", "field", "sample")),
-        *((name, Integer) for name in ("row", "layer", "first_differing_block", "retry_after_ms")),
-        ("committed_rows", c_int64),
-        ("revision", c_int64),
-        ("missing_rows", Ranges),
-        ("failed_samples", ctypes.POINTER(Text)),
-        ("failed_count", c_size_t),
-        ("failures", ctypes.POINTER(c_void_p)),
-        ("failures_count", c_size_t),
+    _fields_ = fields(
+        "w:code,has_committed_rows,has_revision t:code_name,message,reason,field,sample "
+        "o:row,layer,first_differing_block,retry_after_ms i:committed_rows,revision Ranges:missing_rows "
+        "t*:failed_samples z:failed_count p*:failures z:failures_count"
     )
 
 
 class Call(Structure):
-    _fields_ = (("timeout_ms", c_int64), ("queue", c_void_p), ("tag", c_uint64))
+    _fields_ = fields("i:timeout_ms p:queue q:tag")
 
 
 class Ended(Structure):
-    _fields_ = (("tag", c_uint64), ("error", c_void_p))
+    _fields_ = fields("q:tag p:error")
 
 
 class Geometry(Structure):
-    _fields_ = (
-        ("num_layers", c_int32),
-        *((name, ctypes.POINTER(c_int32)) for name in ("moe_layers", "num_experts", "top_k")),
-        ("count", c_size_t),
-    )
+    _fields_ = fields("w:num_layers w*:moe_layers,num_experts,top_k z:count")
 
 
 class GeometryFacts(Structure):
-    _fields_ = (
-        ("max_top_k", c_int32),
-        ("id_bytes", c_int32),
-        ("raw_row_bytes", c_int64),
-        ("default_codec", Text),
-        ("text", Text),
-        ("fingerprint", c_uint64),
-    )
+    _fields_ = fields("w:max_top_k,id_bytes i:raw_row_bytes t:default_codec,text q:fingerprint")
 
 
 class ClientOptions(Structure):
-    _fields_ = (
-        ("endpoint", Text),
-        ("use_http_proxy", c_int32),
-        ("tls", c_int32),
-        ("call_timeout_ms", c_int64),
-        *((name, Text) for name in ("cacert", "cert", "key", "server_name", "token_file")),
-    )
+    _fields_ = fields("t:endpoint w:use_http_proxy,tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file")
 
 
 class RunSettings(Structure):
-    _fields_ = (
-        ("ttl_ms", c_int64),
-        ("strict", c_int32),
-        ("block_rows", c_int32),
-        ("codec", Text),
-        ("durability", Text),
-    )
+    _fields_ = fields("i:ttl_ms w:strict,block_rows t:codec,durability")
 
 
 class Released(Structure):
-    _fields_ = (("samples", c_int64), ("bytes", c_int64))
+    _fields_ = fields("i:samples,bytes")
 
 
 class RunInfo(Structure):
-    _fields_ = (("name", Text), ("geometry", Geometry), ("settings", RunSettings), ("dropped", Released))
+    _fields_ = fields("t:name Geometry:geometry RunSettings:settings Released:dropped")
 
 
 class RunSummary(Structure):
-    _fields_ = (
-        ("name", Text),
-        ("geometry", Geometry),
-        ("settings", RunSettings),
-        *((name, c_int64) for name in ("samples", "sealed_samples", "committed_rows", "stored_bytes")),
+    _fields_ = fields(
+        "t:name Geometry:geometry RunSettings:settings i:samples,sealed_samples,committed_rows,stored_bytes"
     )
 
 
-def list_of(item: Any) -> Any:
-    """A result of `data` and `count`."""
-    return type(
-        f"{item.__name__}List", (Structure,), {"_fields_": (("data", ctypes.POINTER(item)), ("count", c_size_t))}
-    )
+class RunSummaries(List):
+    _fields_ = fields("RunSummary*:data z:count")
+
+
+class Texts(List):
+    _fields_ = fields("t*:data z:count")
 
 
 class Counter(Structure):
-    _fields_ = (("name", Text), ("value", c_int64))
+    _fields_ = fields("t:name i:value")
 
 
-RunSummaries: Any = list_of(RunSummary)
-Texts: Any = list_of(Text)
+class Counters(List):
+    _fields_ = fields("Counter*:data z:count")
 
-
-class Counters(list_of(Counter)):  # type: ignore[misc]
     def dict(self) -> dict[str, int]:
-        return {str(one.name): one.value for one in self.data[: self.count]}
+        return {str(counter.name): counter.value for counter in self}
 
 
 class ServerInfo(Structure):
-    _fields_ = (
-        ("version", Text),
-        ("store", Text),
-        *((name, c_int64) for name in ("budget_bytes", "stored_bytes", "reserved_bytes", "samples", "runs")),
-        *((name, c_int64) for name in ("uptime_ms", "spill_budget_bytes", "spilled_bytes")),
-        ("draining", c_int32),
-        ("counters", Counters),
+    _fields_ = fields(
+        "t:version,store i:budget_bytes,stored_bytes,reserved_bytes,samples,runs,uptime_ms,spill_budget_bytes,"
+        "spilled_bytes w:draining Counters:counters"
     )
 
 
 class TokenCheck(Structure):
-    _fields_ = (("rows", c_int64), ("crc32c", c_uint32))
+    _fields_ = fields("i:rows u:crc32c")
 
 
 class Provenance(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("begin", "end", "weight_version", "appends")),
-        ("weight_label", Text),
-        ("engine", Text),
-    )
+    _fields_ = fields("i:begin,end,weight_version,appends t:weight_label,engine")
 
 
 class SampleState(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("engine", Text),
-        *((name, c_int64) for name in ("handle", "group", "committed_rows", "revision", "stored_bytes", "idle_ms")),
-        ("content_id", c_uint64),
-        ("num_tokens", Integer),
-        ("producer", c_int32),
-        ("has_token_check", c_int32),
-        ("token_check", TokenCheck),
-        ("unrecorded", Ranges),
-        ("weights", ctypes.POINTER(WeightSpan)),
-        ("weights_count", c_size_t),
-        ("provenance", ctypes.POINTER(Provenance)),
-        ("provenance_count", c_size_t),
+    _fields_ = fields(
+        "t:sample,engine i:handle,group,committed_rows,revision,stored_bytes,idle_ms q:content_id o:num_tokens "
+        "w:producer,has_token_check TokenCheck:token_check Ranges:unrecorded WeightSpan*:weights z:weights_count "
+        "Provenance*:provenance z:provenance_count"
     )
 
 
-SampleStates: Any = list_of(SampleState)
+class SampleStates(List):
+    _fields_ = fields("SampleState*:data z:count")
 
 
 class Tensor(Structure):
-    _fields_ = (
-        ("data", c_void_p),
-        ("size", c_size_t),
-        *((name, Text) for name in ("encoding", "compression", "dtype", "layer_basis")),
-        ("raw_size", c_int64),
-        ("shape", ctypes.POINTER(c_int64)),
-        ("shape_count", c_size_t),
-        ("layer_ids", ctypes.POINTER(c_int32)),
-        ("layer_count", c_size_t),
-        ("take", ctypes.POINTER(Range)),
-        ("ids_and_weights", c_int32),
+    _fields_ = fields(
+        "p:data z:size t:encoding,compression,dtype,layer_basis i:raw_size i*:shape z:shape_count w*:layer_ids "
+        "z:layer_count Range*:take w:ids_and_weights"
     )
 
 
 class Tokens(Structure):
-    _fields_ = (("data", c_void_p), ("size", c_size_t), ("dtype", Text), ("axes", c_int32))
+    _fields_ = fields("p:data z:size t:dtype w:axes")
 
 
 class Append(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("producer", c_int32),
-        ("rows", ctypes.POINTER(Tensor)),
-        ("row_start", c_int64),
-        ("unrecorded", Ranges),
-        ("tokens", Tokens),
-        ("revision", c_int64),
-        ("restart", c_uint64),
-        *((name, Integer) for name in ("attempt", "group", "num_tokens")),
-        ("weight_version", c_int64),
-        ("weight_label", Text),
-        ("weights", ctypes.POINTER(WeightSpan)),
-        ("weights_count", c_size_t),
-        ("seal", c_int32),
-        ("prefix_sample", Text),
-        ("prefix_rows", c_int64),
-        ("prefix_revision", c_int64),
-        ("engine", Text),
-        ("surplus_rows", c_int64),
+    _fields_ = fields(
+        "t:sample w:producer Tensor*:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
+        "o:attempt,group,num_tokens i:weight_version t:weight_label WeightSpan*:weights z:weights_count w:seal "
+        "t:prefix_sample i:prefix_rows,prefix_revision t:engine i:surplus_rows"
     )
 
 
 class Outcome(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("sequence", c_uint64),
-        *((name, c_int64) for name in ("committed_rows", "revision", "trimmed_rows", "conflicting_rows", "late_rows")),
-        ("unrecorded_rows", c_int64),
-        ("unverified_rows", c_int64),
-        ("content_id", c_uint64),
-        ("sealed", c_int32),
-        ("error", c_void_p),
+    _fields_ = fields(
+        "t:sample q:sequence i:committed_rows,revision,trimmed_rows,conflicting_rows,late_rows,unrecorded_rows,"
+        "unverified_rows q:content_id w:sealed p:error"
     )
 
 
-Outcomes: Any = list_of(Outcome)
+class Outcomes(List):
+    _fields_ = fields("Outcome*:data z:count")
 
 
 class AppenderOptions(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("max_queued_bytes", "queue_timeout_ms", "append_timeout_ms")),
-        *((name, c_int32) for name in ("on_full", "encode_blocks", "keep_outcomes")),
-    )
+    _fields_ = fields("i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,encode_blocks,keep_outcomes")
 
 
 class Commit(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("status", Text),
-        ("committed_rows", c_int64),
-        ("num_tokens", Integer),
-        ("error", c_void_p),
-    )
+    _fields_ = fields("t:sample,status i:committed_rows o:num_tokens p:error")
 
 
 class TrajectoryOptions(Structure):
-    _fields_ = (("sample", Text), ("engine", Text), ("existing", Text), ("group", Integer))
+    _fields_ = fields("t:sample,engine,existing o:group")
 
 
 class Turn(Structure):
-    _fields_ = (
-        ("rows", ctypes.POINTER(Tensor)),
-        ("tokens", Tokens),
-        *((name, c_int64) for name in ("tokens_start", "row_start", "missing_rows")),
-        ("outcome", Text),
-        ("weight_version", Integer),
-        ("weight_label", Text),
-        ("weights", ctypes.POINTER(WeightSpan)),
-        ("weights_count", c_size_t),
-        ("missing_is_unrecorded", c_int32),
-        ("seal", c_int32),
-        ("cut", Integer),
-        ("engine", Text),
+    _fields_ = fields(
+        "Tensor*:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
+        "WeightSpan*:weights z:weights_count w:missing_is_unrecorded,seal o:cut t:engine"
     )
 
 
 class TurnResult(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("num_tokens", "unrecorded_rows", "truncated_rows", "repeated_rows")),
-        *((name, c_int64) for name in ("conflicting_rows", "late_rows", "uncompared_rows", "shared_rows")),
-        *((name, c_int64) for name in ("surplus_rows", "dropped_rows")),
-        ("retokenised_at", Integer),
-        ("appended", Ranges),
+    _fields_ = fields(
+        "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,uncompared_rows,"
+        "shared_rows,surplus_rows,dropped_rows o:retokenised_at Ranges:appended"
     )
 
 
 class TrajectoryState(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("num_tokens", "rows", "acknowledged_rows", "revision")),
-        ("sealed", c_int32),
-        ("counters", Counters),
-    )
+    _fields_ = fields("i:num_tokens,rows,acknowledged_rows,revision w:sealed Counters:counters")
 
 
 class SampleRead(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("handle", c_int64),
-        ("rows", Ranges),
-        *((name, Integer) for name in ("num_tokens", "min_weight_version", "max_weight_version")),
-        ("token_checks", ctypes.POINTER(TokenCheck)),
-        ("token_checks_count", c_size_t),
+    _fields_ = fields(
+        "t:sample i:handle Ranges:rows o:num_tokens,min_weight_version,max_weight_version TokenCheck*:token_checks "
+        "z:token_checks_count"
     )
 
 
 class Read(Structure):
-    _fields_ = (
-        ("samples", ctypes.POINTER(SampleRead)),
-        ("count", c_size_t),
-        ("layers", ctypes.POINTER(c_int32)),
-        ("layer_count", c_size_t),
-        *((name, c_int32) for name in ("producer", "wait", "only_begun")),
-        ("out", ctypes.POINTER(c_void_p)),
-        ("out_sizes", ctypes.POINTER(c_size_t)),
+    _fields_ = fields(
+        "SampleRead*:samples z:count w*:layers z:layer_count w:producer,wait,only_begun p*:out z*:out_sizes"
     )
 
 
 class SampleRows(Structure):
-    _fields_ = (
-        ("status", Text),
-        ("message", Text),
-        ("committed_rows", c_int64),
-        ("revision", c_int64),
-        ("content_id", c_uint64),
-        ("num_tokens", Integer),
-        ("unrecorded", Ranges),
-        ("weights", ctypes.POINTER(WeightSpan)),
-        ("weights_count", c_size_t),
-        ("rows", Ranges),
-        ("ids", c_void_p),
-        ("ids_size", c_size_t),
+    _fields_ = fields(
+        "t:status,message i:committed_rows,revision q:content_id o:num_tokens Ranges:unrecorded WeightSpan*:weights "
+        "z:weights_count Ranges:rows p:ids z:ids_size"
     )
 
 
 class Rows(Structure):
-    _fields_ = (
-        ("layers", ctypes.POINTER(c_int32)),
-        ("layer_count", c_size_t),
-        ("top_k", c_int32),
-        ("id_bytes", c_int32),
-        ("samples", ctypes.POINTER(SampleRows)),
-        ("count", c_size_t),
-    )
+    _fields_ = fields("w*:layers z:layer_count w:top_k,id_bytes SampleRows*:samples z:count")
 
 
 Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
 
 
 class ExportOptions(Structure):
-    _fields_ = (
-        ("directory", Text),
-        ("groups", ctypes.POINTER(Range)),
-        *((name, c_int32) for name in ("producer", "drop_missing")),
-        ("read_timeout_ms", c_int64),
-        ("progress", Progress),
-        ("progress_context", c_void_p),
+    _fields_ = fields(
+        "t:directory Range*:groups w:producer,drop_missing i:read_timeout_ms Progress:progress p:progress_context"
     )
 
 
 class Exported(Structure):
-    _fields_ = tuple((name, c_int64) for name in ("samples", "written", "dropped", "unsealed", "bytes"))
+    _fields_ = fields("i:samples,written,dropped,unsealed,bytes")
 
 
 class ImportOptions(Structure):
-    _fields_ = (
-        ("directory", Text),
-        ("run", Text),
-        ("groups", ctypes.POINTER(Range)),
-        ("read_timeout_ms", c_int64),
-        ("progress", Progress),
-        ("progress_context", c_void_p),
-    )
+    _fields_ = fields("t:directory,run Range*:groups i:read_timeout_ms Progress:progress p:progress_context")
 
 
 class Imported(Structure):
-    _fields_ = (("run", Text), ("samples", c_int64), ("appended", c_int64), ("bytes", c_int64))
+    _fields_ = fields("t:run i:samples,appended,bytes")
 
 
 class Ids(Structure):
-    _fields_ = (("data", c_void_p), ("count", c_size_t))
+    _fields_ = fields("p:data z:count")
 
 
 class Form(Structure):
-    """rr_form: how ids are said, and where they are."""
-
-    _fields_ = (
-        ("encoding", Text),
-        ("dtype", Text),
-        ("shape", ctypes.POINTER(c_int64)),
-        ("shape_count", c_size_t),
-        ("data", Range),
-        ("start", c_int64),
-    )
+    _fields_ = fields("t:encoding,dtype i*:shape z:shape_count Range:data i:start")
 
 
 class Bytes(Structure):
-    _fields_ = (("data", c_void_p), ("size", c_size_t))
+    _fields_ = fields("p:data z:size")
 
 
 class Step(Structure):
-    _fields_ = (("key", Text), ("index", c_int64))
+    _fields_ = fields("t:key i:index")
 
     def value(self) -> str | int:
         return str(self.key) if self.index < 0 else self.index
 
 
 class Route(Structure):
-    _fields_ = (("path", ctypes.POINTER(Step)), ("path_count", c_size_t), ("data", Range))
+    _fields_ = fields("Step*:path z:path_count Range:data")
 
 
-Routes: Any = list_of(Route)
-Weights: Any = list_of(WeightSpan)
+class Routes(List):
+    _fields_ = fields("Route*:data z:count")
+
+
+class Weights(List):
+    _fields_ = fields("WeightSpan*:data z:count")
 
 
 class RowClaim(Structure):
-    _fields_ = (
-        *((name, c_int64) for name in ("prompt_tokens", "output_tokens", "start", "rows")),
-        ("missing_at_front", c_int32),
-    )
+    _fields_ = fields("i:prompt_tokens,output_tokens,start,rows w:missing_at_front")
 
 
 class RowAccount(Structure):
-    _fields_ = (*((name, c_int64) for name in ("row_start", "missing_rows", "surplus_rows")), ("take", Range))
+    _fields_ = fields("i:row_start,missing_rows,surplus_rows Range:take")
 
 
 # Functions by what they take: p an address, t a text, o an optional integer, i int64, w int32, u uint32, q uint64,
 # z size_t. Those of _FALLIBLE give an error or NULL.
-_KINDS = {
-    **{"p": c_void_p, "t": Text, "o": Integer, "i": c_int64, "w": c_int32},
-    **{"u": c_uint32, "q": c_uint64, "z": c_size_t},
-}
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
