@@ -34,14 +34,14 @@ rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_
     if (!producer.ok()) return producer.status();
     ExportOptions asked{.groups = GroupsFrom(options->groups),
                         .producer = *producer,
-                        .drop_missing = options->drop_missing != 0,
+                        .previous = String(options->previous),
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
     SetTimeout(options->read_timeout_ms, asked.read_timeout);
     const auto work = [run = run->run, directory = String(options->directory), asked = std::move(asked),
                        exported]() -> CallEnd {
       const auto outcome = ExportRun(*run->run, directory, asked);
       if (!outcome.ok()) return outcome.status();
-      *exported = {outcome->samples, outcome->written, outcome->dropped, outcome->unsealed, outcome->bytes};
+      *exported = {outcome->samples, outcome->written, outcome->unsealed, outcome->bytes};
       return {};
     };
     return Perform(call, Once(work), Timeout::kOfWork);

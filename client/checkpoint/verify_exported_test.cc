@@ -107,7 +107,7 @@ TEST_F(VerifyExportedTest, AFileThatIsCutOrGone) {
 TEST_F(VerifyExportedTest, WhatIsNoExportedRunIsAnError) {
   EXPECT_THAT(VerifyExportedRun(directory_.path() + "/nosuch"),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
-  std::ofstream(directory_.path() + "/index.1.json", std::ios::app) << " ";
+  std::ofstream(directory_.path() + "/index.json", std::ios::app) << " ";
   EXPECT_THAT(VerifyExportedRun(directory_.path()), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
 }
 

@@ -42,7 +42,7 @@ Examples:
   rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
-  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples that it lacks
+  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, into a new directory
   rrctl import /checkpoints/grpo-42           back into a server
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl report grpo-42 -o report.html         charts of its routes, in one file

@@ -66,16 +66,11 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
   const auto outcome = ExportRun(**run, options.directory,
                                  {.groups = options.groups,
                                   .producer = options.producer,
-                                  .drop_missing = options.drop_missing,
+                                  .previous = options.previous,
                                   .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
-  return Document{{"run", options.run},
-                  {"directory", options.directory},
-                  {"samples", outcome->samples},
-                  {"written", outcome->written},
-                  {"dropped", outcome->dropped},
-                  {"unsealed", outcome->unsealed},
-                  {"written_bytes", outcome->bytes}};
+  return Document{{"run", options.run},          {"directory", options.directory}, {"samples", outcome->samples},
+                  {"written", outcome->written}, {"unsealed", outcome->unsealed},  {"written_bytes", outcome->bytes}};
 }
 
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
@@ -122,15 +117,16 @@ void AddTransfers(Application& application) {
   const auto out = std::make_shared<TransferOptions>();
   CLI::App* exported =
       application.Add("export",
-                      "write a run's sealed samples to a directory, those that it lacks\n"
-                      "The directory is an exported run, which a trainer can also replay from. An interrupted "
-                      "one continues when it is called again.",
+                      "write a run's sealed samples to a new directory\n"
+                      "The directory is an exported run, which a trainer can also replay from. It appears whole, or "
+                      "not at all.",
                       [out](Session& session) { return session.Show(RunTransfer(session, *out, ExportToDirectory)); });
   AddRun(exported, out->run);
-  exported->add_option("DIR", out->directory, "the directory, which is made if it does not exist")->required();
+  exported->add_option("DIR", out->directory, "the directory, which must not exist or be empty")->required();
   AddGroups(exported, out->groups);
-  exported->add_flag("--drop-missing", out->drop_missing,
-                     "drop from the directory what the run no longer has of these groups");
+  exported->add_option("--previous", out->previous,
+                       "an earlier export of the run: equal samples are hard links to its files, and what the run "
+                       "released since is taken over");
   AddProducer(exported, out->producer);
 
   const auto in = std::make_shared<TransferOptions>();

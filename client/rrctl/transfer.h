@@ -17,7 +17,7 @@ struct TransferOptions {
   std::string directory;
   Groups groups;
   Producer producer = Producer::kRollout;
-  bool drop_missing = false;
+  std::string previous;  // Of an export: a directory that another one wrote.
 };
 
 // Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.

@@ -1,35 +1,34 @@
 // An exported run: a directory of rows that needs no server. proto/FORMAT.md, "Exported runs", is the specification.
 //
-//   writer: RunExporter::Create or Continue → Add each sample → Finish     reader: ReadExportedRun → ReadExportedFile
+//   writer: RunExporter::Create → Add or Take each sample → Finish     reader: ReadExportedRun → ReadExportedIds
 //
-// The marker DONE comes last; it names an index and carries its CRC32C, the index that of every file: what is read is
-// what was written, or an error says that it is not.
+// An export is written as "DIRECTORY.part", synced, and renamed, so that a directory of the name that was asked for is
+// whole. The next export is another directory: what it has in common with this one it takes over by hard links, so that
+// a checkpoint every 10 steps of 40 GB of routes writes the routes of 10 steps, and any of the directories may be
+// removed.
 #ifndef PROTO_EXPORTED_EXPORTED_RUN_H_
 #define PROTO_EXPORTED_EXPORTED_RUN_H_
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/exported/directory_lock.h"
-#include "proto/exported/durable_files.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {
 inline namespace wire {
+
+inline constexpr char kExportIndex[] = "index.json";
 
 struct ExportedSample {
   std::string sample;
@@ -44,8 +43,6 @@ struct ExportedSample {
   std::string file;
   int64_t file_bytes = 0;
   uint32_t crc32c = 0;
-  // The run gave it back, trusting this directory: no other copy needs to be anywhere.
-  bool released = false;
 
   int64_t recorded_rows() const { return num_tokens - 1 - TotalRows(unrecorded); }
 };
@@ -54,101 +51,54 @@ struct ExportedRun {
   std::string run;
   Producer producer = Producer::kRollout;
   Geometry geometry;
-  int64_t generation = 0;               // Each index of a directory has a higher one. Filled by RunExporter.
   std::vector<ExportedSample> samples;  // In the order written; no id twice.
 };
 
-// Writes one directory, which no other exporter does meanwhile. The export before this one can be read until the marker
-// is replaced in one step, and this one from then on: the process, or the machine, may end at any moment, and Continue
-// goes on. Of what is in the directory it writes over nothing, and removes only what its own indexes and journals name:
-// files that the index before the last one named, one export later, so that a reader of the last one still finds its
-// files. Not thread-safe.
+// Writes one directory, which no other exporter writes at the same time. The process, or the machine, may end at any
+// moment: then there is no directory of that name, and "DIRECTORY.part" is removed by the next export of that name. Not
+// thread-safe.
 class RunExporter {
  public:
-  // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INVALID_ARGUMENT and PERMISSION_DENIED
-  // for a path that cannot be a directory of ours; INTERNAL with what the system says.
+  // ALREADY_EXISTS if the directory is there and not empty, or if DIRECTORY.part holds files that no export writes;
+  // INVALID_ARGUMENT and PERMISSION_DENIED for a path that cannot be a directory; INTERNAL with what the system says.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
-  // Goes on with what is there: nothing, an exported run, or what an export left that did not end (its files are read
-  // and checked). What is refused is left as it is: FAILED_PRECONDITION (kGeometryMismatch, or kField naming run or
-  // producer) if another run is there, or one of another version (kVersionMismatch), or if the file system has no
-  // locks; ALREADY_EXISTS where nothing shows that it is an exported run; ABORTED while another exporter is there;
-  // DATA_LOSS (kChecksum) for a damaged index; errors of the path as above. `files` must outlive the exporter.
-  static absl::StatusOr<std::unique_ptr<RunExporter>> Continue(const std::filesystem::path& directory, std::string run,
-                                                               Producer producer, Geometry geometry,
-                                                               DurableFiles& files = DurableFiles::Real());
+  // Removes what was not finished.
+  ~RunExporter();
 
-  // What is there, samples of exports before this one included, in the order written.
   const ExportedRun& contents() const { return run_; }
-  // Null if it is not there, or damaged.
-  const ExportedSample* Find(const std::string& sample) const;
-  // Samples of an export before this one whose files are gone, cut, or known to hold something else. They stay in the
-  // index, which names the file that would be needed, until they are added again or dropped.
-  const std::set<std::string>& damaged() const { return damaged_; }
-  // Reads the sample's file and compares size and CRC32C with its entry: whether this directory can be trusted with it.
-  // DATA_LOSS (kChecksum) naming the sample if it does not fit, which is damaged from then on; NOT_FOUND if it is not
-  // there.
-  absl::Status CheckFile(const std::string& sample);
 
   // ids: of the recorded rows, [rows][MoE layers][K], K and dtype as of the geometry's arrays, little-endian; slots
-  // beyond a layer's own K are 0. In place of what an export before this one wrote of the sample. INVALID_ARGUMENT
-  // (kLength, kField) for what does not fit the geometry or the rows, or an id for the second time; INTERNAL as above.
-  // Ids are not checked.
+  // beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) for what does not fit the geometry or the rows, or
+  // an id for the second time; INTERNAL as above. Ids are not checked.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
-  // Of a sample that is there: its group can change without its rows.
-  void SetGroup(const std::string& sample, int64_t group);
-  // Of a sample that is there, from its next index on; see ExportedSample. Adding it again takes it back.
-  void SetReleased(const std::string& sample, bool released);
-  // These will not be in the index, but for released ones, which stay. How many they are.
-  int64_t DropIf(const std::function<bool(const ExportedSample&)>& gone);
-  // The index and then the marker: now the run can be read, and is on the disk with all names that lead to it. Then
-  // removes what no reader needs any more; what cannot be removed is tried again by the next export. DATA_LOSS
-  // (kChecksum) naming the first of damaged(), if it is not empty: all else that was added is in the directory then,
-  // which is as whole as it can be. After any other error, the run can be read as before.
+  // A sample of another export of this run, whose geometry is the same: its file by a hard link, or, where the file
+  // system has none, by a copy. `sample` is as the index there says, but for its group. DATA_LOSS (kChecksum) naming
+  // the sample if its file is gone or has another size; nothing was taken then.
+  absl::Status Take(const std::filesystem::path& from, ExportedSample sample);
+  // The index; then all of it is on the disk, and has its name. After an error the export is to be made again.
   absl::Status Finish();
 
  private:
-  RunExporter(std::filesystem::path directory, ExportedRun run, DurableFiles& files)
-      : directory_(std::move(directory)), run_(std::move(run)), files_(files) {}
+  RunExporter(std::filesystem::path directory, std::filesystem::path part, ExportedRun run)
+      : directory_(std::move(directory)), part_(std::move(part)), run_(std::move(run)) {}
 
-  absl::Status Begin();
-  void IndexPlaces();
-  absl::Status CheckFits(const ExportedSample& sample, absl::Span<const uint8_t> ids) const;
-  absl::Status StartJournal();
-  absl::Status AppendToJournal(const ExportedSample& sample);
+  absl::Status CheckFits(const ExportedSample& sample) const;
+  absl::Status WriteFile(const ExportedSample& sample, absl::Span<const absl::Span<const uint8_t>> parts);
   absl::Status SyncWritten();
-  absl::Status WriteIndex();
-  void RemoveUnmarkedIndexes();
-  void RemoveLeftovers();
-  // The files that the index names, if it is one of this run.
-  std::optional<std::set<std::string>> FilesOf(int64_t index) const;
-  bool RemoveFiles(const std::set<std::string>& files, const std::set<std::string>& but);
+  void Keep(ExportedSample sample);
 
-  const std::filesystem::path directory_;
+  const std::filesystem::path directory_, part_;
   ExportedRun run_;
-  DurableFiles& files_;
-  DirectoryLock lock_;
-  std::unordered_map<std::string, size_t> places_;  // In run_.samples.
-  std::set<std::string> added_;                     // By this exporter.
-  std::set<std::string> damaged_;
-  int64_t next_file_ = 0;
-  int64_t index_ = 0;          // The number of the index that holds; 0: none.
-  int64_t former_index_ = 0;   // … of the one that held before.
-  std::set<int64_t> indexes_;  // All that are there.
-  bool is_unsure_ = false;     // The marker may name an index above index_.
-  bool has_journal_ = false;   // Of what is added now.
-  bool journal_is_torn_ = false;
-  std::vector<std::string> journal_files_;      // Named in the journal.
+  std::unordered_set<std::string> names_;       // Of its samples.
   std::vector<std::filesystem::path> written_;  // Not synced yet, …
   int64_t written_bytes_ = 0;                   // … of so many bytes.
-  absl::Status sync_status_;                    // What a sync lost once, a second one does not find.
-  bool finished_ = false;                       // The directory's marker and index are those of run_.
+  bool finished_ = false;
 };
 
-// The index of a directory, also while exports end. FAILED_PRECONDITION: kNotCommitted without a marker (no export
-// ended, or there is no such directory), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for
-// an index that is not as it was written. Reads no rows. The files that it names stay until a second export into the
-// directory has ended after this one, and those of samples that do not change longer.
+// The index of a directory. FAILED_PRECONDITION: kNotCommitted without an index (there is no such directory, or it is
+// no export), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for an index that is not as it
+// was written; INVALID_ARGUMENT (kField) for one that says nonsense. Reads no rows.
 absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directory);
 
 // One sample's .npy file, checked. DATA_LOSS (kChecksum) naming the sample if it is not as it was written, or gone.
@@ -169,8 +119,18 @@ class ExportedIds {
 };
 
 // Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file was never as the index says.
+// `damaged_too`: also of a file whose bytes do not fit their CRC32C, but whose header and size do: to say where it is
+// damaged.
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
-                                            const ExportedSample& sample);
+                                            const ExportedSample& sample, bool damaged_too = false);
+
+// The text of an index, and back; errors of ReadExportedRun.
+std::string ExportedIndexToText(const ExportedRun& run);
+absl::StatusOr<ExportedRun> ExportedIndexFromText(absl::string_view text);
+
+// What the .npy file of a sample is an array of: [recorded rows][MoE layers][K], |u1 or <u2.
+DType ExportedDType(const Geometry& geometry);
+std::vector<int64_t> ExportedShape(const Geometry& geometry, const ExportedSample& sample);
 
 }  // namespace wire
 }  // namespace routing_replay

@@ -1,14 +1,15 @@
-// A run written and read back, and every way in which a directory is not what was written.
+// A run written and read back, every way in which a directory is not what was written, and exports that ended early.
 #include "proto/exported/exported_run.h"
 
-#include <algorithm>
+#include <sys/stat.h>
+
+#include <fstream>
 #include <random>
 
-#include "proto/exported/files.h"
-#include "proto/exported/layout.h"
 #include "proto/wire/payload/npy.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
@@ -17,12 +18,8 @@ namespace {
 using ::testing::ElementsAre;
 using testing::Fails;
 
-constexpr char kIndex[] = "index.1.json";
-
 class ExportedRunTest : public ::testing::Test {
  protected:
-  ~ExportedRunTest() override { std::filesystem::remove_all(directory_); }
-
   std::unique_ptr<RunExporter> NewExporter(const Geometry& geometry) {
     auto exporter = RunExporter::Create(directory_, "run", Producer::kTrainer, geometry);
     EXPECT_OK(exporter);
@@ -48,31 +45,35 @@ class ExportedRunTest : public ::testing::Test {
     ASSERT_OK(exporter->Add({.sample = "b", .num_tokens = 1}, {}));
     ASSERT_OK(exporter->Finish());
   }
-  void Overwrite(const std::string& file, absl::Span<const uint8_t> bytes) {
-    std::filesystem::remove(directory_ / file);
-    ASSERT_OK(WriteNewFile(directory_ / file, {bytes}));
+  static std::string Read(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void Write(const std::filesystem::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
   }
   void Change(const std::string& file, size_t at) {
-    auto bytes = ReadFile(directory_ / file);
-    ASSERT_OK(bytes);
-    (*bytes)[at] ^= 1;
-    Overwrite(file, *bytes);
+    std::string bytes = Read(directory_ / file);
+    bytes[at] ^= 1;
+    Write(directory_ / file, bytes);
   }
-  // An index that says something else, with a marker that fits.
+  // An index that says something else, with a CRC that fits.
   void Rewrite(const std::string& from, const std::string& to) {
-    const auto bytes = ReadFile(directory_ / kIndex);
-    std::string index(bytes->begin(), bytes->end());
+    std::string index = Read(directory_ / kExportIndex);
     const size_t at = index.find(from);
     ASSERT_NE(at, std::string::npos) << index;
     index.replace(at, from.size(), to);
-    Overwrite(kIndex, AsBytes(index));
-    Overwrite(kExportMarker, AsBytes(ExportMarker{1, Crc32c(AsBytes(index))}.ToText()));
+    index.resize(index.rfind('\n', index.size() - 2) + 1);
+    const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(index.data()), index.size()});
+    char last[32];
+    snprintf(last, sizeof(last), "\"crc32c\":\"%08x\"}\n", crc);
+    Write(directory_ / kExportIndex, index + last);
   }
+  std::filesystem::path Part() const { return std::filesystem::path(directory_) += ".part"; }
 
   const Geometry geometry_ = Geometry::Uniform(2, 8, 2);
-  const std::filesystem::path directory_ =
-      std::filesystem::path(::testing::TempDir()) / ("exported_run_" + std::to_string(std::random_device()()) + "_" +
-                                                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  const testing::ScratchDirectory scratch_;
+  const std::filesystem::path directory_ = std::filesystem::path(scratch_.path()) / "below" / "run";
 };
 
 TEST_F(ExportedRunTest, WhatIsWrittenIsRead) {
@@ -99,6 +100,7 @@ TEST_F(ExportedRunTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(header.data_offset % 64, 0u);
   EXPECT_EQ(std::vector<uint8_t>(file.begin() + header.data_offset, file.end()), Ids(12));
   EXPECT_OK(ReadExportedFile(directory_, run.samples[1]));
+  EXPECT_FALSE(std::filesystem::exists(Part()));
 }
 
 TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
@@ -114,25 +116,14 @@ TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
   }
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = kMaxRows + 1}, {}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
-  // More rows than a sample can have, and so many that their ids, counted in 64 bits, are none.
-  for (const int64_t tokens : {kMaxRows + 2, (int64_t{1} << 62) + 1}) {
+  // More rows than a sample can have, and so many that the number of their ids overflows 64 bits.
+  for (const int64_t tokens : {int64_t{0}, kMaxRows + 2, (int64_t{1} << 62) + 1}) {
     EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = tokens}, {}),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
   EXPECT_OK(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)));
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(exporter->Add({.sample = "b", .num_tokens = 0}, {}),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-}
-
-TEST_F(ExportedRunTest, WithoutAMarkerThereIsNoRun) {
-  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
-  Export();
-  std::filesystem::remove(directory_ / "DONE");
-  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
-  EXPECT_EQ(RunExporter::Create(directory_, "run", Producer::kRollout, geometry_).status().code(),
-            absl::StatusCode::kAlreadyExists);
 }
 
 TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
@@ -141,52 +132,43 @@ TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
   const ExportedSample& sample = run.samples[0];
   for (int64_t at = 0; at < sample.file_bytes; at += 3) {
     Change(sample.file, at);
-    const auto refused = ReadExportedFile(directory_, sample);
-    ASSERT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
-    EXPECT_EQ(GetErrorDetail(refused.status())->sample, "a/0");
+    const auto rejected = ReadExportedFile(directory_, sample);
+    ASSERT_THAT(rejected, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
+    EXPECT_EQ(GetErrorDetail(rejected.status())->sample, "a/0");
     Change(sample.file, at);
   }
   std::filesystem::remove(directory_ / sample.file);
   EXPECT_THAT(ReadExportedFile(directory_, sample), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-  const auto size = static_cast<size_t>(std::filesystem::file_size(directory_ / kIndex));
-  for (size_t at = 0; at < size; at += 7) {
-    Change(kIndex, at);
+  const std::string index = Read(directory_ / kExportIndex);
+  for (size_t at = 0; at < index.size(); ++at) {
+    Change(kExportIndex, at);
     ASSERT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
-    Change(kIndex, at);
+    Change(kExportIndex, at);
   }
-  std::filesystem::remove(directory_ / kIndex);
-  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  for (const std::string& wrong : {std::string(), index + "\n", index.substr(1), index.substr(0, 40)}) {
+    Write(directory_ / kExportIndex, wrong);
+    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << wrong;
+  }
+  std::filesystem::remove(directory_ / kExportIndex);
+  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
 }
 
-TEST_F(ExportedRunTest, AFolderIsNoFile) {
-  for (const char* name : {"00000000.npy", kIndex, "DONE"}) {
+TEST_F(ExportedRunTest, AFolderIsNotAFile) {
+  for (const std::string name : {"00000000.npy", kExportIndex}) {
     std::filesystem::remove_all(directory_);
     Export();
     ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
     std::filesystem::remove(directory_ / name);
     std::filesystem::create_directory(directory_ / name);
-    EXPECT_EQ(ReadFile(directory_ / name).status().code(), absl::StatusCode::kInternal);
-    if (std::string(name) == run.samples[0].file) {
+    if (name == run.samples[0].file) {
       EXPECT_THAT(ReadExportedFile(directory_, run.samples[0]), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
     } else {
-      EXPECT_FALSE(ReadExportedRun(directory_).ok());
+      EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
     }
   }
 }
 
-TEST_F(ExportedRunTest, APathThatCanBeNoDirectoryIsTheCallersFault) {
-  ASSERT_OK(WriteNewFile(directory_, {}));
-  for (const std::filesystem::path& path :
-       {directory_, directory_ / "below", std::filesystem::path("/proc/nonesuch/run"),
-        directory_ / std::string(300, 'x')}) {
-    const auto created = RunExporter::Create(path, "run", Producer::kRollout, geometry_);
-    EXPECT_EQ(created.status().code(), absl::StatusCode::kInvalidArgument) << created.status();
-    const auto continued = RunExporter::Continue(path, "run", Producer::kRollout, geometry_);
-    EXPECT_EQ(continued.status().code(), absl::StatusCode::kInvalidArgument) << continued.status();
-  }
-}
-
-TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
+TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRejected) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"num_tokens\":6", "\"num_tokens\":0"},
       {"\"num_tokens\":6", "\"num_tokens\":3"},
@@ -194,8 +176,6 @@ TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
       {"\"num_tokens\":6", "\"num_tokens\":4611686018427387904"},
       {"\"file_bytes\":", "\"file_bytes\":99"},
       {"\"file_bytes\":", "\"file_bytes\":-"},
-      {"\"released\":false", "\"released\":0"},
-      {"\"generation\":1", "\"generation\":-1"},
       {"\"00000000.npy\"", "\"../secrets.npy\""},
       {"\"00000000.npy\"", "\".hidden\""},
       {"\"sample\":\"b\"", "\"sample\":\"a/0\""},
@@ -232,23 +212,89 @@ TEST_F(ExportedRunTest, TheLargestSampleHasAnIndexEntry) {
   EXPECT_OK(ReadExportedRun(directory_));
 }
 
-TEST_F(ExportedRunTest, TheMarkerNamesAnIndexOrNothingIsRead) {
+TEST_F(ExportedRunTest, APathThatCanBeNoDirectoryIsTheCallersFault) {
+  const std::filesystem::path file = scratch_.path() + "/file";
+  Write(file, "");
+  for (const std::filesystem::path& path : {file, file / "below", std::filesystem::path("/proc/nonesuch/run"),
+                                            file.parent_path() / std::string(300, 'x')}) {
+    const auto created = RunExporter::Create(path, "run", Producer::kRollout, geometry_);
+    EXPECT_EQ(created.status().code(), absl::StatusCode::kInvalidArgument) << created.status();
+  }
+}
+
+TEST_F(ExportedRunTest, OnlyANewOrEmptyDirectoryIsWritten) {
+  std::filesystem::create_directories(directory_);
   Export();
-  const auto marker = ReadFile(directory_ / kExportMarker);
-  ASSERT_OK(marker);
-  const std::string right(AsText(*marker));
-  EXPECT_EQ(right.substr(0, 13), "index.1.json ");
-  for (size_t at = 0; at < right.size(); ++at) {
-    Change(kExportMarker, at);
-    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
-    Change(kExportMarker, at);
+  const std::string before = Read(directory_ / kExportIndex);
+  EXPECT_EQ(RunExporter::Create(directory_, "run", Producer::kRollout, geometry_).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(RunExporter::Create(directory_.string() + "/", "run", Producer::kRollout, geometry_).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Read(directory_ / kExportIndex), before);
+}
+
+TEST_F(ExportedRunTest, AnExportThatWasNotFinishedLeavesNothing) {
+  {
+    const auto exporter = NewExporter(geometry_);
+    ASSERT_OK(exporter->Add({.sample = "a", .num_tokens = 4}, Ids(12)));
+    EXPECT_TRUE(std::filesystem::exists(Part() / "00000000.npy"));
+    EXPECT_FALSE(std::filesystem::exists(directory_));
   }
-  for (const std::string& wrong : {std::string(), right + "\n", "index.01" + right.substr(7), "../" + right}) {
-    Overwrite(kExportMarker, AsBytes(wrong));
-    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << wrong;
+  EXPECT_FALSE(std::filesystem::exists(Part()));
+}
+
+// What a process leaves that is killed: any of the files, the last one cut.
+TEST_F(ExportedRunTest, WhatAKilledExportLeftIsRemovedByTheNext) {
+  for (const std::vector<const char*>& left : std::vector<std::vector<const char*>>{
+           {}, {"00000000.npy"}, {"00000000.npy", "123456789.npy"}, {"00000000.npy", "index.json"}}) {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(Part());
+    for (const char* name : left) Write(Part() / name, "cut");
+    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
+    Export();
+    ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+    for (const ExportedSample& sample : run.samples) EXPECT_OK(ReadExportedFile(directory_, sample));
+    EXPECT_FALSE(std::filesystem::exists(Part()));
   }
-  Overwrite(kExportMarker, AsBytes("0123abcd\n"));
-  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kVersionMismatch));
+}
+
+TEST_F(ExportedRunTest, FilesOfSomebodyElseAreNotRemoved) {
+  for (const char* name : {"notes.txt", "1.npy", "0000000x.npy", "index.json.bak"}) {
+    std::filesystem::create_directories(Part());
+    Write(Part() / "00000000.npy", "cut");
+    Write(Part() / name, "mine");
+    EXPECT_EQ(RunExporter::Create(directory_, "run", Producer::kRollout, geometry_).status().code(),
+              absl::StatusCode::kAlreadyExists);
+    EXPECT_EQ(Read(Part() / name), "mine");
+    EXPECT_EQ(Read(Part() / "00000000.npy"), "cut");
+    std::filesystem::remove_all(Part());
+  }
+}
+
+TEST_F(ExportedRunTest, WhatIsTakenFromAnotherExportIsALink) {
+  Export();
+  ASSERT_OK_AND_ASSIGN(const ExportedRun before, ReadExportedRun(directory_));
+  const std::filesystem::path next = directory_.parent_path() / "next";
+  auto exporter = *RunExporter::Create(next, "run", Producer::kTrainer, geometry_);
+  ASSERT_OK(exporter->Add({.sample = "c", .num_tokens = 4}, Ids(12)));
+  ExportedSample moved = before.samples[0];
+  moved.group = 9;
+  ASSERT_OK(exporter->Take(directory_, moved));
+  EXPECT_THAT(exporter->Take(directory_, moved), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  std::filesystem::resize_file(directory_ / before.samples[1].file, 3);
+  const absl::Status cut = exporter->Take(directory_, before.samples[1]);
+  EXPECT_THAT(cut, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  EXPECT_EQ(GetErrorDetail(cut)->sample, "b");
+  ASSERT_OK(exporter->Finish());
+  ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(next));
+  ASSERT_EQ(run.samples.size(), 2u);
+  EXPECT_EQ(run.samples[1].group, 9);
+  EXPECT_EQ(run.samples[1].crc32c, before.samples[0].crc32c);
+  struct stat kind = {};
+  ASSERT_EQ(stat((next / run.samples[1].file).c_str(), &kind), 0);
+  EXPECT_EQ(kind.st_nlink, 2u);
+  std::filesystem::remove_all(directory_);
+  EXPECT_OK(ReadExportedFile(next, run.samples[1]));
 }
 
 }  // namespace

@@ -153,8 +153,9 @@ TEST_F(CheckpointTest, LayersOfDifferentShape) {
 TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
-  ASSERT_OK(ExportRun(*run, directory_));
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome again, ExportRun(*run, directory_));
+  ASSERT_OK(ExportRun(*run, directory_ / "1"));
+  EXPECT_EQ(ExportRun(*run, directory_ / "1").status().code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome again, ExportRun(*run, directory_ / "2", {.previous = directory_ / "1"}));
   EXPECT_EQ(again.written, 0);
   EXPECT_EQ(again.samples, kSealed);
   ASSERT_OK(run->Truncate("s/2", Producer::kRollout, 0, std::nullopt));
@@ -162,15 +163,16 @@ TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
   ASSERT_OK(PutRows(*run, routes, {0, 1}, {.sample = "s/2", .revision = 1, .seal = true}));
   Fill(*run, "new", 30, 5, 3, {});
   ASSERT_OK(run->Release(std::vector<std::string>{"gap"}));
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome next, ExportRun(*run, directory_));
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome next, ExportRun(*run, directory_ / "3", {.previous = directory_ / "2"}));
   EXPECT_EQ(next.written, 2);
   EXPECT_EQ(next.samples, kSealed + 1);
-  EXPECT_EQ(next.dropped, 0);
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome dropped, ExportRun(*run, directory_, {.drop_missing = true}));
-  EXPECT_EQ(dropped.written, 0);
-  EXPECT_EQ(dropped.dropped, 1);
-  EXPECT_EQ(dropped.samples, kSealed);
-  ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy"}));
+  for (const char* before : {"1", "2"}) std::filesystem::remove_all(directory_ / before);
+  ASSERT_OK_AND_ASSIGN(const VerifyOutcome verified, VerifyExportedRun(directory_ / "3"));
+  EXPECT_TRUE(verified.damaged.empty());
+  // Without a previous one it is the run alone.
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome alone, ExportRun(*run, directory_ / "4"));
+  EXPECT_EQ(alone.written, kSealed);
+  ASSERT_OK(ImportRun(*client_, directory_ / "4", {.run = "copy"}));
   ASSERT_OK_AND_ASSIGN(const RunHandle copy, client_->JoinRun("copy"));
   ExpectSame(*run, *copy);
 }
@@ -178,14 +180,55 @@ TEST_F(CheckpointTest, OnlyWhatChangedIsWritten) {
 TEST_F(CheckpointTest, GroupsAreExportedApart) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome some, ExportRun(*run, directory_, {.groups = {{4, 5}}}));
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome some, ExportRun(*run, directory_ / "1", {.groups = {{4, 5}}}));
   EXPECT_EQ(some.samples, 2);
   EXPECT_EQ(some.unsealed, 0);
-  // What is out of the range is not missing.
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome more,
-                       ExportRun(*run, directory_, {.groups = {{3, 4}}, .drop_missing = true}));
-  EXPECT_EQ(more.samples, 4);
-  EXPECT_EQ(more.dropped, 0);
+  const std::filesystem::path previous = directory_ / "1";
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome others,
+                       ExportRun(*run, directory_ / "2", {.groups = {{3, 4}}, .previous = previous}));
+  EXPECT_EQ(others.samples, 2);
+  EXPECT_EQ(others.written, 2);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome both,
+                       ExportRun(*run, directory_ / "3", {.groups = {{3, 5}}, .previous = previous}));
+  EXPECT_EQ(both.samples, 4);
+  EXPECT_EQ(both.written, 2);
+}
+
+TEST_F(CheckpointTest, ThePreviousOneIsOfTheSameRun) {
+  const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
+  FillRun(*run);
+  const std::filesystem::path previous = directory_ / "1";
+  ASSERT_OK(ExportRun(*run, previous));
+  const auto again = [&](routing_replay::Run& of, Producer producer) {
+    return ExportRun(of, directory_ / "2", {.producer = producer, .previous = previous});
+  };
+  EXPECT_THAT(again(*OpenRun("other", run->geometry()), Producer::kRollout),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kField));
+  EXPECT_THAT(again(*run, Producer::kTrainer), Fails(absl::StatusCode::kFailedPrecondition, Reason::kField));
+  ASSERT_OK(run->Drop());
+  const RunHandle wider = OpenRun("r", Geometry::Uniform(2, 128, 4));
+  EXPECT_THAT(again(*wider, Producer::kRollout),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "2"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "2.part"));
+}
+
+TEST_F(CheckpointTest, FilesThatThePreviousOneLostAreReadAgainOrMissed) {
+  const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
+  Fill(*run, "a", 40, 2, 3, {});
+  Fill(*run, "b", 40, 3, 3, {});
+  const std::filesystem::path previous = directory_ / "1";
+  ASSERT_OK(ExportRun(*run, previous));
+  std::filesystem::resize_file(previous / "00000001.npy", 100);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome whole, ExportRun(*run, directory_ / "2", {.previous = previous}));
+  EXPECT_EQ(whole.samples, 2);
+  EXPECT_EQ(whole.written, 1);
+  ASSERT_OK(run->Release(std::vector<std::string>{"b"}));
+  const auto missed = ExportRun(*run, directory_ / "3", {.previous = previous});
+  ASSERT_THAT(missed, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  EXPECT_EQ(GetErrorDetail(missed.status())->sample, "b");
+  ASSERT_OK_AND_ASSIGN(const VerifyOutcome rest, VerifyExportedRun(directory_ / "3"));
+  EXPECT_EQ(rest.samples, 1);
 }
 
 TEST_F(CheckpointTest, ImportedTwiceIsImportedOnce) {
@@ -253,14 +296,9 @@ TEST_F(CheckpointTest, DamagedFilesAreNotImported) {
   const auto refused = ImportRun(*client_, directory_, {.run = "copy"});
   ASSERT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
   EXPECT_EQ(GetErrorDetail(refused.status())->sample, "s");
-  std::filesystem::remove(directory_ / "DONE");
+  std::filesystem::remove(directory_ / "index.json");
   EXPECT_THAT(ImportRun(*client_, directory_, {.run = "copy"}),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
-  // The export finds it, too, and writes it again.
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome again, ExportRun(*run, directory_));
-  EXPECT_EQ(again.written, 1);
-  ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy"}));
-  ExpectSame(*run, **client_->JoinRun("copy"));
 }
 
 TEST_F(CheckpointTest, BesideRunningAppends) {
@@ -277,11 +315,16 @@ TEST_F(CheckpointTest, BesideRunningAppends) {
       ASSERT_OK(PutRows(*run, routes, {0, routes.rows}, options));
     }
   });
-  for (int round = 0; round < 10; ++round) ASSERT_OK(ExportRun(*run, directory_));
+  std::filesystem::path last;
+  for (int round = 0; round < 10; ++round) {
+    const std::filesystem::path next = directory_ / absl::StrCat(round);
+    ASSERT_OK(ExportRun(*run, next, {.previous = last}));
+    last = next;
+  }
   enough = true;
   writer.join();
-  ASSERT_OK(ExportRun(*run, directory_));
-  ASSERT_OK(ImportRun(*client_, directory_, {.run = "copy"}));
+  ASSERT_OK(ExportRun(*run, directory_ / "end", {.previous = last}));
+  ASSERT_OK(ImportRun(*client_, directory_ / "end", {.run = "copy"}));
   ExpectSame(*run, **client_->JoinRun("copy"));
 }
 

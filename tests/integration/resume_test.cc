@@ -64,39 +64,41 @@ TEST_F(ResumeTest, ARefusedOpenDropsNothing) {
 // What a checkpoint is: an export, then a release.
 TEST_F(ResumeTest, WhatWasReleasedStaysInTheDirectory) {
   for (int64_t group = 0; group < 4; ++group) Fill(absl::StrCat("s", group), group);
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome first, ExportRun(*run_, directory_, {.groups = {{0, 2}}}));
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome first, ExportRun(*run_, directory_ / "1", {.groups = {{0, 2}}}));
   EXPECT_EQ(first.written, 2);
   ASSERT_OK_AND_ASSIGN(const ReleaseOutcome released, run_->ReleaseGroups(0, 2));
   EXPECT_EQ(released.samples, 2);
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome second, ExportRun(*run_, directory_));
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome second, ExportRun(*run_, directory_ / "2", {.previous = directory_ / "1"}));
   EXPECT_EQ(second.written, 2);
   EXPECT_EQ(second.samples, 4);
-  ASSERT_OK_AND_ASSIGN(const ImportOutcome imported, ImportRun(*client_, directory_));
+  std::filesystem::remove_all(directory_ / "1");
+  ASSERT_OK_AND_ASSIGN(const ImportOutcome imported, ImportRun(*client_, directory_ / "2"));
   EXPECT_EQ(imported.appended, 2);
   EXPECT_THAT(Samples(), ElementsAre("s0", "s1", "s2", "s3"));
 }
 
-TEST_F(ResumeTest, ASampleOfAnotherGroupIsNotMissing) {
+TEST_F(ResumeTest, ASampleOfAnotherGroupWasNotReleased) {
   Fill("s0", 0);
-  ASSERT_OK(ExportRun(*run_, directory_));
+  ASSERT_OK(ExportRun(*run_, directory_ / "1"));
   ASSERT_OK(PutRows(*run_, MakeRandomRoutes(run_->geometry(), 20, 0), {0, 20}, {.sample = "s0", .group = 9}));
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome other,
-                       ExportRun(*run_, directory_, {.groups = {{0, 5}}, .drop_missing = true}));
-  EXPECT_EQ(other.dropped, 0);
-  EXPECT_EQ(other.samples, 1);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome others,
+                       ExportRun(*run_, directory_ / "2", {.groups = {{0, 5}}, .previous = directory_ / "1"}));
+  EXPECT_EQ(others.samples, 0);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome all, ExportRun(*run_, directory_ / "3", {.previous = directory_ / "1"}));
+  EXPECT_EQ(all.samples, 1);
+  EXPECT_EQ(all.written, 0);
   // It comes back in its new group, and an import sets that, too.
   ASSERT_OK(PutRows(*run_, MakeRandomRoutes(run_->geometry(), 20, 0), {0, 20}, {.sample = "s0", .group = 3}));
-  ASSERT_OK(ImportRun(*client_, directory_));
+  ASSERT_OK(ImportRun(*client_, directory_ / "3"));
   ASSERT_OK_AND_ASSIGN(const SampleState state, run_->Stat("s0"));
   EXPECT_EQ(state.group, 9);
 }
 
-TEST_F(ResumeTest, RowsThatWereTakenBackLeaveTheDirectory) {
+TEST_F(ResumeTest, RowsThatWereTakenBackAreNotTakenOver) {
   Fill("s0", 0);
-  ASSERT_OK(ExportRun(*run_, directory_));
+  ASSERT_OK(ExportRun(*run_, directory_ / "1"));
   ASSERT_OK(run_->Truncate("s0", Producer::kRollout, 5, std::nullopt));
-  ASSERT_OK_AND_ASSIGN(const ExportOutcome next, ExportRun(*run_, directory_));
-  EXPECT_EQ(next.dropped, 1);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome next, ExportRun(*run_, directory_ / "2", {.previous = directory_ / "1"}));
   EXPECT_EQ(next.unsealed, 1);
   EXPECT_EQ(next.samples, 0);
 }

@@ -148,7 +148,6 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
                                 {"directory", directory},
                                 {"samples", 2},
                                 {"written", 2},
-                                {"dropped", 0},
                                 {"unsealed", 1},
                                 {"written_bytes", 80}}));
   EXPECT_EQ(shown.done, 2);

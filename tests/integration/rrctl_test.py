@@ -201,7 +201,7 @@ class CommandsTest(RrctlTest):
             error = self.run_rrctl("import", directory, "other", code=1)
             self.assertIn("DATA_LOSS (CHECKSUM)", error)
             self.drop_at_end("other")
-            Path(directory, "DONE").unlink()
+            Path(directory, "index.json").unlink()
             self.assertIn("NOT_COMMITTED", self.run_rrctl("import", directory, code=1))
         verified = self.json("verify", "from")
         self.assertEqual(verified, {"run": "from", "samples": 4, "rows": 22, "read_bytes": 22 * 8, "damaged": []})

@@ -67,6 +67,11 @@ class Training:
     def next_step(self) -> int:
         return json.loads(self.state.read_text()) if self.state.exists() else 0
 
+    def last_samples(self) -> Path | None:
+        """The newest of the run's checkpoints."""
+        whole = [path for path in self.samples.glob("*") if path.name.isdecimal()]
+        return max(whole, key=lambda path: int(path.name), default=None)
+
     def steps(self) -> list[tuple[int, str]]:
         if not self.replayed.exists():
             return []
@@ -99,7 +104,12 @@ class Training:
                     written.replace(self.state)
                     self.enter(step, "state")
                     exporting = partial(self.enter, step, "exporting")
-                    run.checkpoint(self.samples, (0, step + 1), on_progress=lambda _, enter=exporting: enter())
+                    previous = self.last_samples()
+                    following = self.samples / str(step + 1)
+                    if previous != following:
+                        run.checkpoint(
+                            following, (0, step + 1), previous=previous, on_progress=lambda _, enter=exporting: enter()
+                        )
                     self.enter(step, "exported")
                     run.release_groups(0, step + 1)
                     self.enter(step, "released")
@@ -153,7 +163,7 @@ class TrainingResumeTest(unittest.TestCase):
             self.assertEqual(digest, expected[step], f"step {step}")
         self.assertEqual(run.list(), [])
         # Nothing that was given back is gone.
-        restored = client.restore(self.training.samples, RUN + "-copy")
+        restored = client.restore(self.training.last_samples(), RUN + "-copy")
         self.assertEqual(restored.samples, STEPS * SAMPLES)
 
     def test_a_server_that_is_lost(self) -> None:
@@ -166,7 +176,7 @@ class TrainingResumeTest(unittest.TestCase):
         self.assertEqual(next_step, STEPS_PER_CHECKPOINT)
         self.server.stop()
         client = self.serve()
-        client.restore(self.training.samples, groups=(0, next_step))
+        client.restore(self.training.last_samples(), groups=(0, next_step))
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, 0)
         self.assertEqual(self.digests_of(run, range(next_step)), digests)

@@ -233,7 +233,7 @@ TEST_F(TrainerCapiStepTest, WrongArguments) {
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), json({"INVALID_ARGUMENT", "fetch"}));
   rrt_fetch_free(fetch);
   rrt_directory_source* source = nullptr;
-  EXPECT_EQ(Take(rrt_directory_source_open("/nowhere", 8, &source)), json({"FAILED_PRECONDITION", "DONE"}));
+  EXPECT_EQ(Take(rrt_directory_source_open("/nowhere", 8, &source)), json({"FAILED_PRECONDITION", "index.json"}));
   rrt_directory_source_free(source);
 }
 

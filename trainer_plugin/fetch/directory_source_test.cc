@@ -166,7 +166,7 @@ TEST_P(DirectorySourceTest, DamageAndOtherGeometriesAreErrors) {
   const auto damaged = source->Fetch(Plan(0, 0), sequences_, {.missing = MissingPolicy::kLive});
   EXPECT_THAT(damaged, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
   EXPECT_EQ(GetErrorDetail(damaged.status())->sample, "s1");
-  std::filesystem::remove(directory_ / "DONE");
+  std::filesystem::remove(directory_ / "index.json");
   EXPECT_THAT(DirectorySource::Open(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
 }
 

@@ -472,17 +472,16 @@ RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* ca
 typedef int32_t (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
 
 typedef struct rr_export_options {
-  rr_text directory;
-  const rr_range* groups; /* NULL: all. */
+  rr_text directory, previous; /* previous: an export of the same run; empty: none. */
+  const rr_range* groups;      /* NULL: all. */
   int32_t producer;
-  int32_t drop_missing;
   int64_t read_timeout_ms; /* Of one portion; below 0: the default. */
   rr_progress progress;    /* NULL: none. */
   void* progress_context;
 } rr_export_options;
 
 typedef struct rr_exported {
-  int64_t samples, written, dropped, unsealed, bytes;
+  int64_t samples, written, unsealed, bytes;
 } rr_exported;
 
 typedef struct rr_import_options {

@@ -3,9 +3,11 @@
 //
 //   auto run = client->JoinRun("grpo-42");
 //   ExportRun(**run, "/checkpoints/step-100", {.groups = {{0, 101}}});
-//   ImportRun(*client, "/checkpoints/step-100");
+//   run->ReleaseGroups(0, 101);
+//   ExportRun(**run, "/checkpoints/step-110", {.groups = {{0, 111}}, .previous = "/checkpoints/step-100"});
+//   ImportRun(*client, "/checkpoints/step-110");
 //
-// These two may end at any moment, and the same call goes on with what is there.
+// An export that ends early leaves no directory of that name; an import that ends early is made again.
 #ifndef ROUTING_REPLAY_CHECKPOINT_H_
 #define ROUTING_REPLAY_CHECKPOINT_H_
 
@@ -34,29 +36,29 @@ using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
 struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
-  // After a server lost the run, import first: what is missing may be only here.
-  bool drop_missing = false;
+  // An export of the same run. What the run has with the same content is taken over from there by hard links; so is
+  // what it has no more, of these groups: that was released. Empty: the run alone, all of it read.
+  std::filesystem::path previous;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
 
 struct ExportOutcome {
-  int64_t samples = 0;   // In the directory now.
-  int64_t written = 0;   // … of them, now: new ones and changed ones.
-  int64_t dropped = 0;   // Left the directory.
-  int64_t unsealed = 0;  // Of the run, left out: more rows may come. What was held of them is dropped.
+  int64_t samples = 0;   // In the directory.
+  int64_t written = 0;   // … of them read from the run and written; the others come from the previous export.
+  int64_t unsealed = 0;  // Of the run, left out: more rows may come.
   int64_t bytes = 0;     // Of rows written, in the dtype of storage.
 };
 
-// The sealed samples of the run into the directory, beside running appends. What it holds already with the same
-// revision and content id is not read again. Whatever a sample shares with another one is written with each. Holds the
-// rows of a portion in memory, or of one sample where that is larger.
+// The sealed samples of the run into a new directory, beside running appends. It appears whole, under its name, when
+// this returns; until then it is "DIRECTORY.part". Whatever a sample shares with another one is written with each.
+// Holds the rows of a portion in memory, or of one sample where that is larger.
 //
-// Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again).
-// DATA_LOSS naming a sample that the store lost, ABORTED naming one that changes whenever it is read: all others are in
-// the directory. NOT_FOUND or DATA_LOSS (kNoRun) of Run::List where a server lost the run, also while it is exported:
-// the directory is as it was.
+// Errors: those of RunExporter and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again),
+// ALREADY_EXISTS where the directory is not empty, and of `previous` those of ReadExportedRun and FAILED_PRECONDITION
+// (kField, kGeometryMismatch) where it is of another run. The error of Run::List where a server lost the run, also
+// while it is exported. After these there is no directory. DATA_LOSS naming a sample that the store or the previous
+// export lost, ABORTED naming one that changes whenever it is read: then the directory is there, with all others.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 

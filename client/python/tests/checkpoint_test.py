@@ -52,11 +52,24 @@ class CheckpointTest(ServerTest):
         self.run_.checkpoint(self.directory)
         self.run_.drop()  # As a server in memory that is restarted.
         with self.assertRaises(rr.NotFoundError):
-            self.run_.checkpoint(self.directory, drop_missing=True)
+            self.run_.checkpoint(self.directory.with_name("next"), previous=self.directory)
         run = self.client.run(self.run_name, GEOMETRY)
         self.assertEqual(self.client.restore(self.directory).appended, SEALED)
-        done = run.checkpoint(self.directory, drop_missing=True)
-        self.assertEqual((done.samples, done.dropped), (SEALED, 0))
+        with self.assertRaises(rr.errors.AlreadyExistsError):
+            run.checkpoint(self.directory)
+        done = run.checkpoint(self.directory.with_name("next"), previous=self.directory)
+        self.assertEqual((done.samples, done.written), (SEALED, SEALED))
+
+    def test_what_was_released_is_taken_from_the_previous_one(self) -> None:
+        self.run_.checkpoint(self.directory)
+        self.run_.release_groups(0, 2)
+        self.run_.append("new", routes(10, 8), seal=True)
+        self.run_.flush()
+        done = self.run_.checkpoint(self.directory.with_name("next"), previous=self.directory)
+        self.assertEqual((done.samples, done.written), (SEALED + 1, 1))
+        file = next(self.directory.glob("*.npy"))
+        self.assertEqual(file.stat().st_nlink, 2)
+        self.assertEqual(self.client.restore(self.directory.with_name("next")).appended, 2)
 
     def test_what_is_lost_meanwhile_was_not_released(self) -> None:
         def lose(progress: rr.CheckpointProgress) -> None:
@@ -72,7 +85,7 @@ class CheckpointTest(ServerTest):
         steps: list[rr.CheckpointProgress] = []
         done = self.run_.checkpoint(self.directory, on_progress=steps.append)
         size = sum((30 + 400 * i) * 3 * 4 * 2 for i in range(3)) + 10 * 3 * 4 * 2
-        self.assertEqual(done, rr.CheckpointOutcome(SEALED, SEALED, dropped=0, unsealed=1, bytes=size))
+        self.assertEqual(done, rr.CheckpointOutcome(SEALED, SEALED, unsealed=1, bytes=size))
         self.assertEqual(steps[-1], rr.CheckpointProgress(SEALED, SEALED, size))
         name = self.run_name + "-copy"
         restored = self.client.restore(str(self.directory), name, on_progress=steps.append)
@@ -128,15 +141,16 @@ class CheckpointTest(ServerTest):
         self.assert_same(self.run_, self.client.run(name))
 
     def test_only_what_changed_is_written(self) -> None:
-        self.run_.checkpoint(self.directory, groups=(0, 2))
-        self.assertEqual(self.run_.checkpoint(self.directory).written, SEALED - 2)
+        places = [self.directory.with_name(str(i)) for i in range(4)]
+        self.run_.checkpoint(places[0], groups=(0, 2))
+        self.assertEqual(self.run_.checkpoint(places[1], previous=places[0]).written, SEALED - 2)
         self.run_.truncate("s/0", 0)
         self.run_.put("s/0", routes(31, 8), revision=1, seal=True)
-        self.assertEqual(self.run_.checkpoint(self.directory).written, 1)
+        self.assertEqual(self.run_.checkpoint(places[2], previous=places[1]).written, 1)
         self.run_.release(["s/1"])
-        self.assertEqual(self.run_.checkpoint(self.directory).samples, SEALED)
-        self.assertEqual(self.run_.checkpoint(self.directory, drop_missing=True).dropped, 1)
-        self.client.restore(self.directory, self.run_name + "-copy")
+        self.assertEqual(self.run_.checkpoint(self.directory, previous=places[2]).samples, SEALED)
+        self.assertEqual(self.run_.checkpoint(places[3]).samples, SEALED - 1)
+        self.client.restore(places[3], self.run_name + "-copy")
         self.assert_same(self.run_, self.client.run(self.run_name + "-copy"))
 
     def test_another_content_is_refused_by_name(self) -> None:

@@ -144,18 +144,18 @@ class ShardedTest(unittest.TestCase):
         samples = self.fill()
         endpoint = self.servers[1].endpoint
         with tempfile.TemporaryDirectory() as directory:
-            self.run_.checkpoint(directory)
+            place, following = f"{directory}/1", f"{directory}/2"
+            self.run_.checkpoint(place)
             lost = self.connect(endpoint).run("run").drop().samples
             self.assertGreater(lost, 0)
-            whole = (self.run_.list, lambda: self.run_.checkpoint(directory, drop_missing=True))
+            whole = (self.run_.list, lambda: self.run_.checkpoint(following, previous=place))
             for refused in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
                     refused()
             again = self.client.run("run", GEOMETRY)
             self.assertEqual(len(again.list()), len(samples) - lost)
-            self.assertEqual(self.client.restore(directory).appended, lost)
-            done = again.checkpoint(directory, drop_missing=True)
-            self.assertEqual((done.samples, done.dropped), (len(samples), 0))
+            self.assertEqual(again.checkpoint(following, previous=place).samples, len(samples))
+            self.assertEqual(self.client.restore(place).appended, lost)
             self.expect(again, samples)
 
     def test_errors_name_their_server(self) -> None:

@@ -58,9 +58,9 @@ def write(directory: Path, scenario: Scenario, **changes: Any) -> None:
                 "crc32c": crc32c(data),
             }
         )
-    index = json.dumps({"version": 2, "run": "r", "geometry": geometry, "samples": samples} | changes).encode()
-    (directory / "index.3.json").write_bytes(index)
-    (directory / "DONE").write_text(f"index.3.json {crc32c(index):08x}\n")
+    index = json.dumps({"version": 2, "run": "r", "geometry": geometry, "samples": samples} | changes)
+    index = index[:-1] + ",\n"
+    (directory / "index.json").write_text(f'{index}"crc32c":"{crc32c(index.encode()):08x}"}}\n')
 
 
 class DirectoryTest(unittest.TestCase):
@@ -134,7 +134,7 @@ class DirectoryTest(unittest.TestCase):
         directory = self.directory()
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             trainer.DirectorySource(directory)
-        self.assertEqual((caught.exception.reason, caught.exception.field), ("NOT_COMMITTED", "DONE"))
+        self.assertEqual((caught.exception.reason, caught.exception.field), ("NOT_COMMITTED", "index.json"))
         write(directory, scenario)
         source = trainer.DirectorySource(str(directory))
         file = directory / "0.npy"
@@ -153,7 +153,8 @@ class DirectoryTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as newer:
             trainer.DirectorySource(directory)
         self.assertEqual(newer.exception.reason, "VERSION_MISMATCH")
-        (directory / "DONE").write_text("index.3.json 00000000\n")
+        index = directory / "index.json"
+        index.write_text(index.read_text().replace('"run": "r"', '"run": "s"'))
         with self.assertRaises(trainer.DataLossError):
             trainer.DirectorySource(directory)
 

@@ -279,12 +279,12 @@ Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
 
 class ExportOptions(Structure):
     _fields_ = fields(
-        "t:directory Range*:groups w:producer,drop_missing i:read_timeout_ms Progress:progress p:progress_context"
+        "t:directory,previous Range*:groups w:producer i:read_timeout_ms Progress:progress p:progress_context"
     )
 
 
 class Exported(Structure):
-    _fields_ = fields("i:samples,written,dropped,unsealed,bytes")
+    _fields_ = fields("i:samples,written,unsealed,bytes")
 
 
 class ImportOptions(Structure):

@@ -287,15 +287,15 @@ class RunCalls:
         directory: Path,
         groups: tuple[int, int] | None,
         producer: Producer,
-        drop_missing: bool,
+        previous: Path | None,
         timeout: float,
         progressing: Progressing,
     ) -> Operation[CheckpointOutcome]:
         options = _native.ExportOptions(
             _values.native_text(os.fspath(directory), "directory"),
+            _values.native_text("" if previous is None else os.fspath(previous), "previous"),
             _convert.groups(groups),
             _convert.producer(producer, "producer"),
-            bool(drop_missing),
             _values.milliseconds(timeout),
             progressing.function,
         )
@@ -565,27 +565,28 @@ class Run(RunCalls):
         groups: tuple[int, int] | None = None,
         *,
         producer: Producer = "rollout",
-        drop_missing: bool = False,
+        previous: Path | None = None,
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> CheckpointOutcome:
-        """Writes the sealed samples to a directory, those that are not there yet, beside running appends.
+        """Writes the sealed samples to a new directory, beside running appends.
 
-        directory: made if it is not there; an exported run, from which `Client.restore` and a trainer's
-            DirectorySource read. One that was stopped at any moment goes on when this is called again, and what it
-            held before can be read until then
+        directory: must not exist, or be empty; an exported run, from which `Client.restore` and a trainer's
+            DirectorySource read. It appears whole: what a stopped call leaves is named DIRECTORY.part, and the next
+            call removes that
         groups: samples of groups[0] <= group < groups[1]; all if absent
-        drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory. After a server lost the run, restore the directory first: what is missing may be only there
+        previous: directory of an earlier checkpoint of the run. Samples with the same content are hard links to its
+            files, and samples of these groups that the run has released since are taken over. Either directory may be
+            removed later
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
-        FailedPreconditionError if the directory holds another run; AlreadyExistsError if it holds something else;
-        DataLossError naming a sample that the store lost, AbortedError naming one that changes whenever it is read: all
-        others are in the directory then; errors of `read`.
+        AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
+        DataLossError naming a sample that the store or `previous` lost, AbortedError naming one that changes whenever
+        it is read: all others are in the directory then; errors of `read`.
         """
         progressing = Progressing(on_progress)
-        return progressing.done(self._exporting(directory, groups, producer, drop_missing, timeout, progressing))
+        return progressing.done(self._exporting(directory, groups, producer, previous, timeout, progressing))
 
     def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""

@@ -340,13 +340,12 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class CheckpointOutcome:
-    """samples in the directory now, `written` of them now (new and changed ones); `dropped` left the directory;
+    """samples in the directory now, `written` of them read from the run, the others taken from the previous one;
     `unsealed` samples of the run were left out, as more rows may come; bytes of rows written, in the dtype of
     storage."""
 
     samples: int
     written: int
-    dropped: int
     unsealed: int
     bytes: int
 

@@ -248,13 +248,13 @@ class Run(RunCalls):
         groups: tuple[int, int] | None = None,
         *,
         producer: Producer = "rollout",
-        drop_missing: bool = False,
+        previous: Path | None = None,
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> CheckpointOutcome:
         """See routing_replay.Run.checkpoint; on_progress is called in the event loop."""
         progressing = Progressing(on_progress, asyncio.get_running_loop().call_soon_threadsafe)
-        exporting = self._exporting(directory, groups, producer, drop_missing, timeout, progressing)
+        exporting = self._exporting(directory, groups, producer, previous, timeout, progressing)
         return await progressed(progressing, exporting)
 
     async def drop(self) -> ReleaseOutcome:

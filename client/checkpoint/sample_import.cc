@@ -1,4 +1,4 @@
-#include "client/checkpoint/import_session.h"
+#include "client/checkpoint/sample_import.h"
 
 #include <algorithm>
 #include <cstring>
@@ -67,13 +67,6 @@ uint32_t StateBeforeToken(uint32_t state) {
 }
 
 }  // namespace
-
-void KeepGroups(std::optional<std::pair<int64_t, int64_t>> groups, ExportedRun& exported) {
-  if (!groups) return;
-  std::erase_if(exported.samples, [&](const ExportedSample& sample) {
-    return sample.group < groups->first || sample.group >= groups->second;
-  });
-}
 
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check) {
   std::vector<uint32_t> tokens(static_cast<size_t>(rows));

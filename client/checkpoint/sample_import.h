@@ -1,8 +1,8 @@
 // What an import decides. Knows no gRPC: whoever drives it asks, reads and appends.
 //
 //   Open → for each sample: Begin with what Stat says → to_compare, if not empty: read and Compare → Appends
-#ifndef CLIENT_CHECKPOINT_IMPORT_SESSION_H_
-#define CLIENT_CHECKPOINT_IMPORT_SESSION_H_
+#ifndef CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_
+#define CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -73,13 +73,10 @@ class SampleImport {
   std::vector<RowRange> to_compare_;
 };
 
-// Leaves the samples of these groups; half-open, absent: all.
-void KeepGroups(std::optional<std::pair<int64_t, int64_t>> groups, ExportedRun& exported);
-
 // Token ids of `rows` positions whose token check at the end is `check`: zeros, then the one that makes it so. rows >
 // 0.
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check);
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_CHECKPOINT_IMPORT_SESSION_H_
+#endif  // CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_

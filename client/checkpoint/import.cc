@@ -1,15 +1,17 @@
-#include "routing_replay/checkpoint.h"
-
-#include <algorithm>
+// Import: each sample of a directory is compared with what the run has of it, and appended from there on.
+#include <memory>
+#include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cancellation.h"
-#include "client/checkpoint/export_session.h"
-#include "client/checkpoint/import_session.h"
-#include "client/checkpoint/same_run.h"
+#include "client/checkpoint/run_portions.h"
+#include "client/checkpoint/sample_import.h"
 #include "client/reader/read_checker.h"
 #include "proto/wire/mutex.h"
+#include "routing_replay/checkpoint.h"
 
 namespace routing_replay {
 
@@ -20,30 +22,6 @@ namespace {
 // Samples whose state is asked for in one call of an import.
 constexpr size_t kStatesPerCall = 1000;
 constexpr std::chrono::hours kFlushTimeout(24);  // The appender has timeouts of its own.
-
-// Whole samples or rows of them, all layers.
-absl::StatusOr<std::vector<SamplePlanes>> ReadPlanes(Run& run, Producer producer, std::vector<SampleRead> samples,
-                                                     std::chrono::milliseconds timeout) {
-  const ReadRequest request{.producer = producer, .samples = std::move(samples)};
-  auto ordinals = LayerOrdinals(run.geometry(), request.layers);
-  if (!ordinals.ok()) return ordinals.status();
-  PlaneCollector planes(run.geometry(), request, *std::move(ordinals));
-  if (absl::Status status = run.Read(request, planes, timeout); !status.ok()) return status;
-  return std::move(planes.samples());
-}
-
-absl::Status ExportPortion(Run& run, ExportSession& session, const std::vector<std::string>& names,
-                           const ExportOptions& options) {
-  if (absl::Status over = CheckCall(); !over.ok()) return over;
-  const auto states = run.StatMany(names, options.producer);
-  if (!states.ok()) return states.status();
-  std::vector<SampleRead> reads;
-  reads.reserve(names.size());
-  for (const std::string& name : names) reads.push_back({.sample = name});
-  auto read = ReadPlanes(run, options.producer, std::move(reads), options.read_timeout);
-  if (!read.ok()) return read.status();
-  return session.OnRows(*states, absl::MakeSpan(*read));
-}
 
 // The first append that went wrong.
 class FirstFailure {
@@ -130,9 +108,13 @@ class Importer {
 
   absl::Status Compare(const std::string& sample, const SampleImport& import) {
     if (import.to_compare().empty()) return absl::OkStatus();
-    const auto read =
-        ReadPlanes(*run_, exported_.producer, {{.sample = sample, .rows = import.to_compare()}}, options_.read_timeout);
-    return read.ok() ? import.Compare((*read)[0]) : read.status();
+    const ReadRequest request{.producer = exported_.producer,
+                              .samples = {{.sample = sample, .rows = import.to_compare()}}};
+    auto ordinals = LayerOrdinals(run_->geometry(), request.layers);
+    if (!ordinals.ok()) return ordinals.status();
+    PlaneCollector planes(run_->geometry(), request, *std::move(ordinals));
+    absl::Status status = run_->Read(request, planes, options_.read_timeout);
+    return status.ok() ? import.Compare(planes.samples()[0]) : status;
   }
 
   const std::filesystem::path& directory_;
@@ -147,32 +129,12 @@ class Importer {
 
 }  // namespace
 
-absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
-                                        const ExportOptions& options) {
-  const auto session = ExportSession::Open(
-      directory, run.name(), run.geometry(),
-      {.groups = options.groups, .producer = options.producer, .drop_missing = options.drop_missing});
-  if (!session.ok()) return session.status();
-  const auto samples = run.List((*session)->lists_all_groups() ? std::nullopt : options.groups, options.producer);
-  if (!samples.ok()) return samples.status();
-  (*session)->OnList(*samples);
-  for (auto* names = &(*session)->Next(); !names->empty(); names = &(*session)->Next()) {
-    if (options.on_progress) options.on_progress((*session)->progress());
-    if (absl::Status status = ExportPortion(run, **session, *names, options); !status.ok()) return status;
-  }
-  if (options.on_progress) options.on_progress((*session)->progress());
-  if (absl::Status status = CheckSameRun(run, options.producer); !status.ok()) return status;
-  auto outcome = (*session)->Finish();
-  if (!outcome.ok()) return outcome;
-  if (!(*session)->unread().ok()) return (*session)->unread();
-  return outcome;
-}
-
 absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,
                                         const ImportOptions& options) {
   auto exported = ReadExportedRun(directory);
   if (!exported.ok()) return exported.status();
-  KeepGroups(options.groups, *exported);
+  std::erase_if(exported->samples,
+                [&](const ExportedSample& sample) { return !InGroups(options.groups, sample.group); });
   auto run = client.OpenRun(options.run.empty() ? exported->run : options.run, exported->geometry, options.settings);
   if (!run.ok()) return run.status();
   return Importer(directory, *exported, *std::move(run), options).Import();

@@ -1,5 +1,5 @@
 // What an import makes of a directory and of what the run has already, without a server.
-#include "client/checkpoint/import_session.h"
+#include "client/checkpoint/sample_import.h"
 
 #include <random>
 
@@ -70,7 +70,7 @@ class SampleImportTest : public ::testing::Test {
   std::vector<uint8_t> ids_ = std::vector<uint8_t>(8 * 2 * 2);
   ExportedRun exported_{.geometry = geometry_};
   const std::filesystem::path directory_ =
-      std::filesystem::path(::testing::TempDir()) / ("import_session_" + std::to_string(std::random_device()()));
+      std::filesystem::path(::testing::TempDir()) / ("sample_import_" + std::to_string(std::random_device()()));
 };
 
 TEST_F(SampleImportTest, ANewSampleIsAppendedWhole) {

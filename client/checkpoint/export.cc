@@ -1,0 +1,236 @@
+// Export: list the run, take over what the previous export has, read the rest in portions, write.
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cancellation.h"
+#include "client/checkpoint/run_portions.h"
+#include "client/reader/read_checker.h"
+#include "client/reader/row_planes.h"
+#include "proto/exported/exported_run.h"
+#include "routing_replay/checkpoint.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+
+using namespace client;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+// A sample that changes between Stat and Read is read again; after 8 times somebody appends faster than we read.
+constexpr int kMaxAttempts = 8;
+
+absl::Status CheckPrevious(const std::filesystem::path& directory, const ExportedRun& previous, Run& run,
+                           Producer producer) {
+  const auto mismatch = [&](Reason reason, absl::string_view field, absl::string_view what) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat(directory.string(), ": ", field, ": the previous export has ", what),
+                     {.reason = reason, .field = std::string(field)});
+  };
+  if (previous.run != run.name()) return mismatch(Reason::kField, "run", absl::StrCat("run \"", previous.run, "\""));
+  if (previous.producer != producer) return mismatch(Reason::kField, "producer", "the samples of the other producer");
+  if (previous.geometry != run.geometry()) return mismatch(Reason::kGeometryMismatch, "geometry", "another geometry");
+  return absl::OkStatus();
+}
+
+class Exporter {
+ public:
+  Exporter(Run& run, const ExportOptions& options, std::unique_ptr<RunExporter> files, ExportedRun previous)
+      : run_(run), options_(options), files_(std::move(files)), previous_(std::move(previous)) {
+    for (const ExportedSample& sample : previous_.samples) by_name_.emplace(sample.sample, &sample);
+  }
+
+  absl::StatusOr<ExportOutcome> Export() {
+    // Of all groups where there is a previous export: one that is in another group now was not released.
+    const auto samples = run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer);
+    if (!samples.ok()) return samples.status();
+    if (absl::Status status = TakeOver(*samples); !status.ok()) return status;
+    while (!queue_.empty()) {
+      Tell();
+      if (absl::Status status = ReadSome(); !status.ok()) return status;
+    }
+    Tell();
+    if (absl::Status status = CheckSameRun(run_, options_.producer); !status.ok()) return status;
+    if (absl::Status status = files_->Finish(); !status.ok()) return status;
+    if (!left_out_.ok()) return left_out_;
+    outcome_.samples = static_cast<int64_t>(files_->contents().samples.size());
+    outcome_.bytes = progress_.bytes;
+    return outcome_;
+  }
+
+ private:
+  struct Wanted {
+    std::string sample;
+    int64_t bytes = 0;
+    int attempts = 0;
+  };
+
+  void Tell() const {
+    if (options_.on_progress) options_.on_progress(progress_);
+  }
+
+  // What need not be read: samples of the same content, and those that the run released since.
+  absl::Status TakeOver(absl::Span<const SampleState> samples) {
+    std::unordered_set<std::string> in_run;
+    for (const SampleState& state : samples) {
+      in_run.insert(state.sample);
+      if (!InGroups(options_.groups, state.group)) continue;
+      if (!state.sealed()) {
+        ++outcome_.unsealed;
+        continue;
+      }
+      ++progress_.total;
+      const auto there = by_name_.find(state.sample);
+      const bool same = there != by_name_.end() && there->second->content_id == state.content_id &&
+                        there->second->revision == state.revision && there->second->num_tokens == state.num_tokens;
+      if (same && Take(*there->second, state.group).ok()) continue;
+      queue_.push_back({state.sample, state.committed_rows * run_.geometry().raw_row_bytes()});
+    }
+    for (const ExportedSample& sample : previous_.samples) {
+      if (in_run.count(sample.sample) > 0 || !InGroups(options_.groups, sample.group)) continue;
+      ++progress_.total;
+      const absl::Status status = Take(sample, sample.group);
+      if (absl::IsDataLoss(status)) {
+        left_out_.Update(status);
+      } else if (!status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Take(ExportedSample sample, int64_t group) {
+    sample.group = group;
+    absl::Status status = files_->Take(options_.previous, std::move(sample));
+    if (status.ok()) ++progress_.samples;
+    return status;
+  }
+
+  absl::Status ReadSome() {
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    std::vector<Wanted> reading;
+    std::vector<std::string> names;
+    ReadRequest request{.producer = options_.producer};
+    for (size_t left = PortionOf(queue_.size(), [this](size_t i) { return queue_[i].bytes; }); left > 0; --left) {
+      names.push_back(queue_.front().sample);
+      request.samples.push_back({.sample = queue_.front().sample});
+      reading.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+    const auto states = run_.StatMany(names, options_.producer);
+    if (!states.ok()) return states.status();
+    std::unordered_map<std::string, const SampleState*> by_name;
+    for (const SampleState& state : *states) by_name[state.sample] = &state;
+    auto ordinals = LayerOrdinals(run_.geometry(), request.layers);
+    if (!ordinals.ok()) return ordinals.status();
+    PlaneCollector planes(run_.geometry(), request, *std::move(ordinals));
+    if (absl::Status status = run_.Read(request, planes, options_.read_timeout); !status.ok()) return status;
+    for (size_t i = 0; i < reading.size(); ++i) {
+      const auto state = by_name.find(reading[i].sample);
+      SamplePlanes& read = planes.samples()[i];
+      absl::Status status = OnSample(std::move(reading[i]), state == by_name.end() ? nullptr : state->second, read);
+      if (!status.ok()) return status;
+      read.ids = Buffer();
+    }
+    return absl::OkStatus();
+  }
+
+  // `state`: asked for before the read; null if it was not there.
+  absl::Status OnSample(Wanted wanted, const SampleState* state, const SamplePlanes& read) {
+    const SampleRecord& record = read.record;
+    if (record.status == SampleStatus::kLost) {
+      left_out_.Update(MakeError(absl::StatusCode::kDataLoss,
+                                 absl::StrCat("sample ", wanted.sample, " was lost: ", record.message),
+                                 {.sample = wanted.sample, .revision = record.revision}));
+      return absl::OkStatus();
+    }
+    const bool there = record.status == SampleStatus::kOk || record.status == SampleStatus::kNotRecorded;
+    if (state == nullptr || record.status == SampleStatus::kNotFound) {  // Released meanwhile.
+      --progress_.total;
+      return absl::OkStatus();
+    }
+    if (!state->sealed() || !there || !record.num_tokens) {  // Truncated meanwhile.
+      --progress_.total;
+      ++outcome_.unsealed;
+      return absl::OkStatus();
+    }
+    if (record.content_id == state->content_id && record.revision == state->revision) return Write(*state, read);
+    if (++wanted.attempts < kMaxAttempts) {
+      queue_.push_back(std::move(wanted));
+      return absl::OkStatus();
+    }
+    left_out_.Update(MakeError(absl::StatusCode::kAborted,
+                               absl::StrCat("sample ", wanted.sample, " changes whenever it is read"),
+                               {.sample = wanted.sample, .revision = record.revision}));
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const SampleState& state, const SamplePlanes& read) {
+    ExportedSample sample{.sample = state.sample,
+                          .group = state.group,
+                          .num_tokens = *state.num_tokens,
+                          .revision = state.revision,
+                          .content_id = state.content_id,
+                          .unrecorded = read.record.unrecorded,
+                          .weights = read.record.weights};
+    if (state.token_check) sample.token_checks = {*state.token_check};
+    const std::vector<uint8_t> ids = RowMajor(read);
+    if (absl::Status status = files_->Add(std::move(sample), ids); !status.ok()) return status;
+    ++progress_.samples;
+    ++outcome_.written;
+    progress_.bytes += static_cast<int64_t>(ids.size());
+    return absl::OkStatus();
+  }
+
+  // The planes of a sample as rows: [layers][rows][K] → [rows][layers][K].
+  std::vector<uint8_t> RowMajor(const SamplePlanes& read) const {
+    const Geometry& geometry = run_.geometry();
+    const auto layers = static_cast<size_t>(geometry.num_moe_layers());
+    const auto rows = static_cast<size_t>(TotalRows(read.rows));
+    const size_t cell = static_cast<size_t>(geometry.max_top_k()) * static_cast<size_t>(geometry.max_id_bytes());
+    std::vector<uint8_t> out(read.ids.size());
+    for (size_t layer = 0; layer < layers; ++layer) {
+      const uint8_t* plane = read.ids.data() + layer * rows * cell;
+      for (size_t row = 0; row < rows; ++row) {
+        std::memcpy(out.data() + (row * layers + layer) * cell, plane + row * cell, cell);
+      }
+    }
+    return out;
+  }
+
+  Run& run_;
+  const ExportOptions& options_;
+  const std::unique_ptr<RunExporter> files_;
+  const ExportedRun previous_;
+  std::unordered_map<std::string, const ExportedSample*> by_name_;  // In previous_.
+  std::deque<Wanted> queue_;
+  absl::Status left_out_;  // Why a sample is missing while all others are there.
+  CheckpointProgress progress_;
+  ExportOutcome outcome_;
+};
+
+}  // namespace
+
+absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
+                                        const ExportOptions& options) {
+  ExportedRun previous{.run = run.name(), .producer = options.producer, .geometry = run.geometry(), .samples = {}};
+  if (!options.previous.empty()) {
+    auto read = ReadExportedRun(options.previous);
+    if (!read.ok()) return read.status();
+    previous = *std::move(read);
+    absl::Status status = CheckPrevious(options.previous, previous, run, options.producer);
+    if (!status.ok()) return status;
+  }
+  auto files = RunExporter::Create(directory, run.name(), options.producer, run.geometry());
+  if (!files.ok()) return files.status();
+  return Exporter(run, options, *std::move(files), std::move(previous)).Export();
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,42 @@
+// What export, import and verify of a run have in common: how many samples are read in one call, and whether the run is
+// still there.
+#ifndef CLIENT_CHECKPOINT_RUN_PORTIONS_H_
+#define CLIENT_CHECKPOINT_RUN_PORTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "client/server_limits.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay::client {
+
+// How many of the first of `count` samples: some tens of MB, or one that has more. `bytes_of(i)` are the rows of one.
+template <typename BytesOf>
+size_t PortionOf(size_t count, const BytesOf& bytes_of) {
+  constexpr int64_t kPortionBytes = int64_t{32} << 20;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count && i < kMaxNamesPerCall; ++i) {
+    bytes += bytes_of(i);
+    if (i > 0 && bytes > kPortionBytes) return i;
+  }
+  return count < kMaxNamesPerCall ? count : kMaxNamesPerCall;
+}
+
+inline bool InGroups(const std::optional<std::pair<int64_t, int64_t>>& groups, int64_t group) {
+  return !groups || (group >= groups->first && group < groups->second);
+}
+
+// To be asked once all samples of a list were looked at: those that were not there any more were released meanwhile if
+// this is OK. The error of Run::List otherwise: a server lost the run.
+inline absl::Status CheckSameRun(Run& run, Producer producer) {
+  constexpr std::pair<int64_t, int64_t> kNone{0, 0};
+  return run.List(kNone, producer).status();
+}
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_CHECKPOINT_RUN_PORTIONS_H_
