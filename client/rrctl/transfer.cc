@@ -122,7 +122,7 @@ void AddTransfers(Application& application) {
                       "not at all.",
                       [out](Session& session) { return session.Show(RunTransfer(session, *out, ExportToDirectory)); });
   AddRun(exported, out->run);
-  exported->add_option("DIR", out->directory, "the directory, which must not exist or be empty")->required();
+  exported->add_option("DIR", out->directory, "a new directory, or an empty one")->required();
   AddGroups(exported, out->groups);
   exported->add_option("--previous", out->previous,
                        "an earlier export of the run: equal samples are hard links to its files, and what the run "

@@ -175,7 +175,7 @@ class CheckpointTest(ServerTest):
         self.run_.checkpoint(self.directory)
         other = self.client.run(self.run_name + "-other", GEOMETRY)
         with self.assertRaises(rr.FailedPreconditionError):
-            other.checkpoint(self.directory)
+            other.checkpoint(self.directory.with_name("next"), previous=self.directory)
         (self.directory / "00000001.npy").write_bytes(b"")
         with self.assertRaises(rr.DataLossError) as damaged:
             self.client.restore(self.directory, other.name)
