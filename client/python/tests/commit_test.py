@@ -153,7 +153,7 @@ class CommitTest(QuietTest):
         gate.shut()
         appender = run.appender(append_timeout=0.3)
         appender.append("s", ROWS[:9], seal=True)
-        said = run.commit("s", 10)
+        said = run.commit("s", 10, timeout=1)
         self.assertEqual((said.status, said.committed_rows), ("missing", 0))
         self.assertIsInstance(said.error, rr.RoutingReplayError)
         patient = run.appender()
