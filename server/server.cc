@@ -87,11 +87,6 @@ std::vector<std::string> AccessWarnings(const ServerConfig& config) {
   return warnings;
 }
 
-std::vector<std::string> Joined(std::vector<std::string> first, const std::vector<std::string>& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
 absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& config, const Clock& clock,
                                                           Metrics& metrics) {
   if (config.token_file.empty()) return std::make_unique<AccessControl>();
@@ -123,8 +118,7 @@ class GrpcServer final : public Server {
         operations_(std::move(operations)),
         budget_(std::move(budget)),
         found_(std::move(store.found)),
-        warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
-        lost_samples_(std::move(store.lost_samples)),
+        warnings_(AccessWarnings(config_)),
         store_(std::move(store.store)),
         context_(config_, clock, *access_, *budget_, *store_, metrics_),
         accept_loop_(LimitsOf(config_), [this](ConnectionEvent event) { Count(event); }) {
@@ -177,7 +171,6 @@ class GrpcServer final : public Server {
   const std::unique_ptr<ByteBudget> budget_;
   const std::string found_;
   const std::vector<std::string> warnings_;
-  const std::shared_ptr<const std::atomic<int64_t>> lost_samples_;
   const std::unique_ptr<Store> store_;
   ServiceContext context_;
   RawService service_;
@@ -250,7 +243,7 @@ absl::Status GrpcServer::Listen() {
     return budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used();
   });
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
-  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, Listeners(), lost_samples_});
+  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, Listeners()});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();

@@ -36,8 +36,7 @@ class Server {
   virtual std::string health_address() const = 0;
   // One line: version, ports, store, budget, and what the store has found.
   virtual std::string StartLine() const = 0;
-  // Settings of what the store builds on under which it cannot keep its promises, and listeners that are open to
-  // everybody, one line each.
+  // Listeners that are open to everybody, one line each.
   virtual const std::vector<std::string>& warnings() const = 0;
   // Says that it is not ready, and withdraws the endpoint file: nobody new is to come. Serves as before.
   virtual void Drain() = 0;

@@ -235,7 +235,6 @@ class OpenOperations final : public Operations {
         status.totals.stored_bytes += run.stored_bytes;
       }
     }
-    if (server_->lost_samples != nullptr) status.lost_samples = server_->lost_samples->load();
     return status;
   }
 

@@ -124,8 +124,7 @@ struct OperatedServer {
   Store& store;
   Metrics& metrics;
   const CallJournal& journal;
-  std::vector<std::string> listeners;                                  // As people write them.
-  std::shared_ptr<const std::atomic<int64_t>> lost_samples = nullptr;  // OpenedStore::lost_samples.
+  std::vector<std::string> listeners;  // As people write them.
 };
 
 class Operations {

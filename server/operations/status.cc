@@ -200,11 +200,6 @@ void AddStore(const ServerStatus& status, Families& out) {
       out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", static_cast<double>(value));
     }
   }
-  if (status.lost_samples) {
-    out.Counter("routing_replay_store_lost_samples_total",
-                "Samples of which the store came back with less than was acknowledged, as far as this server found.",
-                static_cast<double>(*status.lost_samples));
-  }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     out.Gauge("oldest_sample_idle_seconds", "For how long the sample was not used that was not for longest.",
               static_cast<double>(status.census->oldest_idle_ms) / 1000);

@@ -77,7 +77,6 @@ struct ServerStatus {
   int64_t memory_used_bytes = 0;
   int64_t resident_bytes = 0;  // Of the process.
   Store::Totals totals;
-  std::optional<int64_t> lost_samples;  // OpenedStore::lost_samples.
   int64_t newest_put = kUnknownWeightVersion;
   int64_t newest_get = kUnknownWeightVersion;
   int64_t version_lag = 0;               // As Metrics::Versions::lag.

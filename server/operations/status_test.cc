@@ -91,14 +91,6 @@ const prometheus::MetricFamily* Find(const std::vector<prometheus::MetricFamily>
   return nullptr;
 }
 
-TEST_F(CensusTest, LostSamplesAreCountedWhereTheStoreCounts) {
-  const std::string name = "routing_replay_store_lost_samples_total";
-  EXPECT_EQ(Find(GaugesOf({}), name), nullptr);
-  const auto families = GaugesOf({.lost_samples = 3});
-  ASSERT_NE(Find(families, name), nullptr);
-  EXPECT_EQ(Find(families, name)->metric[0].counter.value, 3);
-}
-
 TEST_F(CensusTest, ReadinessIsAMetric) {
   for (const absl::Status& ready : {absl::OkStatus(), absl::UnavailableError("a listener does not answer")}) {
     const auto families = GaugesOf({.ready = ready});

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {

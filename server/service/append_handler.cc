@@ -10,7 +10,7 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/service_context.h"
-#include "server/store/call_deadline.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 namespace {

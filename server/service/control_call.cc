@@ -5,7 +5,7 @@
 
 #include "proto/transport/grpc_status.h"
 #include "server/service/service_context.h"
-#include "server/store/call_deadline.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 

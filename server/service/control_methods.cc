@@ -19,7 +19,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/status.h"
 #include "server/service/service_context.h"
-#include "server/store/page_limit.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -68,8 +68,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                                     .default_ttl = options.default_ttl,
                                     .handle_of = std::move(options.handle_of),
                                     .prefix = prefix}),
-                     std::move(found),
-                     {}};
+                     std::move(found)};
 }
 
 }  // namespace
@@ -112,7 +111,7 @@ int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options, const StoreWait& wait) {
   if (IsRedis(name)) return OpenRedis(name, std::move(options), wait);
-  if (name == kMemory) return OpenedStore{NewMemoryStore(std::move(options)), "", {}};
+  if (name == kMemory) return OpenedStore{NewMemoryStore(std::move(options)), ""};
   RecoveryReport report;
   auto store = OpenRocksStore({.path = std::string(absl::StripPrefix(name, kRocksPrefix)),
                                .durability = DurabilityFromName(durability).value_or(LevelsOf(name).by_default),
@@ -120,7 +119,7 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
                                .memory = std::move(options)},
                               report);
   if (!store.ok()) return store.status();
-  return OpenedStore{*std::move(store), Describe(report), {}};
+  return OpenedStore{*std::move(store), Describe(report)};
 }
 
 }  // namespace routing_replay::server

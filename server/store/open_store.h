@@ -2,12 +2,10 @@
 #ifndef SERVER_STORE_OPEN_STORE_H_
 #define SERVER_STORE_OPEN_STORE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,10 +27,6 @@ absl::Status CheckSpill(absl::string_view store, absl::string_view directory);
 struct OpenedStore {
   std::unique_ptr<Store> store;
   std::string found;  // One line on what was there already; empty of a store that begins anew.
-  // Settings of what it builds on under which it cannot keep its promises, one line each.
-  std::vector<std::string> warnings;
-  // Samples that were found to have lost something since then; null for a store that does not count them.
-  std::shared_ptr<const std::atomic<int64_t>> lost_samples;
 };
 
 // Of so much memory, the part that the store uses outside of the budget that it is given: a cache of what is on a

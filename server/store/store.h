@@ -2,14 +2,13 @@
 // conformance/.
 //
 // Steps of an append, the same in every store (conformance/ tests each one):
-//   1. the life: revision or restart nonce fits, or the sample is opened (or forked from a prefix)
+//   1. the incarnation: revision or restart nonce fits, or the sample is opened (or forked from a prefix)
 //   2. the overlap with committed rows: tokens compared (other tokens: ALREADY_EXISTS), then routes (counted, or an
-//   error in a
-//      strict run), then trimmed: first write wins
-//   3. the rest starts at the committed count, or is refused (GAP)
+//      error in a strict run), then trimmed: first write wins
+//   3. the rest starts at the committed count, or is rejected (GAP)
 //   4. blocks are charged, kept, and pieces of a completed window merged into one block
 //   5. the seal, if the append carries one
-// An append that is refused at any step changes nothing at all.
+// An append that is rejected at any step changes nothing at all.
 #ifndef SERVER_STORE_STORE_H_
 #define SERVER_STORE_STORE_H_
 
@@ -29,12 +28,49 @@
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/kept_block.h"
 #include "server/store/token_checks.h"
 
 namespace routing_replay::server {
+
+// The bytes of a block, for as long as `owner` is held.
+struct LoadedBlock {
+  std::shared_ptr<const void> owner;
+  BlockView view;
+};
+
+// A block of the store, wherever its bytes are. It stays readable as long as somebody holds it, whatever happens to its
+// sample. Thread-safe. A run may have millions of them: members are as small as they can be.
+class KeptBlock {
+ public:
+  // `rows` lie in one window.
+  KeptBlock(RowRange rows, Codec codec)
+      : first_row_(rows.begin), num_rows_(static_cast<int32_t>(rows.size())), codec_(codec) {}
+  virtual ~KeptBlock() = default;
+
+  RowRange rows() const { return {first_row_, first_row_ + num_rows_}; }
+  Codec codec() const { return codec_; }
+
+ private:
+  friend absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block);
+
+  // What Load gives; without an owner, the block itself is it.
+  virtual absl::StatusOr<LoadedBlock> LoadBytes() const = 0;
+
+  const int64_t first_row_;
+  const int32_t num_rows_;
+  const Codec codec_;
+};
+
+// May read from a disk or a network. DATA_LOSS if the bytes are not there or not what was stored; UNAVAILABLE if they
+// cannot be read now. That bytes fit their CRCs is for whoever uses them to see.
+inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
+  absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
+  if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);
+  return loaded;
+}
 
 // What is in force for a run; fixed when it is created.
 struct RunOptions {
@@ -76,11 +112,11 @@ struct SampleRef {
 struct AppendCommand {
   std::string run;
   // What the blocks were made with. If the run was dropped and made again with another one meanwhile, the append is
-  // refused (FAILED_PRECONDITION, kGeometryMismatch). Null where there are no blocks.
+  // rejected (FAILED_PRECONDITION, kGeometryMismatch). Null where there are no blocks.
   std::shared_ptr<const Geometry> geometry;
   AppendHeader header;  // payload_kind is not looked at.
-  std::vector<Block>
-      blocks;  // Exactly header.rows without header.unrecorded, ascending, shape and CRC already checked.
+  // Exactly header.rows without header.unrecorded, ascending; shape and CRC are checked.
+  std::vector<Block> blocks;
   ByteReservation reservation;  // Taken for the bytes on their way; the store charges from it first.
 };
 
@@ -135,7 +171,7 @@ class Store {
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
   // As this process knows it, which costs nothing: for who goes on to an append. Of a run that was dropped elsewhere it
-  // may be the one before; then the append is refused (kGeometryMismatch), or fits the run that was made since.
+  // may be the one before; then the append is rejected (kGeometryMismatch), or fits the run that was made since.
   virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
   // NOT_FOUND: kNoRun.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
@@ -240,8 +276,8 @@ class Store {
   };
   virtual Totals GetTotals() = 0;
 
-  // Moves cold data to where it takes nothing of the budget until `bytes` of it are free: false where that cannot be
-  // had. May wait for a disk.
+  // Moves cold data to where it takes nothing of the budget until `bytes` of it are free: false where there is not
+  // enough of it. May wait for a disk.
   virtual bool MakeRoom(int64_t /*bytes*/) { return false; }
 };
 

@@ -11,10 +11,9 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/run.h"
 #include "server/store/memory/spiller.h"
-#include "server/store/run_options.h"
 #include "server/store/sample/content_ids.h"
 #include "server/store/spill/spill_home.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 

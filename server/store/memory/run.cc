@@ -5,10 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/append_check.h"
-#include "server/store/page_limit.h"
-#include "server/store/run_options.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -9,10 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/store/memory/sample_journal.h"
-#include "server/store/run_options.h"
 #include "server/store/sample/sample_content.h"
 #include "server/store/sample/stored_block.h"
 #include "server/store/store.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 

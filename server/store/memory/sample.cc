@@ -4,7 +4,7 @@
 #include <cassert>
 #include <utility>
 
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 

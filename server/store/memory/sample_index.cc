@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -7,7 +7,7 @@
 #include "proto/convert/convert.h"
 #include "server/store/records/framed_record.h"
 #include "server/store/records/run_record.pb.h"
-#include "server/store/run_options.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 

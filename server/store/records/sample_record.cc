@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/store/provenance.h"
 #include "server/store/records/framed_record.h"
 #include "server/store/records/sample_record.pb.h"
+#include "server/store/sample/sample_content.h"
 
 namespace routing_replay::server {
 namespace {

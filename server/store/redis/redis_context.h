@@ -22,7 +22,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/mutex.h"
-#include "server/store/call_deadline.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/sample/content_ids.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "server/store/call_deadline.h"
 #include "server/store/redis/redis_failure_fixture.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::testing {
 

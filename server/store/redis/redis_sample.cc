@@ -11,7 +11,7 @@
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/sample/piece_change.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

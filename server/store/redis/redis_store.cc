@@ -11,13 +11,11 @@
 #include "absl/strings/str_split.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/append_check.h"
-#include "server/store/page_limit.h"
 #include "server/store/records/run_record.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_sample.h"
 #include "server/store/redis/redis_watches.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

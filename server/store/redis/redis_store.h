@@ -29,8 +29,8 @@
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/sample_id.h"
 #include "server/store/redis/client/redis_cluster.h"
-#include "server/store/run_options.h"
 #include "server/store/store.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 

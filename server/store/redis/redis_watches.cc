@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/store/call_deadline.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay::server {
 namespace {

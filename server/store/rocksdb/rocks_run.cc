@@ -9,7 +9,7 @@
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_status.h"
 #include "server/store/sample/row_pieces.h"
-#include "server/store/store_errors.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
-#include "server/store/provenance.h"
+#include "server/store/sample/sample_content.h"
 
 namespace routing_replay::server {
 namespace {

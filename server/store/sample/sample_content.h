@@ -15,6 +15,20 @@
 
 namespace routing_replay::server {
 
+// Where rows came from is a list that covers [0, committed rows) and whose neighbors differ.
+// Whether the two differ in rows and appends at most.
+bool SameOrigin(const Provenance& a, const Provenance& b);
+
+// Adds `next`, which starts where the list ends; grows the last entry instead, its appends counted, if it has the
+// same origin. No effect if empty.
+void AppendProvenance(std::vector<Provenance>& list, Provenance next);
+
+// Keeps rows [0, rows). Appends stay counted.
+void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
+
+// The same rows by their weights alone.
+std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
+
 // Move-only. Not thread-safe.
 struct SampleContent {
   // `checks` of no rows, or what the caller goes on from.
@@ -22,8 +36,8 @@ struct SampleContent {
 
   int64_t revision = 0;
   uint64_t content_id = 0;
-  uint64_t restart_nonce = 0;             // Of the append that began this life; EndedNonce of it after a truncation.
-  std::optional<PrefixReference> prefix;  // What this life was opened with.
+  uint64_t restart_nonce = 0;  // Of the append that began this incarnation; EndedNonce of it after a truncation.
+  std::optional<PrefixReference> prefix;  // What this incarnation was opened with.
   int64_t group = 0;
   std::string engine;
   std::optional<int64_t> num_tokens;

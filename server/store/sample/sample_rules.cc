@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/provenance.h"
 #include "server/store/sample/attempt.h"
+#include "server/store/sample/sample_content.h"
 
 namespace routing_replay::server {
 

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
-#include "server/store/kept_block.h"
 #include "server/store/sample/stored_charge.h"
+#include "server/store/store.h"
 
 namespace routing_replay::server {
 

@@ -1,4 +1,4 @@
-#include "server/store/call_deadline.h"
+#include "server/store/store_time.h"
 
 #include <gtest/gtest.h>
 

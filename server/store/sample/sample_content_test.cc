@@ -1,4 +1,4 @@
-#include "server/store/provenance.h"
+#include "server/store/sample/sample_content.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
-#include "server/store/run_options.h"
+#include "server/store/store_rules.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
@@ -48,6 +50,25 @@ absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
                                "state all those that it was made with, by the same names (shard:a:7400,b:7400), or ",
                                "make another run (fingerprint of its list: ", Hex(known), ", ", other, ")"));
 }
+
+absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> blocks) {
+  std::vector<RowRange> covered;
+  for (const Block& block : blocks) {
+    if (block.rows.empty() || (!covered.empty() && block.rows.begin < covered.back().end)) {
+      return Invalid(Reason::kRowCount, "append.blocks",
+                     absl::StrCat(ToString(block.rows), " is empty or not ascending"));
+    }
+    AppendMerged(covered, block.rows);
+  }
+  if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
+  return Invalid(Reason::kRowCount, "append.blocks",
+                 absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows), ", they hold ",
+                              TotalRows(covered)));
+}
+
+constexpr int32_t kDefaultPageSize = 1000;
+constexpr int32_t kMaxPageSize = 10000;
+constexpr int64_t kPageBytes = 1 << 20;
 
 }  // namespace
 
@@ -98,6 +119,53 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
     if (!shape.ok()) return shape;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks) {
+  if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
+  return CheckCoverage(header, blocks);
+}
+
+absl::StatusOr<size_t> PageLimit(int32_t page_size) {
+  if (page_size < 0) {
+    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: ", page_size, " is negative"),
+                     {.reason = Reason::kField, .field = "page_size"});
+  }
+  return static_cast<size_t>(page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize));
+}
+
+int64_t StateBytes(const SampleState& state) {
+  size_t bytes = sizeof(state) + state.sample.size() + state.engine.size() + state.unrecorded.size() * sizeof(RowRange);
+  for (const WeightSpan& span : state.weights) bytes += sizeof(span) + span.label.size();
+  for (const Provenance& from : state.provenance) bytes += sizeof(from) + from.weight_label.size() + from.engine.size();
+  return static_cast<int64_t>(bytes);
+}
+
+bool PageBuilder::Add(SampleState state) {
+  bytes_ += StateBytes(state);
+  if (!page_.samples.empty() && (page_.samples.size() == limit_ || bytes_ > kPageBytes)) {
+    page_.next_token = page_.samples.back().sample;
+    return false;
+  }
+  page_.samples.push_back(std::move(state));
+  return true;
+}
+
+absl::Status NoRunError(absl::string_view run) {
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),
+                   {.reason = Reason::kNoRun, .field = "run"});
+}
+
+absl::Status NoSampleError(absl::string_view sample) {
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no sample \"", sample, "\""),
+                   {.reason = Reason::kNoSample, .sample = std::string(sample)});
+}
+
+absl::Status HandleCollisionError(absl::string_view sample, absl::string_view other) {
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("sample \"", sample, "\" has the same handle as sample \"", other,
+                                "\" of this run; rename one of them"),
+                   {.reason = Reason::kHandleCollision, .sample = std::string(sample)});
 }
 
 }  // namespace routing_replay::server
