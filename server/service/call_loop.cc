@@ -33,8 +33,12 @@ void CallLoop::Start() {
 void CallLoop::Drain() { drain_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), this); }
 
 void CallLoop::ShutdownAndJoin() {
-  queue_->Shutdown();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    end_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &end_alarm_);
+    thread_.join();
+  } else {
+    queue_->Shutdown();
+  }
   for (Call* call : calls_) delete call;
   calls_.clear();
 }
@@ -42,20 +46,29 @@ void CallLoop::ShutdownAndJoin() {
 void CallLoop::Run() {
   pthread_setname_np(pthread_self(), "call-loop");
   void* tag;
-  bool ok;
+  bool ok, ending = false;
   while (queue_->Next(&tag, &ok)) {
     if (tag == this) {
       DrainCalls();
-      continue;
+    } else if (tag == &end_alarm_) {
+      ending = true;
+    } else {
+      HandleEvent(static_cast<CallEvent*>(tag), ok);
     }
-    auto* event = static_cast<CallEvent*>(tag);
-    Call* call = event->call_;
-    --call->open_operations_;
-    event->on_event_(ok);
-    if (call->finished_ && call->open_operations_ == 0) {
-      calls_.erase(call);
-      delete call;
+    if (ending && calls_.empty()) {
+      queue_->Shutdown();
+      ending = false;
     }
+  }
+}
+
+void CallLoop::HandleEvent(CallEvent* event, bool ok) {
+  Call* call = event->call_;
+  --call->open_operations_;
+  event->on_event_(ok);
+  if (call->finished_ && call->open_operations_ == 0) {
+    calls_.erase(call);
+    delete call;
   }
 }
 

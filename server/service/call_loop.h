@@ -72,17 +72,20 @@ class CallLoop {
   void Start();
   // From any thread: asks every call to drain.
   void Drain();
-  // After Server::Shutdown returned: no new operations; the thread ends when all open ones have.
+  // After Server::Shutdown returned, which has cancelled all calls: the thread ends when the last of them has. Until
+  // then their events begin more operations, as the Finish after a Read that failed, so the queue stays open for them.
   void ShutdownAndJoin();
 
  private:
   void Run();
+  void HandleEvent(CallEvent* event, bool ok);
   void DrainCalls();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
   std::set<Call*> calls_;  // Touched by the loop's thread only (and before Start).
   grpc::Alarm drain_alarm_;
+  grpc::Alarm end_alarm_;
 };
 
 // The service as gRPC sees it: calls are told of when their headers have come, and what is received of them is their

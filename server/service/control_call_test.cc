@@ -29,6 +29,27 @@ grpc::ByteBuffer Answer(size_t bytes) {
   return {&slice, 1};
 }
 
+// Holds up its loop's thread from Hold to Release.
+class HoldingCall final : public Call {
+ public:
+  void Drain() override {}
+  void Expect() { held_.Begin(); }  // Before the loop starts.
+  void Hold(CallLoop& loop) {
+    held_.Post(alarm_, loop.queue());
+    holds_.WaitForNotification();
+  }
+  void Release() { released_.Notify(); }
+
+ private:
+  CallEvent held_{this, [this](bool) {
+                    holds_.Notify();
+                    released_.WaitForNotification();
+                    SetFinished();
+                  }};
+  grpc::Alarm alarm_;
+  absl::Notification holds_, released_;
+};
+
 // A server of single methods, whose answers are the test's.
 class ControlCallTest : public ::testing::Test {
  protected:
@@ -52,6 +73,7 @@ class ControlCallTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
     for (const ControlMethod& method : methods_) ControlCall::Listen({*context_, service_, *loop_, *workers_}, method);
+    if (holding_ != nullptr) loop_->Adopt(std::unique_ptr<Call>(holding_));
     loop_->Start();
     address_ = absl::StrCat("127.0.0.1:", port);
     stub_ = v1::RoutingReplay::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
@@ -83,6 +105,7 @@ class ControlCallTest : public ::testing::Test {
   RawService service_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<CallLoop> loop_;
+  HoldingCall* holding_ = nullptr;  // Where the test sets one, the loop's.
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::unique_ptr<v1::RoutingReplay::Stub> stub_;
@@ -111,6 +134,27 @@ TEST_F(ControlCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   EXPECT_FALSE(held.get().ok());
   workers_->Finish();
   EXPECT_EQ(drops, 0);
+}
+
+TEST_F(ControlCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
+  holding_ = new HoldingCall;
+  holding_->Expect();
+  Start({}, {{"Seal", [](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) { return Answer(0); }}});
+  testing::Http2Connection connection(address_);
+  connection.StartCall("Seal", "");  // Its request does not come, so that a Read is open.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto& calls = context_->calls.metrics;
+  while (calls.in_flight() == 0 && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(1));
+  ASSERT_EQ(calls.in_flight(), 1);
+  holding_->Hold(*loop_);
+  server_->Shutdown(std::chrono::system_clock::now());  // The Read fails, which the loop does not see yet.
+  auto ended = std::async(std::launch::async, [this] { loop_->ShutdownAndJoin(); });
+  ended.wait_for(milliseconds(100));  // Where it does not wait for the call, the queue is shut down now.
+  holding_->Release();
+  ended.get();
+  EXPECT_EQ(calls.in_flight(), 0);
+  loop_.reset();
+  server_.reset();
 }
 
 TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
