@@ -10,8 +10,8 @@
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
 #                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL, SkyRL and ms-swift, the
-#                 wheels in other Pythons, and the hand-off beside the peers' libraries, where RR_PEERS names the folder
-#                 of their benchmark
+#                 wheels in other Pythons, the client in one process with grpcio, protobuf, Flight, Ray and torch, and
+#                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -116,6 +116,7 @@ for extra in "${extras[@]}"; do
       long skyrl tests/peers/skyrl.sh
       long ms-swift tests/peers/ms_swift.sh
       long pythons tests/peers/wheels.sh
+      long neighbours tests/peers/neighbours.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py
       ;;

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # The long runs that kill processes: 200 servers under load with each store and durability that has to survive it, and 200
-# masters of a Redis Cluster.
+# masters of a Redis Cluster; and 10,000 forks of a process whose client is at work.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cmake --preset release >/dev/null
-cmake --build build/release -j "$(nproc)" --target durable_store_test redis_crash_test
+cmake --build build/release -j "$(nproc)" --target durable_store_test redis_crash_test \
+  routing_replay_library routing-replay-server
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/durable_store_test
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/redis_crash_test
+export ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/release/lib ROUTING_REPLAY_SERVER=$PWD/build/release/bin/routing-replay-server
+PYTHONPATH=$PWD/client/python/src /usr/bin/python3 tests/chaos/forks.py

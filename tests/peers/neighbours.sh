@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The client at work in one process with others that carry gRPC, protobuf or Abseil of their own: grpcio, protobuf,
+# Arrow Flight, Ray and torch, imported before it and after it, with local and global symbols, and through a fork.
+# About six minutes.
+#
+#   tests/peers/neighbours.sh [--build DIR]
+#
+#   --build DIR      a built release tree (default: build/release, built where needed)
+#
+# Each environment build/peers/neighbours-* is made once, in seconds to a minute, and takes 0.1 to 0.5 GB. Exit status 77:
+# no packages are to be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
+
+build=
+peer_options --build "$@"
+
+# What is tried together: NAME NEIGHBOURS PACKAGE…
+cases='
+grpcio-new grpcio,protobuf grpcio protobuf
+grpcio-1.59 grpcio,protobuf grpcio==1.59.5 protobuf==4.25.8
+protobuf-5 protobuf protobuf==5.29.5
+protobuf-6 protobuf protobuf==6.33.0
+flight flight pyarrow
+ray ray ray
+'
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
+peer_paths "$build"
+status=0
+while read -r name neighbours packages; do
+  [ -n "$name" ] || continue
+  # shellcheck disable=SC2086 # The packages are words.
+  python=$(peer_environment "neighbours-$name" '' numpy $packages) || { echo "skipped: no packages for $name"; exit 77; }
+  echo "== $name"
+  # shellcheck disable=SC2086
+  "$python" tests/peers/neighbours/neighbours_test.py ${neighbours//,/ } || status=1
+done <<<"$cases"
+python=$(peer_torch) || exit 77
+echo "== torch"
+"$python" tests/peers/neighbours/neighbours_test.py torch || status=1
+exit $status
