@@ -46,6 +46,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None: ...
 
 
+class _Hidden(importlib.abc.MetaPathFinder):
+    def __init__(self, hidden: str) -> None:
+        self._hidden = hidden
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == self._hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def install(*names: str, classes: bool = False, keep: str = "", version: str = "") -> None:
     """In the place of these modules, and of all below them; before the project is imported.
 
@@ -54,3 +63,8 @@ def install(*names: str, classes: bool = False, keep: str = "", version: str = "
     version: what the modules say of themselves
     """
     sys.meta_path.insert(0, _Finder(names, classes, keep, version))
+
+
+def hide(name: str) -> None:
+    """A module that is not there: a folder on the path has its name. Importing it or one below it fails by its name."""
+    sys.meta_path.insert(0, _Hidden(name))

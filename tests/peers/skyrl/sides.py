@@ -96,7 +96,7 @@ class Provider:
 def setup() -> None:
     """In each process, before SkyRL is imported."""
     stand_ins.install(*STAND_INS, keep="qwen_vl")
-    sys.modules["vllm"] = None  # The folder of that name that is on the path is not vLLM.
+    stand_ins.hide("vllm")  # The folder of that name that is on the path is not vLLM.
     import megatron.bridge
     from megatron.bridge.peft import utils
 
