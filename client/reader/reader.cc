@@ -51,6 +51,8 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
+    // Cancelled by its caller: no server is in trouble.
+    if (absl::Status over = CheckCall(); !over.ok()) return over;
     if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;

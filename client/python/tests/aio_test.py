@@ -61,6 +61,13 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.client.server_info()).version, rr.__version__)
         self.assertEqual((await run.drop()).samples, 28)
 
+    async def test_cancelled_reads_blame_no_server(self) -> None:
+        await self.run_.put("long", LARGE, seal=True)
+        with self.assertNoLogs("routing_replay"):
+            for i in range(40):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.run_.read(["long"] * 3), 0.0005 * i)
+
     async def test_nothing_closed_is_kept(self) -> None:
         run = await self.client.run("kept", GEOMETRY)
         appender = run.appender()
