@@ -261,11 +261,10 @@ class GapTest(AttachedTest):
 
 
 class FlushTest(AttachedTest):
-    def hand_over(self) -> tuple[rr.Appender, _handover.HandOver]:
-        appender = self.run_._new_appender(takes_notes=True)
-        queue = _handover.HandOver(appender, 100, "block", PATIENCE)
+    def hand_over(self) -> _handover.HandOver:
+        queue = _handover.HandOver(self.run_, 100, "block", PATIENCE)
         self.addCleanup(queue.close, PATIENCE)
-        return appender, queue
+        return queue
 
     def test_all_that_failed_are_named(self) -> None:
         """What is refused here as well as what the server refuses."""
@@ -287,7 +286,7 @@ class FlushTest(AttachedTest):
         attachment.flush(PATIENCE)
 
     def test_it_ends_while_outputs_go_on(self) -> None:
-        _, queue = self.hand_over()
+        queue = self.hand_over()
         stop = threading.Event()
 
         def run() -> None:
@@ -301,11 +300,11 @@ class FlushTest(AttachedTest):
             stop.set()
 
     def test_what_failed_comes_with_the_next_one_where_there_was_no_time(self) -> None:
-        appender, queue = self.hand_over()
+        queue = self.hand_over()
         go = threading.Event()
         self.addCleanup(go.set)
         wait: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
-        appender._append("gap", ROUTES, lambda _: queue.mark(_handover.Job("gap", 0, wait, wait)), row_start=5)
+        queue.append("gap", ROUTES, lambda _: queue.mark(_handover.Job("gap", 0, wait, wait)), row_start=5)
         with self.assertRaises(rr.DeadlineExceededError):
             queue.flush(1)
         go.set()
@@ -396,7 +395,7 @@ class EndTest(AttachedTest):
 
     def test_what_waits_for_room_arrives(self) -> None:
         go, done = threading.Event(), []
-        queue = _handover.HandOver(self.run_.appender(), 100, "block", PATIENCE)
+        queue = _handover.HandOver(self.run_, 100, "block", PATIENCE)
         first: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
         queue.put(_handover.Job("a", 100, first, first), queue.patience())
 
@@ -424,8 +423,9 @@ class EndTest(AttachedTest):
         def late(_: float) -> None:
             raise rr.DeadlineExceededError("late")
 
-        appender: Any = SimpleNamespace(flush=late, close=lambda _: None)
-        queue = _handover.HandOver(appender, 100, "block", 1)
+        appender = SimpleNamespace(flush=late, close=lambda _: None)
+        run: Any = SimpleNamespace(appender=lambda on_outcome: appender, add_source=lambda _: None)
+        queue = _handover.HandOver(run, 100, "block", 1)
         wait: Callable[[], Any] = lambda: go.wait(60)  # noqa: E731
         for name in "abc":
             queue.put(_handover.Job(name, 1, wait, wait), queue.patience())

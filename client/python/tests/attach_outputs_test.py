@@ -250,8 +250,8 @@ class OutputsTest(ServerTest):
         async def play() -> attach.Attachment:
             engine: Any = SimpleNamespace(generate=generate)
             attachment = attach.vllm(engine, self.run_, version="0.33.0", max_queued_bytes=1)
-            go, append = threading.Event(), attachment._appender._append
-            attachment._appender._append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+            go, append = threading.Event(), attachment._handover.append
+            attachment._handover.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
 
             async def request() -> Any:
                 return [out async for out in engine.generate("p", None, "c")]

@@ -320,8 +320,8 @@ class DetachTest(ServerTest):
             engine = AsyncLlm()
             attachment = attach.vllm(engine, self.run_, version="0.31.1", max_queued_bytes=1)
             go = threading.Event()
-            append = attachment._appender._append
-            attachment._appender._append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+            append = attachment._handover.append
+            attachment._handover.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
 
             async def request(name: str) -> Any:
                 return [out async for out in engine.generate([7, 8, 9, 10], params("DELTA"), name)][-1]
@@ -498,7 +498,8 @@ class HandOverTest(unittest.TestCase):
         return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"))
 
     def hand_over(self, on_full: Any, timeout: float = 30.0) -> _handover.HandOver:
-        return _handover.HandOver(self.appender, 100, on_full, timeout)
+        run: Any = SimpleNamespace(appender=lambda on_outcome: self.appender, add_source=lambda _: None)
+        return _handover.HandOver(run, 100, on_full, timeout)
 
     def test_drop(self) -> None:
         queue = self.hand_over("drop")

@@ -1,8 +1,14 @@
-"""Calls of the library that may wait: here, or with an end in a queue."""
+"""Calls of the library that may wait: here, or with an end in a queue.
+
+A method of a client is written once, as a function that makes an `Operation`. `blocking` turns it into the method that
+waits for it; `routing_replay.aio` turns that one into the method that is awaited.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
 import select
@@ -10,23 +16,41 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from routing_replay import _native
-from routing_replay._native import Call, Ended, Handle, check, lib, make
+from routing_replay._native import Call, Ended, Handle, check, lib, make, take_error
 from routing_replay.errors import RoutingReplayError
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Operation(Generic[T]):
-    """A call that may wait, with its arguments, which have to live until it has ended.
+    """A call that may wait, with its arguments, which live until it has ended.
 
-    function: of the library: inputs, the rr_call, and where its output goes
-    read: from the output to what the call gives; `discard` is for one that nobody wants any more
+    function: of the library: inputs, the rr_call, and where its outputs go
+    read: makes the result from the outputs
+    discard: frees the outputs of a call that was cancelled and ended nevertheless
+    timeout: seconds; None: the client's call_timeout
+    kept: what has to live as long as the call
+    settle: called at the end with the error or None; may raise another error
+    in_thread: the call must run in the thread that waits for it
     """
 
-    __slots__ = ("_function", "_inputs", "_kept", "_outputs", "_read", "_timeout_ms", "discard")
+    __slots__ = (
+        "_function",
+        "_in_thread",
+        "_inputs",
+        "_kept",
+        "_outputs",
+        "_read",
+        "_settle",
+        "_timeout",
+        "discard",
+    )
 
     def __init__(
         self,
@@ -37,45 +61,68 @@ class Operation(Generic[T]):
         discard: Callable[[], object] | None = None,
         timeout: float | None = None,
         kept: Any = None,
+        settle: Callable[[RoutingReplayError | None], object] | None = None,
+        in_thread: bool = False,
     ) -> None:
         self._function = function
         self._inputs = inputs
         self._outputs = outputs
-        self._read = read
+        self._read: Callable[[], Any] = read
         self.discard = discard
-        self._timeout_ms = -1 if timeout is None else round(timeout * 1000)
+        self._timeout = -1 if timeout is None else round(timeout * 1000)
         self._kept = kept
+        self._settle = settle
+        self._in_thread = in_thread
+
+    def then(self, convert: Callable[[T], U]) -> Operation[U]:
+        """This one, with what `convert` makes of its result."""
+        read = self._read
+        self._read = lambda: convert(read())
+        return self  # type: ignore[return-value]
 
     def by(self, end: float) -> Operation[T]:
         """This one, which has to end at that time of time.monotonic()."""
-        self._timeout_ms = max(0, round((end - time.monotonic()) * 1000))
+        self._timeout = max(0, round((end - time.monotonic()) * 1000))
         return self
 
     def start(self, queue: int, tag: int) -> None:
         """Its end comes out of the queue. Raises what is wrong with the arguments."""
-        check(self._function(*self._inputs, byref(Call(self._timeout_ms, queue, tag)), *self._outputs))
+        check(self._function(*self._inputs, byref(Call(self._timeout, queue, tag)), *self._outputs))
 
-    def result(self) -> T:
-        """Once, after its end without an error."""
-        return self._read()
+    def end(self, error: int | None) -> T:
+        """The result, or raises the error. Called once."""
+        failure = None if error is None else take_error(error)
+        if self._settle is not None:
+            self._settle(failure)
+        if failure is not None:
+            raise failure
+        result: T = self._read()
+        return result
 
     def here(self) -> T:
         """Blocks."""
-        check(self._function(*self._inputs, byref(Call(self._timeout_ms, None, 0)), *self._outputs))
-        return self._read()
+        call = Call(self._timeout, None, 0)
+        return self.end(self._function(*self._inputs, byref(call), *self._outputs))
 
     def wait(self) -> T:
         """Blocks; in the main thread a signal's handler is called meanwhile, and what it raises ends the call."""
-        if threading.get_ident() != _main_thread:
+        if self._in_thread or threading.get_ident() != _main_thread:
             return self.here()
         queue = _interruptible.pop() if _interruptible else Queue()
         try:
             self.start(queue.pointer, 1)
-            ended = queue.wait_for_one(self)
+            error = queue.wait_for_one(self)
         finally:
             _interruptible.append(queue)
-        check(ended)
-        return self._read()
+        return self.end(error)
+
+
+class Done(Operation[T]):
+    """One that has ended."""
+
+    def __init__(self, result: T) -> None:
+        super().__init__(None, (), (), lambda: result)
+        self.wait = self.here = self._read  # type: ignore[method-assign]
 
 
 def operation(
@@ -85,15 +132,46 @@ def operation(
     read: Callable[[Any], T],
     timeout: float | None = None,
     kept: Any = None,
+    **options: Any,
 ) -> Operation[T]:
-    """Of a function that gives a result, which `read` copies."""
+    """Of a function that returns a structure, which `read` copies."""
     out = c_void_p()
 
     def take() -> T:
         owner = Handle(lib.rr_free, out.value)
         return read(kind.from_address(owner.pointer))
 
-    return Operation(function, inputs, (byref(out),), take, lambda: Handle(lib.rr_free, out.value), timeout, kept)
+    discard = functools.partial(_free, lib.rr_free, out)
+    return Operation(function, inputs, (byref(out),), take, discard, timeout, kept, **options)
+
+
+def making(
+    free: Callable[[Any], None], function: Any, inputs: tuple[Any, ...], timeout: float | None, kept: Any
+) -> Operation[Handle]:
+    """Of a function that makes an object."""
+    out = c_void_p()
+    made = functools.partial(_free, free, out)
+    return Operation(function, inputs, (byref(out),), made, made, timeout, kept)
+
+
+def _free(free: Callable[[Any], None], out: c_void_p) -> Handle:
+    """Of the output, which goes with what this returns."""
+    return Handle(free, out.value)
+
+
+def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
+    """The method that waits for the operation that `build` makes, with the same parameters."""
+
+    @functools.wraps(build)
+    def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        return build(self, *arguments, **keywords).wait()
+
+    signature = inspect.signature(build)
+    result = str(signature.return_annotation).removeprefix("Operation[").removesuffix("]")
+    call.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+    call.__annotations__ = {**build.__annotations__, "return": result}
+    call.build = build  # type: ignore[attr-defined]
+    return call
 
 
 class Queue:
@@ -113,7 +191,7 @@ class Queue:
     def take(self) -> list[tuple[int, int | None]]:
         """Tags and errors of what has ended."""
         count = lib.rr_queue_take(self.pointer, self._ended, len(self._ended))
-        return [(one.tag, one.error) for one in self._ended[:count]]
+        return [(ended.tag, ended.error) for ended in self._ended[:count]]
 
     def cancel(self, tag: int) -> None:
         lib.rr_queue_cancel(self.pointer, tag)
@@ -167,12 +245,9 @@ def pass_lines_on() -> None:
 
 
 def _pass_on() -> None:
-    def read(said: Any) -> list[str]:
-        return [str(line) for line in said.data[: said.count]]
-
     while True:
         try:
-            for line in operation(lib.rr_log, (), _native.Texts, read, timeout=1e9).here():
+            for line in operation(lib.rr_log, (), _native.Texts, lambda lines: list(map(str, lines)), 1e9).here():
                 _log.warning("%s", line)
         except RoutingReplayError:  # A fork, or nothing for a day.
             time.sleep(1)

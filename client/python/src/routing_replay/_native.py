@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from ctypes import Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, TypeVar
@@ -403,17 +403,14 @@ _OTHERS: dict[str, tuple[Any, str]] = {
 
 
 def find_file(name: str) -> Path:
-    """A file that was built for this package: beside it, or where ROUTING_REPLAY_LIBRARY_DIR says.
-
-    Raises ImportError if it is in neither.
-    """
+    """A file that was built for this package: beside it, or in ROUTING_REPLAY_LIBRARY_DIR. ImportError without."""
     beside = Path(__file__).parent / "_lib" / name
     if beside.exists():
         return beside
     directory = os.environ.get(_DIRECTORY_VARIABLE)
     if directory is not None and Path(directory, name).exists():
         return Path(directory, name)
-    raise ImportError(f"{name} is neither in {beside.parent} nor where {_DIRECTORY_VARIABLE} says ({directory})")
+    raise ImportError(f"{name} is neither in {beside.parent} nor in {_DIRECTORY_VARIABLE} ({directory})")
 
 
 def _load() -> ctypes.CDLL:
@@ -423,7 +420,7 @@ def _load() -> ctypes.CDLL:
     for name, arguments in _FALLIBLE.items():
         _declare(library, name, c_void_p, arguments)
     if library.rr_abi_version() != _ABI_VERSION:
-        raise ImportError(f"{library._name} is of ABI {library.rr_abi_version()}, this package needs {_ABI_VERSION}")
+        raise ImportError(f"{library._name} is of ABI {library.rr_abi_version()}, must be {_ABI_VERSION}")
     return library
 
 
@@ -448,13 +445,9 @@ VERSION: str = lib.rr_version().decode()
 
 def _detail(address: int) -> dict[str, Any]:
     error = Error.from_address(address)
-    detail: dict[str, Any] = {"code": error.code, "message": str(error.message), "code_name": str(error.code_name)}
-    for name in ("reason", "field", "sample"):
-        if said := str(getattr(error, name)):
-            detail[name] = said
-    for name in ("row", "layer", "first_differing_block", "retry_after_ms"):
-        if (number := getattr(error, name).value) is not None:
-            detail[name] = number
+    detail: dict[str, Any] = {"message": str(error.message), "code_name": str(error.code_name)}
+    detail |= {name: str(getattr(error, name)) or None for name in ("reason", "field", "sample")}
+    detail |= {name: getattr(error, name).value for name in ("row", "layer", "first_differing_block", "retry_after_ms")}
     for name in ("committed_rows", "revision"):
         if getattr(error, f"has_{name}"):
             detail[name] = getattr(error, name)
@@ -464,7 +457,7 @@ def _detail(address: int) -> dict[str, Any]:
         failures = [read_error(failure) for failure in error.failures[: error.failures_count]]
         detail["failed_samples"] = [str(sample) for sample in error.failed_samples[: error.failed_count]]
         detail["failures"] = [(failure.sample or "", failure) for failure in failures if failure is not None]
-    return detail
+    return {name: value for name, value in detail.items() if value is not None}
 
 
 def read_error(address: int | None) -> errors.RoutingReplayError | None:
@@ -481,13 +474,13 @@ def take_error(address: int) -> errors.RoutingReplayError:
 
 
 def check(address: int | None) -> None:
-    """Raises what a function gave."""
+    """Raises the error that a function returned."""
     if address is not None:
         raise take_error(address)
 
 
 class Handle:
-    """An object of the library, which goes with this one: `pointer` is its address, or None."""
+    """Owns an object of the library: `pointer` is its address, or None."""
 
     __slots__ = ("__weakref__", "_free", "pointer")
 
@@ -510,17 +503,13 @@ def give(function: Any, kind: Any, read: Callable[[Any], T], *arguments: Any) ->
     """What `read` makes of the result of a function that does not wait."""
     out = c_void_p()
     check(function(*arguments, byref(out)))
-    with_owner = Handle(lib.rr_free, out.value)
-    return read(kind.from_address(with_owner.pointer))
+    owner = Handle(lib.rr_free, out.value)
+    return read(kind.from_address(owner.pointer))
 
 
 def address_of(payload: Any) -> tuple[int, int]:
-    """Where the bytes of a buffer are, and how many; the caller keeps it."""
+    """Address and size of a buffer, which the caller keeps."""
     import numpy as np
 
     array = np.frombuffer(payload, np.uint8)
     return array.ctypes.data, array.nbytes
-
-
-def texts(values: Sequence[str]) -> Any:
-    return (Text * len(values))(*(text(value) for value in values))

@@ -1,8 +1,9 @@
-"""Values that users give, as Python's own: what is of another kind or out of range is an InvalidArgumentError that
-names the field. Nothing is rounded, wrapped or cut."""
+"""Values of users as Python's own. A wrong type or a value out of range is an InvalidArgumentError naming the field;
+nothing is rounded, wrapped or truncated."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import numbers
@@ -24,7 +25,7 @@ UINT32 = (0, 2**32 - 1)
 UINT64 = (0, 2**64 - 1)
 NATURAL = (0, 2**63 - 1)
 
-_ENDLESS = 1e9  # Seconds. What waits takes no infinity, and nothing near the end of its range.
+_LONGEST_WAIT = 1e9  # Seconds: poll() and the library take no infinity.
 
 
 def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") -> InvalidArgumentError:
@@ -42,10 +43,10 @@ def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any
                 raise TypeError
             number = operator.index(value)
         except TypeError:
-            raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample) from None
+            raise invalid(field, f"must be an integer, got {reprlib.repr(value)}", sample) from None
     low, high = bounds
     if not low <= number <= high:
-        raise invalid(field, f"{number} is not in {low} … {high}", sample)
+        raise invalid(field, f"must be {low} … {high}, got {number}", sample)
     return number
 
 
@@ -57,18 +58,15 @@ def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
     """Half-open (begin, end)."""
     ranges = [integers(item, field, INT64, sample) for item in items(value, field, "(begin, end)", sample)]
     if any(len(pair) != 2 for pair in ranges):
-        raise invalid(field, "is not a list of (begin, end)", sample)
+        raise invalid(field, f"must be a list of (begin, end), got {reprlib.repr(value)}", sample)
     return ranges
 
 
 def seconds(value: Any, field: str = "timeout") -> float:
     """At least 0; infinity stands for the longest wait."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise invalid(field, f"{reprlib.repr(value)} is not a number of seconds")
-    number = float(value)
-    if not number >= 0:
-        raise invalid(field, f"must be at least 0 seconds, got {number}")
-    return min(number, _ENDLESS)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not float(value) >= 0:
+        raise invalid(field, f"must be at least 0 seconds, got {reprlib.repr(value)}")
+    return min(float(value), _LONGEST_WAIT)
 
 
 def milliseconds(value: Any, field: str = "timeout") -> int:
@@ -83,11 +81,11 @@ def text(value: Any, field: str, sample: Any = None) -> str:
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
     """As the library takes it."""
     if not isinstance(value, str):
-        raise invalid(field, f"{reprlib.repr(value)} is not a text", sample)
+        raise invalid(field, f"must be a string, got {reprlib.repr(value)}", sample)
     try:
         return _native.text(value)
     except UnicodeEncodeError:
-        raise invalid(field, "is not text of Unicode", sample) from None
+        raise invalid(field, "must be valid Unicode", sample) from None
 
 
 def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> _native.Integer:
@@ -103,7 +101,7 @@ def native_ranges(value: Any, field: str, sample: Any = None) -> _native.Ranges:
 
 
 def native_tokens(tokens: Any, field: str, sample: Any = None) -> tuple[_native.Tokens, np.ndarray]:
-    """Token ids as the library takes them, and the array that holds them; it says what are none."""
+    """Token ids as the library takes and checks them, and the array that holds them."""
     try:
         array = np.asarray(tokens)
     except ValueError as error:
@@ -119,11 +117,11 @@ def _dtype_name(dtype: np.dtype[Any]) -> _native.Text:
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
-    """What a JSON text says; a key that occurs twice or endless nesting is rejected."""
+    """Of a JSON text; a key that occurs twice or endless nesting is rejected."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise invalid(field, f"is not JSON: {error}", reason=reason) from None
+        raise invalid(field, f"must be JSON: {error}", reason=reason) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,20 +132,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:
-    """What `value` stands for."""
+def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None) -> T:
+    """The value of `choices` with this key."""
     if (value is None or isinstance(value, str)) and value in choices:
         return choices[value]
-    raise invalid(
-        field, f"must be one of {', '.join(repr(name) for name in choices if name)}, got {reprlib.repr(value)}"
-    )
+    known = ", ".join(repr(name) for name in choices if name)
+    raise invalid(field, f"must be one of {known}, got {reprlib.repr(value)}", sample)
 
 
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
-    """Of anything that holds several, but no text."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample)
-    try:
-        return list(value)
-    except (TypeError, NotImplementedError):  # An array without an axis, a view with several.
-        raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample) from None
+    """Of any iterable but text."""
+    if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
+        with contextlib.suppress(TypeError, NotImplementedError):  # An array without an axis, a view with several.
+            return list(value)
+    raise invalid(field, f"must be a list of {what}, got {reprlib.repr(value)}", sample)

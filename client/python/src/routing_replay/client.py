@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from ctypes import byref, c_void_p
+from ctypes import byref
+from typing import Any
 
 from routing_replay import _calls, _convert, _native, _values
-from routing_replay._calls import Operation
+from routing_replay._calls import Operation, blocking
 from routing_replay._native import lib
 from routing_replay.geometry import Geometry
-from routing_replay.run import Link, OnProgress, Path, Progressing, Run
+from routing_replay.run import Closing, Link, OnProgress, Path, Progress, Run
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 
 class ClientCalls:
-    """What the Clients of threads and of event loops have in common."""
+    """What the blocking Client and that of asyncio have in common."""
 
-    _survives_fork = True
+    _in_loop = False
+    _run_type: Any
 
     def __init__(
         self,
@@ -42,110 +44,44 @@ class ClientCalls:
         for name, path in (("cacert", cacert), ("cert", cert), ("key", key), ("token_file", token_file)):
             if path is not None:
                 setattr(options, name, _values.native_text(os.fspath(path), name))
-        pid = None if self._survives_fork else os.getpid()
         _calls.pass_lines_on()
-        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)), pid)
+        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)), self._in_loop)
 
-    def _opening(
-        self,
-        name: str,
-        geometry: Geometry | None,
-        ttl: float | None,
-        strict: bool,
-        block_rows: int | None,
-        codec: str | None,
-        durability: str | None,
-        resume_at: int | None,
-        wait: float,
-    ) -> Operation[_native.Handle]:
-        out = c_void_p()
-        settings = _native.RunSettings(
-            0 if ttl is None else _values.milliseconds(ttl, "ttl"),
-            bool(strict),
-            0 if block_rows is None else _values.integer(block_rows, "block_rows", _values.INT32),
-            _values.native_text("" if codec is None else codec, "codec"),
-            _values.native_text("" if durability is None else durability, "durability"),
-        )
+    def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Any:
         client = self._link.client
-        arguments = (
-            client.pointer,
-            _values.native_text(name, "run"),
-            None if geometry is None else byref(geometry.native),
-            byref(settings),
-            _values.optional(resume_at, "resume_at"),
-            _values.milliseconds(wait, "wait"),
-        )
-
-        def made() -> _native.Handle:
-            return _native.Handle(lib.rr_run_free, out.value)
-
-        return Operation(lib.rr_client_open_run, arguments, (byref(out),), made, made, kept=(client, geometry))
-
-    def _listing(self) -> Operation[list[RunSummary]]:
-        client = self._link.client
-        return _calls.operation(
-            lib.rr_client_runs, (client.pointer,), _native.RunSummaries, _convert.summaries, kept=client
-        )
-
-    def _asking(self) -> Operation[ServerInfo]:
-        client = self._link.client
-        return _calls.operation(
-            lib.rr_client_server_info, (client.pointer,), _native.ServerInfo, _convert.server_info, kept=client
-        )
-
-    def _restoring(
-        self,
-        directory: Path,
-        run: str | None,
-        groups: tuple[int, int] | None,
-        timeout: float,
-        progressing: Progressing,
-    ) -> Operation[RestoreOutcome]:
-        options = _native.ImportOptions(
-            _values.native_text(os.fspath(directory), "directory"),
-            _values.native_text("" if run is None else run, "run"),
-            _convert.groups(groups),
-            _values.milliseconds(timeout),
-            progressing.function,
-        )
-        client = self._link.client
-        return _calls.operation(
-            lib.rr_client_import,
-            (client.pointer, byref(options)),
-            _native.Imported,
-            lambda said: RestoreOutcome(str(said.run), said.samples, said.appended, said.bytes),
-            kept=(client, progressing),
-        )
+        return _calls.operation(function, (client.pointer, *arguments), kind, read, kept=client, **more)
 
 
-class Client(ClientCalls):
+class Client(ClientCalls, Closing):
     """One server, or several that share a store. Thread-safe. Does not wait for the server; connects when first used.
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
-        each client begins at one of them by chance and stays there until it is unavailable, then goes on to the next.
-        "dns:///host:port": the same of all addresses of a name, calls going to them in turn. "file:PATH": of a file
-        that holds one of these, which is waited for within call_timeout when the client is first used, and read again
-        whenever the server cannot be reached, as a restarted one may have another port; the environment's
-        ROUTING_REPLAY_ENDPOINT if absent.
-        "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are
-        spread: see Run
+        each client begins at a random one and stays there until it is unavailable, then goes on to the next.
+        "dns:///host:port": the same for all addresses of a name, calls going to them in turn. "file:PATH": read from a
+        file that holds one of these, which is waited for within call_timeout when the client is first used, and read
+        again whenever the server cannot be reached, as a restarted one may have another port; if absent, the
+        environment's ROUTING_REPLAY_ENDPOINT. "shard:a:7400,b:7400": servers that know nothing of each other, over
+        which samples are spread: see Run
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
-    tls: encrypt, with the system's authorities; cacert or cert mean it, too. "unix:" stays plaintext
-    cacert: PEM file, who signs servers' certificates
+    tls: encrypt, with the system's authorities; cacert or cert imply it. "unix:" stays plaintext
+    cacert: PEM file of the authority that signs servers' certificates
     cert, key: PEM files, the client's own certificate and its key, where servers ask for one
-    server_name: the name in the server's certificate, where it is not the one in the endpoint
+    server_name: the name in the server's certificate, if it is not the one in the endpoint
     token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
         it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
 
-    Of the last six the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE are taken
-    if absent. Files are read again: the token's for every call, the others' for every new connection.
+    The last six default to the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE.
+    Files are read again: the token's for every call, the others' for every new connection.
 
-    A client that nobody has any more goes, with its connections, once what its appenders have queued is sent. After
-    os.fork the child makes a connection of its own when it first uses the client.
-    Raises InvalidArgumentError for an endpoint that cannot be one.
+    A client without references goes, with its connections, once what its appenders have queued is sent. After os.fork
+    the child makes a connection of its own when it first uses the client.
+    Raises InvalidArgumentError for a malformed endpoint.
     """
 
+    _run_type = Run
+
+    @blocking
     def run(
         self,
         name: str,
@@ -158,7 +94,7 @@ class Client(ClientCalls):
         durability: str | None = None,
         resume_at: int | None = None,
         wait: float = 0.0,
-    ) -> Run:
+    ) -> Operation[Run]:
         """Makes the run, or joins it; without a geometry it only joins.
 
         ttl: seconds after which an idle sample is removed
@@ -166,19 +102,37 @@ class Client(ClientCalls):
         block_rows: rows per block, a power of two
         codec: "RAW" or "PACKED"
         durability: what an acknowledged append has come through: "memory", "written" (to the operating system) or
-            "synced" (to the disk); by default what the server does. More than its store can is an InvalidArgumentError
-        resume_at: training goes on from a checkpoint with this group: samples of this and of higher groups, of both
-            producers, are what an earlier life of the training left, and are removed; `Run.dropped` tells how much. For
-            the one coordinator, before any worker appends
+            "synced" (to the disk); by default as the server is configured. InvalidArgumentError for more than its store
+            can do
+        resume_at: training resumes from a checkpoint with this group: samples of this and of higher groups, of both
+            producers, are left over from before, and are removed; `Run.dropped` says how much. For the one coordinator,
+            before any worker appends
         wait: seconds to wait for a run that nobody has made yet, where there is no geometry to make it with, and for a
             server that cannot be reached, beyond call_timeout: a trainer may start before the rollout
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
-        is not there to join, and with `wait` DeadlineExceededError if it was not made in time.
+        does not exist and there is no geometry, and with `wait` DeadlineExceededError if it was not made in time.
         """
-        opening = self._opening(name, geometry, ttl, strict, block_rows, codec, durability, resume_at, wait)
-        return Run(self._link, opening.wait())
+        settings = _native.RunSettings(
+            0 if ttl is None else _values.milliseconds(ttl, "ttl"),
+            bool(strict),
+            0 if block_rows is None else _values.integer(block_rows, "block_rows", _values.INT32),
+            _values.native_text("" if codec is None else codec, "codec"),
+            _values.native_text("" if durability is None else durability, "durability"),
+        )
+        link, client = self._link, self._link.client
+        arguments = (
+            client.pointer,
+            _values.native_text(name, "run"),
+            None if geometry is None else byref(geometry.native),
+            byref(settings),
+            _values.optional(resume_at, "resume_at"),
+            _values.milliseconds(wait, "wait"),
+        )
+        opening = _calls.making(lib.rr_run_free, lib.rr_client_open_run, arguments, None, (client, geometry, settings))
+        return opening.then(lambda native: self._run_type(link, native))
 
+    @blocking
     def restore(
         self,
         directory: Path,
@@ -187,42 +141,51 @@ class Client(ClientCalls):
         *,
         timeout: float = 120.0,
         on_progress: OnProgress | None = None,
-    ) -> RestoreOutcome:
-        """Appends the samples of a directory that `Run.checkpoint` wrote, those that are not there yet.
+    ) -> Operation[RestoreOutcome]:
+        """Appends the samples of a directory that `Run.checkpoint` wrote, unless they are there.
 
-        run: name of the run, made if it is not there (with other settings than the server's: `run` first); as it was
-            exported if absent
+        run: name of the run, made if it does not exist (for other settings than the server's call `run` first); by
+            default the name it was exported under
         groups: samples of groups[0] <= group < groups[1]; all if absent
         timeout: seconds for the read of a sample that is there already
-        on_progress: called on this thread
+        on_progress: called in this thread, of asyncio in the event loop
 
-        What the run has already must be the same, row by row, and is appended to where it ends: done twice it does
-        nothing the second time, and one that was stopped goes on. AlreadyExistsError (CONFLICTING_ROWS) naming sample,
-        row and layer where the run holds something else; FailedPreconditionError (NOT_COMMITTED) where no export has
-        ended; DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and
-        the token check at the end come back; revisions, content ids and provenance are those of new samples.
+        What the run has already is compared row by row and continued where it ends: a second call does nothing, and one
+        that was interrupted goes on. AlreadyExistsError (CONFLICTING_ROWS) naming sample, row and layer where the run
+        holds something else; FailedPreconditionError (NOT_COMMITTED) where no export has ended; DataLossError naming a
+        sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token check at the end come
+        back; revisions, content ids and provenance are those of new samples.
         """
-        progressing = Progressing(on_progress)
-        return progressing.done(self._restoring(directory, run, groups, timeout, progressing))
+        progress = Progress(on_progress, self._in_loop)
+        options = _native.ImportOptions(
+            _values.native_text(os.fspath(directory), "directory"),
+            _values.native_text("" if run is None else run, "run"),
+            _convert.groups(groups),
+            _values.milliseconds(timeout),
+            progress.function,
+        )
+        return self._asking(
+            lib.rr_client_import,
+            _native.Imported,
+            lambda found: _convert.value(RestoreOutcome, found),
+            byref(options),
+            **progress.options,
+        )
 
-    def runs(self) -> list[RunSummary]:
+    @blocking
+    def runs(self) -> Operation[list[RunSummary]]:
         """The runs of the server."""
-        return self._listing().wait()
+        return self._asking(lib.rr_client_runs, _native.RunSummaries, _convert.summaries)
 
-    def server_info(self) -> ServerInfo:
+    @blocking
+    def server_info(self) -> Operation[ServerInfo]:
         """Version, memory, counters."""
-        return self._asking().wait()
+        return self._asking(lib.rr_client_server_info, _native.ServerInfo, _convert.server_info)
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
         seconds = _values.seconds(timeout)
-        for line in list(self._link.lines):
+        for line in self._link.lines_of(None):
             line.close(seconds)
-        self._link.lines.clear()
+            self._link.lines.discard(line)
         self._link.drop()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

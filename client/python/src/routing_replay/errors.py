@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions: one class per status code, with the fields that programs need.
+"""Exceptions: one class per status code, with the fields that programs need.
 
 All of them can be pickled, so they cross process borders (multiprocessing, Ray).
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+_FIELDS = ("reason", "field", "sample", "row", "layer", "committed_rows", "revision", "first_differing_block")
 
 
 class RoutingReplayError(Exception):
@@ -25,45 +27,48 @@ class RoutingReplayError(Exception):
     first_differing_block: number of the first block window whose tokens differ
     missing_rows: list of half-open (begin, end)
     retry_after_ms: how long to wait
-    failed_samples: of `flush`: ids of all samples of which an append failed since the last one, up to 100,000
+    failed_samples: of `flush`: ids of all samples with a failed append since the last one, up to 100,000
     failures: of `flush`: the first 100 such appends, as (sample, error)
     """
 
     code: str = "UNKNOWN"
+    message: str
+    reason: str | None
+    field: str | None
+    sample: str | None
+    row: int | None
+    layer: int | None
+    committed_rows: int | None
+    revision: int | None
+    first_differing_block: int | None
+    retry_after_ms: int | None
+    missing_rows: list[tuple[int, int]] | None
+    failed_samples: list[str]
+    failures: list[tuple[str, RoutingReplayError]]
+
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        cls.code = code or cls.code
 
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)
         self.message = message
         self.code = detail.get("code_name", type(self).code)
-        self.reason: str | None = detail.get("reason")
-        self.field: str | None = detail.get("field")
-        self.sample: str | None = detail.get("sample")
-        self.row: int | None = detail.get("row")
-        self.layer: int | None = detail.get("layer")
-        self.committed_rows: int | None = detail.get("committed_rows")
-        self.revision: int | None = detail.get("revision")
-        self.first_differing_block: int | None = detail.get("first_differing_block")
+        for name in (*_FIELDS, "retry_after_ms"):
+            setattr(self, name, detail.get(name))
         ranges = detail.get("missing_rows")
-        self.missing_rows: list[tuple[int, int]] | None = ranges and [(begin, end) for begin, end in ranges]
-        self.retry_after_ms: int | None = detail.get("retry_after_ms")
+        self.missing_rows = ranges and [(begin, end) for begin, end in ranges]
+        self.failed_samples = list(detail.get("failed_samples", ()))
+        self.failures = list(detail.get("failures", ()))
         self._detail = detail
 
-    @property
-    def failed_samples(self) -> list[str]:
-        return list(self._detail.get("failed_samples", ()))
-
-    @property
-    def failures(self) -> list[tuple[str, RoutingReplayError]]:
-        return list(self._detail.get("failures", ()))
-
-    def tell_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> None:
-        """Adds to `failed_samples` and `failures`."""
+    def with_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> RoutingReplayError:
+        """This error with more `failed_samples` and `failures`."""
         names = list(dict.fromkeys(self.failed_samples + samples))
-        told = {"failed_samples": names, "failures": self.failures + failures}
-        self._detail = {**self._detail, **told}
+        detail = self._detail | {"failed_samples": names, "failures": self.failures + failures}
+        return type(self)(self.message, **detail)
 
     def renamed(self, names: Mapping[str, str]) -> RoutingReplayError:
-        """This error with its field called as `names` says."""
+        """This error with its field renamed as in `names`."""
         name = names.get(self.field or "")
         if name is None:
             return self
@@ -78,58 +83,40 @@ class RoutingReplayError(Exception):
         return f"{self.code}{reason}: {self.message}"
 
 
-class CancelledError(RoutingReplayError):
-    """The call was given up."""
-
-    code = "CANCELLED"
+class CancelledError(RoutingReplayError, code="CANCELLED"):
+    """The call was cancelled."""
 
 
-class UnknownError(RoutingReplayError):
-    """The server said nothing more precise."""
-
-    code = "UNKNOWN"
+class UnknownError(RoutingReplayError, code="UNKNOWN"):
+    """The server gave no details."""
 
 
-class InvalidArgumentError(RoutingReplayError, ValueError):
+class InvalidArgumentError(RoutingReplayError, ValueError, code="INVALID_ARGUMENT"):
     """The request or the payload itself is wrong: field, row and layer say where."""
 
-    code = "INVALID_ARGUMENT"
 
-
-class DeadlineExceededError(RoutingReplayError, TimeoutError):
+class DeadlineExceededError(RoutingReplayError, TimeoutError, code="DEADLINE_EXCEEDED"):
     """No answer in time."""
 
-    code = "DEADLINE_EXCEEDED"
 
-
-class NotFoundError(RoutingReplayError, LookupError):
+class NotFoundError(RoutingReplayError, LookupError, code="NOT_FOUND"):
     """No such run (NO_RUN) or sample (NO_SAMPLE)."""
 
-    code = "NOT_FOUND"
 
-
-class AlreadyExistsError(RoutingReplayError):
+class AlreadyExistsError(RoutingReplayError, code="ALREADY_EXISTS"):
     """The sample holds rows of other tokens (OTHER_TOKENS), or other routes in a strict run (CONFLICTING_ROWS)."""
 
-    code = "ALREADY_EXISTS"
 
-
-class PermissionDeniedError(RoutingReplayError):
+class PermissionDeniedError(RoutingReplayError, code="PERMISSION_DENIED"):
     """The caller may not do this."""
 
-    code = "PERMISSION_DENIED"
 
-
-class ResourceExhaustedError(RoutingReplayError):
+class ResourceExhaustedError(RoutingReplayError, code="RESOURCE_EXHAUSTED"):
     """No room: in the server's budget or in the appender's queue. retry_after_ms may say how long."""
 
-    code = "RESOURCE_EXHAUSTED"
 
-
-class FailedPreconditionError(RoutingReplayError):
+class FailedPreconditionError(RoutingReplayError, code="FAILED_PRECONDITION"):
     """Right request, wrong moment: a gap, an old revision, a sealed sample, another geometry."""
-
-    code = "FAILED_PRECONDITION"
 
 
 class FallbackLimitError(FailedPreconditionError):
@@ -140,72 +127,49 @@ class FallbackLimitError(FailedPreconditionError):
     first: some of those that fall back: (sample id or handle, status)
     """
 
-    @property
-    def samples(self) -> int:
-        return self._detail["samples"]
-
-    @property
-    def fallen_back(self) -> int:
-        return self._detail["fallen_back"]
-
-    @property
-    def by_status(self) -> dict[str, int]:
-        return dict(self._detail["by_status"])
-
-    @property
-    def first(self) -> list[tuple[str | int, str]]:
-        return [(sample, status) for sample, status in self._detail["first"]]
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message, **detail)
+        self.samples: int = detail["samples"]
+        self.fallen_back: int = detail["fallen_back"]
+        self.by_status: dict[str, int] = dict(detail["by_status"])
+        self.first: list[tuple[str | int, str]] = [(sample, status) for sample, status in detail["first"]]
 
 
-class AbortedError(RoutingReplayError):
-    """The call was given up because of another one."""
-
-    code = "ABORTED"
+class AbortedError(RoutingReplayError, code="ABORTED"):
+    """The call was aborted because of another one."""
 
 
-class OutOfRangeError(RoutingReplayError, IndexError):
+class OutOfRangeError(RoutingReplayError, IndexError, code="OUT_OF_RANGE"):
     """Rows past the end."""
 
-    code = "OUT_OF_RANGE"
+
+class UnimplementedError(RoutingReplayError, NotImplementedError, code="UNIMPLEMENTED"):
+    """The server does not implement this."""
 
 
-class UnimplementedError(RoutingReplayError, NotImplementedError):
-    """The server lacks this."""
-
-    code = "UNIMPLEMENTED"
+class InternalError(RoutingReplayError, code="INTERNAL"):
+    """Client or server violate the protocol."""
 
 
-class InternalError(RoutingReplayError):
-    """Client or server do not keep to the protocol."""
-
-    code = "INTERNAL"
-
-
-class UnavailableError(RoutingReplayError, ConnectionError):
+class UnavailableError(RoutingReplayError, ConnectionError, code="UNAVAILABLE"):
     """The server cannot be reached, or is shutting down (DRAINING)."""
 
-    code = "UNAVAILABLE"
+
+class DataLossError(RoutingReplayError, code="DATA_LOSS"):
+    """Bytes do not match their checksum, or rows were lost."""
 
 
-class DataLossError(RoutingReplayError):
-    """Bytes do not fit their checksum, or rows did not come."""
-
-    code = "DATA_LOSS"
-
-
-class UnauthenticatedError(RoutingReplayError):
-    """The caller did not say who it is."""
-
-    code = "UNAUTHENTICATED"
+class UnauthenticatedError(RoutingReplayError, code="UNAUTHENTICATED"):
+    """The caller did not authenticate."""
 
 
 _BY_NAME = {kind.code: kind for kind in RoutingReplayError.__subclasses__()}
 
 
 def from_detail(detail: dict[str, Any]) -> RoutingReplayError:
-    """The exception that the core describes (proto/json/status_json.h)."""
-    fields = {key: value for key, value in detail.items() if key not in ("code", "message")}
-    return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **fields)
+    """The exception of these fields, with `message` and the `code_name` of the status code."""
+    others = {key: value for key, value in detail.items() if key not in ("code", "message")}
+    return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **others)
 
 
 def _restore(kind: type[RoutingReplayError], message: str, detail: dict[str, Any]) -> RoutingReplayError:

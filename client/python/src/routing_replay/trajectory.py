@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_int64, c_void_p
+from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from routing_replay import _calls, _convert, _native, _values
-from routing_replay._calls import Operation
+from routing_replay._calls import Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
 from routing_replay.recorded import RecordedRows
@@ -16,7 +16,7 @@ from routing_replay.recorded import RecordedRows
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from routing_replay.appender import Appender, AppenderCalls
+    from routing_replay.appender import AppenderCalls
     from routing_replay.types import RowRange, Rows, WeightSpan
 
 OutcomeOfTurn = Literal["finished", "aborted", "preempted"]
@@ -101,26 +101,15 @@ class NewTurn(AbortedTurn):
 
 
 class TrajectoryCalls:
-    """What the Trajectories of threads and of event loops have in common."""
+    """What the blocking Trajectory and that of asyncio have in common."""
 
     def __init__(self, appender: Any, sample: str, native: _native.Handle) -> None:
-        self._appender = appender
+        self._appender: AppenderCalls = appender
         self._sample = sample
         self._native = native
 
-    @staticmethod
-    def new(appender: AppenderCalls, sample: str, group: int | None, engine: str, existing: str) -> _native.Handle:
-        options = _native.TrajectoryOptions(
-            _values.native_text(sample, "sample"),
-            _values.native_text(engine, "engine", sample),
-            _values.native_text(existing, "existing", sample),
-            _values.optional(group, "group", sample=sample),
-        )
-        pointer = appender.line.pointer
-        return _native.make(lib.rr_trajectory_free, lib.rr_appender_new_trajectory, pointer, byref(options))
-
     def _adding(self, turn: AbortedTurn) -> Operation[Turn]:
-        with self._appender.counting_refusals():  # The library counts its own.
+        with self._appender.counting_rejections():  # The library counts its own.
             made, kept = self._made(turn)
         return self._turn(made, kept)
 
@@ -133,7 +122,7 @@ class TrajectoryCalls:
             known = recorded.rows is not None and turn.weight_version is None
             weights = recorded.weights_at(start, turn.take) if known else ()
         missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
-        # An adapter that was told what no rows mean has declared them.
+        # An adapter with absent="unrecorded" has declared them.
         declared = recorded.rows is None and missing_rows > 0
         outcome = turn.outcome if isinstance(turn, NewTurn) else "aborted"
         label = "" if turn.weight_label is None else turn.weight_label
@@ -172,24 +161,14 @@ class TrajectoryCalls:
 
     def _turn(self, made: _native.Turn, kept: Any) -> Operation[Turn]:
         arguments = self._native.pointer, byref(made)
-        return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=(self._native, kept))
-
-    def _forking(self, sample: str, wait: float) -> Operation[_native.Handle]:
-        out = c_void_p()
-
-        def made() -> _native.Handle:
-            return _native.Handle(lib.rr_trajectory_free, out.value)
-
-        arguments = self._native.pointer, _values.native_text(sample, "sample")
-        seconds = _values.seconds(wait, "wait")
-        return Operation(lib.rr_trajectory_fork, arguments, (byref(out),), made, made, seconds, self._native)
+        kept = self._native, kept
+        return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=kept)
 
     def next_row(self, tokens: ArrayLike) -> int:
-        """The first row that a request with this context must give: rows before are there and stay."""
-        said, array = _values.native_tokens(tokens, "tokens", self._sample)
+        """The first row that a request with this context must return: rows before it are there and stay."""
+        native, _array = _values.native_tokens(tokens, "tokens", self._sample)
         row = c_int64()
-        _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(said), byref(row)))
-        del array  # Until now.
+        _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(native), byref(row)))
         return row.value
 
     @property
@@ -203,12 +182,12 @@ class TrajectoryCalls:
 
     @property
     def rows(self) -> int:
-        """Rows 0 … rows - 1 are on their way or there."""
+        """Rows 0 … rows - 1 are in the store or on their way."""
         return self._state("rows")
 
     @property
     def acknowledged_rows(self) -> int:
-        """Rows 0 … acknowledged_rows - 1 are there."""
+        """Rows 0 … acknowledged_rows - 1 are in the store."""
         return self._state("acknowledged_rows")
 
     @property
@@ -219,7 +198,7 @@ class TrajectoryCalls:
         """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
         history), appended_rows, unrecorded_rows, unrecorded_samples (1 if sealed without any route), repeated_rows,
         conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
-        not give: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
+        not bring: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
         not stored), failed_appends."""
         function, pointer = lib.rr_trajectory_describe, self._native.pointer
         return _native.give(function, _native.TrajectoryState, lambda state: state.counters.dict(), pointer)
@@ -234,9 +213,8 @@ class TrajectoryCalls:
     _kind = "Trajectory"
 
 
-def _turn(said: _native.TurnResult) -> Turn:
-    plain = {name: getattr(said, name) for name, kind, *_ in _native.TurnResult._fields_ if kind is c_int64}
-    return Turn(**plain, retokenised_at=said.retokenised_at.value, appended=tuple(said.appended.pairs()))
+def _turn(result: _native.TurnResult) -> Turn:
+    return _convert.value(Turn, result)
 
 
 class Trajectory(TrajectoryCalls):
@@ -277,41 +255,49 @@ class Trajectory(TrajectoryCalls):
     the server, and raise what it says: taking rows back, and finding out what it has after an append that failed.
     """
 
-    _appender: Appender
-
+    @blocking
     @taking(NewTurn)
-    def add(self, turn: NewTurn) -> Turn:
+    def add(self, turn: NewTurn) -> Operation[Turn]:
         """One answer of the engine. Parameters as of `NewTurn`.
 
-        With an error nothing has changed but what `Turn.truncated_rows` would say. InvalidArgumentError (ROW_COUNT) if
-        the rows do not fit the tokens, and for what the ingest checks refuse; FailedPreconditionError for a gap
-        (missing_rows in its detail), a seal before all rows, or tokens after the seal; AlreadyExistsError for a sample
-        with other tokens and, in a strict run, for conflicting rows.
+        With an error nothing has changed except what `Turn.truncated_rows` would count. InvalidArgumentError
+        (ROW_COUNT) if the rows do not fit the tokens, and for what the ingest checks reject; FailedPreconditionError
+        for a gap (missing_rows in its detail), a seal before all rows, or tokens after the seal; AlreadyExistsError for
+        a sample with other tokens and, in a strict run, for conflicting rows. Of asyncio do not change `rows` before
+        this returns; a turn that was cancelled may have been queued in part: the next one asks the server first.
         """
-        return self._adding(turn).wait()
+        return self._adding(turn)
 
+    @blocking
     @taking(AbortedTurn)
-    def abort(self, turn: AbortedTurn) -> Turn:
-        """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Parameters as of `add`."""
-        return self._adding(turn).wait()
+    def abort(self, turn: AbortedTurn) -> Operation[Turn]:
+        """An aborted turn, perhaps with some rows and tokens. Parameters as of `add`."""
+        return self._adding(turn)
 
-    def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
-        """Leaves the first `num_tokens` tokens and their rows. A sample that was sealed is open again."""
+    @blocking
+    def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
+        """Leaves the first `num_tokens` tokens and their rows. A sealed sample is open again."""
         _values.integer(num_tokens, "num_tokens", sample=self._sample)
-        return self._cutting(num_tokens, seal, missing).wait()
+        return self._cutting(num_tokens, seal, missing)
 
-    def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Turn:
-        """No more turns will come. With num_tokens the sample is cut to so many tokens first."""
-        return self._cutting(num_tokens, True, missing).wait()
+    @blocking
+    def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Operation[Turn]:
+        """No more turns will come. With num_tokens the sample is cut to this length first."""
+        return self._cutting(num_tokens, True, missing)
 
-    def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:
+    @blocking
+    def fork(self, sample: str, *, wait: float = 1.0) -> Operation[Trajectory]:
         """A new sample that begins as this one: the other answers to a prompt, the branches of a tree.
 
         Its first turn says the whole context. Rows up to the first token or route that differs are not sent: the sample
         refers to these. The same prompt may have been routed otherwise; then nothing is shared from there on. Only
         acknowledged rows can be shared: they are waited for, but not longer than `wait` seconds.
         """
-        return Trajectory(self._appender, sample, self._forking(sample, wait).wait())
+        arguments = self._native.pointer, _values.native_text(sample, "sample")
+        seconds = _values.seconds(wait, "wait")
+        free, fork = lib.rr_trajectory_free, lib.rr_trajectory_fork
+        forking = _calls.making(free, fork, arguments, seconds, self._native)
+        return forking.then(lambda native: type(self)(self._appender, sample, native))
 
     def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
         """As `fork`, for each of `samples`."""

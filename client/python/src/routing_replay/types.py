@@ -53,15 +53,14 @@ class Prefix:
 def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = None) -> np.ndarray:
     """Token ids as uint32 [n], from integers of any dtype on one axis.
 
-    The one place that says what token ids are: InvalidArgumentError naming `field` for another dtype, more axes, no ids
-    at all, or ids that do not have 32 bits.
+    InvalidArgumentError naming `field` for another dtype, more axes, no ids at all, or ids of more than 32 bits.
     """
-    said, _array = _values.native_tokens(tokens, field, sample)
+    native, _array = _values.native_tokens(tokens, field, sample)
     return _native.give(
         _native.lib.rr_token_ids,
         _native.Ids,
         lambda ids: np.frombuffer(ctypes.string_at(ids.data, 4 * ids.count), "<u4"),
-        byref(said),
+        byref(native),
         _native.text(field),
         _native.text(sample or ""),
     )
@@ -101,13 +100,13 @@ class WeightSpan:
 
 
 def weight_spans(spans: Any, field: str = "weights", sample: str | None = None) -> list[WeightSpan]:
-    """Spans of Python's own values. InvalidArgumentError naming `field` for what is none."""
+    """Spans with Python's own values. InvalidArgumentError naming `field` for anything else."""
     return [_weight_span(span, field, sample) for span in _values.items(spans, field, "WeightSpan", sample)]
 
 
 def _weight_span(span: Any, field: str, sample: str | None) -> WeightSpan:
     if not isinstance(span, WeightSpan):
-        raise _values.invalid(field, f"{reprlib.repr(span)} is not a WeightSpan", sample)
+        raise _values.invalid(field, f"must be a WeightSpan, got {reprlib.repr(span)}", sample)
     numbers = _values.integers((span.begin, span.end, span.version), field, sample=sample)
     return WeightSpan(numbers[0], numbers[1], numbers[2], _values.text(span.label, field, sample))
 

@@ -230,11 +230,7 @@ class Attachment:
         self._wrapping: Wrapping | None = None
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._appender = run._new_appender(takes_notes=True)
-        self._handover = HandOver(
-            self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
-        )
-        run._hand_over(self._handover)
+        self._handover = HandOver(run, values["max_queued_bytes"], values["on_full"], values["queue_timeout"])
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Stands around these methods of the engine until `detach`."""
@@ -272,25 +268,20 @@ class Attachment:
         if self._seal and finished.all_counted:
             options |= {"num_tokens": num_tokens, "seal": True}
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-        appender, geometry, engine, describe = self._appender, self._run.geometry, self._engine, finished.describe
+        handover, geometry, engine, describe = self._handover, self._run.geometry, self._engine, finished.describe
 
         def run() -> None:
-            with appender.counting_refusals():
+            with handover.appender.counting_rejections():
                 recorded = describe(geometry)
-            self._handover.expect(sample)
-            try:
-                judge = functools.partial(self._judge, recorded.tokens, mark_from)
-                appender._append(sample, recorded, judge, **options)
-            except BaseException:
-                self._handover.told(sample)
-                raise
+            judge = functools.partial(self._judge, recorded.tokens, mark_from)
+            handover.append(sample, recorded, judge, **options)
 
         def mark_from(row: int, tokens: np.ndarray | None) -> None:
             rest = [(row, num_tokens - 1)]
-            appender.append(sample, None, row_start=row, unrecorded=rest, tokens=tokens, engine=engine, **options)
+            handover.append(sample, None, row_start=row, unrecorded=rest, tokens=tokens, engine=engine, **options)
 
         def mark() -> None:
-            appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
+            handover.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
 
         if finished.rows is None or finished.refer is None:
             return Job(sample, 0, run, mark), _nothing
@@ -306,7 +297,6 @@ class Attachment:
         if getattr(outcome.error, "reason", None) == "GAP" and (tokens is not None or not committed):
             mark = functools.partial(mark_from, committed, tokens)
             self._handover.mark(Job(outcome.sample, 0, mark, mark))
-        self._handover.told(outcome.sample)
 
     def pass_by(self, method: str, count: int) -> None:
         """Of a method of the engine whose outputs are not recorded."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import collections
+import concurrent.futures
 import contextlib
-import copy
 import logging
 import os
 import threading
@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
 if TYPE_CHECKING:
-    from routing_replay.appender import Appender
-    from routing_replay.types import OnFull
+    from routing_replay.run import Run
+    from routing_replay.types import AppendOutcome, OnFull
 
 _log = logging.getLogger("routing_replay")
 _KEPT = 100_000  # Samples that an error names, or whose trouble is remembered.
 _REASONED = 100  # Failures whose reason an error keeps.
 _EXIT_TIMEOUT = 30.0  # Seconds that an interpreter that ends waits for what was queued.
+
+
+Judge = Callable[["AppendOutcome"], None]
 
 
 class Patience:
@@ -87,29 +90,30 @@ class HandOver:
 
     After os.fork the child has an empty one; what the parent had queued, the parent sends.
 
-    Reading, decoding and encoding rows takes milliseconds per megabyte: that is the thread's, the engine's loop only
-    queues. An event loop that waits for room waits by itself: no executor is asked, least of all the loop's own.
+    Reading, decoding and encoding rows takes milliseconds per megabyte: the thread does it, the engine's loop only
+    queues. An event loop that waits for room waits by itself, without an executor.
 
-    appender: where `run` and `mark` of the jobs append; closed with this
+    run: its new appender, which is closed with this, makes the appends
     max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
     on_full: "block" waits for at most queue_timeout seconds and then drops, "drop" drops at once, "raise" raises
-        ResourceExhaustedError. What is dropped is marked as unrecorded in the store and counted
+        ResourceExhaustedError. Dropped rows are marked as unrecorded in the store and counted
     queue_timeout: of each call of the engine, see `patience`
     """
 
-    def __init__(self, appender: Appender, max_queued_bytes: int, on_full: OnFull, queue_timeout: float) -> None:
-        self._appender = appender
+    def __init__(self, run: Run, max_queued_bytes: int, on_full: OnFull, queue_timeout: float) -> None:
         self._max_queued_bytes = max_queued_bytes
         self._on_full = on_full
         self._queue_timeout = queue_timeout
         self._closed = False
-        self._start_afresh()
+        self._start_empty()
+        self.appender = run.appender(on_outcome=self._outcome)
+        run.add_source(self)
         _all.add(self)
         _open.add(self)
 
-    def _start_afresh(self) -> None:
+    def _start_empty(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: collections.deque[_Waiting] = collections.deque()  # In event loops.
+        self._waiting: dict[concurrent.futures.Future[bool], Job] = {}  # In event loops: whether its rows are taken.
         self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()  # And whether its rows are dropped.
         self._queued_bytes = 0
         self._queued = self._done = 0  # Jobs so far.
@@ -119,8 +123,12 @@ class HandOver:
         self._failed: dict[str, None] = {}  # Samples of all since then, …
         self._failures: list[tuple[str, RoutingReplayError]] = []  # … and the first of them.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
-        self._of_samples: collections.Counter[str] = collections.Counter()  # Jobs without an outcome.
+        self._unsettled: collections.Counter[str] = (
+            collections.Counter()
+        )  # Jobs and appends without outcome, by sample.
         self._troubles = Troubles()
+        self._judges: dict[int, Judge | None] = {}  # Of appends without outcome, by sequence number.
+        self._early: dict[int, AppendOutcome] = {}  # Outcomes that came before `append` knew the sequence number.
 
     def patience(self) -> Patience:
         """For one call of the engine."""
@@ -135,22 +143,22 @@ class HandOver:
             return self._add(job)
 
     async def put_async(self, job: Job, patience: Patience) -> bool:
-        """As `put`, for an event loop, which goes on while it waits for room. A job so cancelled is dropped."""
+        """As `put`, for an event loop, which goes on while it waits for room. A cancelled job is dropped."""
         with self._changed:
             if not self._must_wait(job) or not patience.left:
                 return self._add(job)
-            waiting = _Waiting(job)
-            self._waiting.append(waiting)
+            turn: concurrent.futures.Future[bool] = concurrent.futures.Future()
+            self._waiting[turn] = job
         try:
             with patience.used() as seconds:
-                await asyncio.wait([waiting.told], timeout=seconds)
+                await asyncio.wait([asyncio.wrap_future(turn)], timeout=seconds)
         except BaseException:
             with self._changed:
-                if self._forget(waiting):
+                if self._waiting.pop(turn, None) is not None:
                     self._drop(job, "its request has ended")
             raise
         with self._changed:
-            return self._add(job) if self._forget(waiting) else waiting.taken
+            return turn.result() if self._waiting.pop(turn, None) is None else self._add(job)
 
     def mark(self, job: Job) -> None:
         """Queues what says of an append that its rows were not delivered; from a thread that must not wait."""
@@ -164,22 +172,17 @@ class HandOver:
         with self._changed:
             self._drop(job, "its request has ended")
 
-    def _forget(self, waiting: _Waiting) -> bool:
-        """Whether it still waited."""
-        if waiting not in self._waiting:
-            return False
-        self._waiting.remove(waiting)
-        return True
-
     def _must_wait(self, job: Job) -> bool:
         return self._on_full == "block" and not self._closed and not self._has_room(job)
 
     def _admit(self) -> None:
         """Queues what waits in event loops, in order, as far as there is room."""
-        while self._waiting and not self._must_wait(self._waiting[0].job):
-            waiting = self._waiting.popleft()
-            waiting.taken = self._add(waiting.job)
-            waiting.tell()
+        while self._waiting:
+            turn, job = next(iter(self._waiting.items()))
+            if self._must_wait(job):
+                return
+            del self._waiting[turn]
+            turn.set_result(self._add(job))
 
     def _has_room(self, job: Job) -> bool:
         """A job larger than all of the queue may go alone."""
@@ -215,7 +218,7 @@ class HandOver:
     def _queue(self, job: Job, dropped: bool) -> None:
         self._jobs.append((job, dropped))
         self._queued += 1
-        self._of_samples[job.sample] += 1
+        self._unsettled[job.sample] += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
             self._thread.start()
@@ -231,7 +234,7 @@ class HandOver:
             error = self._do(job, dropped)
             with self._changed:
                 self._done += 1
-                self._lose(job.sample)
+                self._settled(job.sample)
                 if error is not None and not dropped:
                     self._troubles.note(job.sample, error)
                 self._queued_bytes -= 0 if dropped else job.size
@@ -239,25 +242,47 @@ class HandOver:
                 if error is not None:
                     self._counts["refused"] += 1
                     self._keep(job.sample, error)
-                    self._error = self._error or copy.copy(error)  # Which will name the others, and itself.
-                self._changed.notify_all()
+                    self._error = self._error or error
                 self._admit()
 
-    def expect(self, sample: str) -> None:
-        """A job makes an append of which an outcome will be told."""
+    def append(self, sample: str, rows: Any, judge: Judge | None = None, **options: Any) -> None:
+        """For jobs: `Appender.append`, whose outcome `judge` gets."""
         with self._changed:
-            self._of_samples[sample] += 1
+            self._unsettled[sample] += 1
+        try:
+            sequence = self.appender.append(sample, rows, **options)
+        except BaseException:
+            self._settled(sample)
+            raise
+        with self._changed:
+            outcome = self._early.pop(sequence, None)
+            if outcome is None:
+                self._judges[sequence] = judge
+                return
+        self._judge(judge, outcome)
 
-    def told(self, sample: str) -> None:
-        """Of such an append, or that it is none."""
+    def _outcome(self, outcome: AppendOutcome) -> None:
         with self._changed:
-            self._lose(sample)
+            if outcome.sequence not in self._judges:
+                self._early[outcome.sequence] = outcome
+                return
+            judge = self._judges.pop(outcome.sequence)
+        self._judge(judge, outcome)
+
+    def _judge(self, judge: Judge | None, outcome: AppendOutcome) -> None:
+        try:
+            if judge is not None:
+                judge(outcome)
+        finally:
+            self._settled(outcome.sample)
+
+    def _settled(self, sample: str) -> None:
+        """Of a job or an append."""
+        with self._changed:
+            self._unsettled[sample] -= 1
+            if not self._unsettled[sample]:
+                del self._unsettled[sample]
             self._changed.notify_all()
-
-    def _lose(self, sample: str) -> None:
-        self._of_samples[sample] -= 1
-        if not self._of_samples[sample]:
-            del self._of_samples[sample]
 
     def _keep(self, sample: str, error: RoutingReplayError) -> None:
         if len(self._failures) < _REASONED:
@@ -292,35 +317,32 @@ class HandOver:
                 if not self._changed.wait_for(lambda last=last: self._done >= last, _left(deadline)):
                     raise DeadlineExceededError(f"{last - self._done} appends still wait for their turn")
             try:
-                self._appender.flush(_left(deadline))
+                self.appender.flush(_left(deadline))
             except RoutingReplayError as later:
                 if not later.failed_samples:  # Not in time, or closed.
                     raise
                 with self._changed:
-                    if self._error is None:
-                        self._error = later
-                    else:
-                        self._error.tell_failures(later.failed_samples, later.failures)
+                    known = self._error
+                    self._error = later if known is None else known.with_failures(later.failed_samples, later.failures)
         with self._changed:
             error, self._error = self._error, None
             failed, self._failed = list(self._failed), {}
             failures, self._failures = self._failures, []
         if error is not None:
-            error.tell_failures(failed, failures)
-            raise error
+            raise error.with_failures(failed, failures)
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
         """Until what was put of a sample has its outcome; what went wrong before it was the appender's."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: sample not in self._of_samples, left):
+            if not self._changed.wait_for(lambda: sample not in self._unsettled, left):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
             return self._troubles.tell(sample)
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
         with self._changed:
-            return {**self._appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
+            return {**self.appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
 
     def close(self, timeout: float) -> None:
         """Waits for what is queued, for at most `timeout` seconds. Idempotent."""
@@ -339,26 +361,11 @@ class HandOver:
         if lost:
             _log.warning("rows of %d outputs are lost, which still waited when their attachment was closed", lost)
         _open.discard(self)
-        self._appender.close(_left(deadline))
+        self.appender.close(_left(deadline))
 
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-class _Waiting:
-    """A coroutine that waits for room."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.taken = False
-        self._loop = asyncio.get_running_loop()
-        self.told: asyncio.Future[None] = self._loop.create_future()
-
-    def tell(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(RuntimeError):  # The loop has ended.
-            self._loop.call_soon_threadsafe(lambda: self.told.done() or self.told.set_result(None))
 
 
 _all: weakref.WeakSet[HandOver] = weakref.WeakSet()
@@ -367,7 +374,7 @@ _open: weakref.WeakSet[HandOver] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for handover in list(_all):
-        handover._start_afresh()
+        handover._start_empty()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
