@@ -1,6 +1,7 @@
-"""What model types say of themselves: how they tell their MoE layers, and what their routers compute.
+"""Model types: how their configurations say which layers are MoE layers, and what their routers compute.
 
-Sources: the configuration and model classes of Transformers 5.23, and published config.json files.
+To add a model type, add it to `_FAMILIES`. Sources: the configuration and model classes of Transformers 5.23, and
+published config.json files.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ class GroupLimit:
 
 @dataclass(frozen=True)
 class ModelRouting:
-    """What a model's configuration tells of its routers. None: it leaves that open.
+    """What a model's configuration says of its routers. None: it leaves that open.
 
     model_type: the type that was recognised; "" where keys alone decided
     renormalized: the weights of the chosen are divided by their sum; with softmax the same as softmax over the chosen
     scaling_factor: of the routed part, wherever the model applies it
-    group_limit: None, too, where one that is configured has no effect
+    group_limit: also None if the configured one has no effect
     expert_bias: "none", or what a bias that only takes part in the choice is added to
-    shared_experts: at least so many
-    mtp_layers: declared; they are no decoder layers and no part of the geometry
+    shared_experts: at least this many
+    mtp_layers: declared; they are not decoder layers, and not in the geometry
     zero_experts: router outputs without weights, the last ids of each layer; counted in the geometry's num_experts
     hash_layers: MoE layers whose ids come from a table of token ids
     sources: where in the configuration each fact was found
@@ -99,20 +100,20 @@ FREQUENCY = "moe_layer_freq"
 
 @dataclass(frozen=True)
 class Family:
-    """How models of a type say which layers are MoE layers where no mlp_layer_types does, and what their routers are.
+    """How models of a type say which layers are MoE layers if there is no mlp_layer_types, and what their routers are.
 
     pattern: "prefix": the first `prefix` are dense, and moe_layer_freq; "step": decoder_sparse_step, mlp_only_layers;
         "interval": moe_layer_start_index, …_end_index, …_interval; "period": expert_layer_period, …_offset;
         "ids or step": moe_layers, else interleave_moe_layer_step; "ids or prefix": moe_layers_enum, else the first
-        `prefix` are dense; "blocks": layers_block_type, layer_types or hybrid_override_pattern, which give the depth,
-        too; "hash prefix": all, and the first num_hash_layers (`prefix`) take their ids from a table
-    prefix: where the key is absent; None: it must be there
-    prefix_key: None: the type knows none, and a first_k_dense_replace must agree with `prefix`
+        `prefix` are dense; "blocks": layers_block_type, layer_types or hybrid_override_pattern, which also give the
+        depth; "hash prefix": all, and the first num_hash_layers (`prefix`) take their ids from a table
+    prefix: if the key is absent; None: the key is required
+    prefix_key: None: the type has none, and a first_k_dense_replace must agree with `prefix`
     every_nth: moe_layer_freq N is every N-th layer from layer 0 on, after the prefix
-    experts_in: the object that describes the experts, if it is one of its own
+    experts_in: the object that describes the experts, if it is a separate one
     enabled_by: a flag without which there are no experts
     decisive_experts_key: wins over other names of E
-    min_experts: with fewer the type builds no router
+    min_experts: with fewer the model has no router
     zero_experts: of every model of the type; zero_experts_key: of each model
     """
 
@@ -135,7 +136,7 @@ def _prefixed(router: Router, prefix: int | None = 0, key: str | None = FIRST_K,
     return Family(router, "prefix", prefix, key, **more)
 
 
-# By model types; a "_text" at the end of a type is not looked at.
+# By model types; a "_text" at the end of a type is ignored.
 _FAMILIES = {
     # Every layer a MoE layer.
     "mixtral gpt_oss openai_privacy_filter granitemoe minimax diffusion_gemma": Family(_MIXTRAL),
@@ -203,7 +204,7 @@ _FAMILIES = {
 }
 FAMILY_OF = {model_type: family for types, family in _FAMILIES.items() for model_type in types.split()}
 
-# Keys that tell a pattern where the type is not known.
+# Keys that imply a pattern where the type is not known.
 TELLING: dict[str, Pattern] = {
     LAYER_TYPES: "all",
     FIRST_K: "prefix",
