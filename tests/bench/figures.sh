@@ -56,13 +56,16 @@ bench store store
 bench wire wire
 bench plan plan
 echo "producer.py" >&2
-PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=$build/lib \
-  ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server /usr/bin/python3 tests/bench/producer/producer.py --build "$build" \
-  --repetitions "$repetitions" "${quick[@]}" --json "$out/producer.json" >"$out/producer.txt"
+for tls in "" --tls; do
+  PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=$build/lib \
+    ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server /usr/bin/python3 tests/bench/producer/producer.py \
+    --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls --json "$out/producer${tls#-}.json" \
+    >"$out/producer${tls#-}.txt"
+done
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both
 bench serve-allocator serve --allocator both
-results=("$out"/{handoff,serve,store,producer,wire,plan,handoff-allocator,serve-allocator}.json)
+results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,handoff-allocator,serve-allocator}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2

@@ -1,11 +1,13 @@
 """Rollout workers of Python beside the C++ client: from what an engine gives to acknowledged rows, in the same rounds.
 
-    producer.py --build DIR [--repetitions N] [--quick] [--json FILE]
+    producer.py --build DIR [--repetitions N] [--tls] [--quick] [--json FILE]
 
 Each round appends the same samples of Qwen3-30B-A3B's shape through the C++ client (int32 arrays, the floor) and from
 Python: int32 arrays, base64 of .npy as vLLM's HTTP answers hold it, whole HTTP bodies of those (found, decoded,
 appended), and nested lists of JSON as vLLM 0.21 answered, text to rows (a part of the samples; the figure is per byte).
-GB/s are of ids, one byte each. Nothing else should run on the machine.
+GB/s are of ids, one byte each. `small` is the CPU time of the worker's process for one append of 8 rows, from the call
+to its acknowledgement, of two thousand in a row. With --tls, all of it over TLS, and figures are named so. Nothing else
+should run on the machine.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
+SMALL_ROWS, SMALL_APPENDS = 8, 2000
 RUN = "producer"
 TUNED = "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0"
 
@@ -40,10 +43,12 @@ class CppWorker:
             [program, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def play(self, group: int) -> float:
+    def play(self, group: int) -> tuple[float, float]:
+        """Seconds of the clock and of the process's CPUs."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(group, file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+        took, cpu = self._process.stdout.readline().split()
+        return float(took), float(cpu)
 
     def stop(self) -> None:
         assert self._process.stdin is not None
@@ -56,8 +61,20 @@ def routes(rows: int) -> np.ndarray:
     return scores.argpartition(TOP_K - 1, axis=2)[:, :, :TOP_K].astype(np.int32)
 
 
-def measure(build: Path, directory: Path, tokens: int, samples: int, repetitions: int) -> dict[str, list[float]]:
-    """Per way the GB/s of each round."""
+def certificate(directory: Path) -> list[str]:
+    """Flags of a server with a certificate that this process and its children trust."""
+    cert, key = str(directory / "server.crt"), str(directory / "server.key")
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]
+    words += ["-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert]
+    subprocess.run(["openssl", *words], check=True, stderr=subprocess.DEVNULL)
+    os.environ["ROUTING_REPLAY_CACERT"] = cert
+    return ["--tls-cert", cert, "--tls-key", key]
+
+
+def measure(
+    build: Path, directory: Path, tls: bool, tokens: int, samples: int, repetitions: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Per way the GB/s of each round; per client the microseconds of CPU for a small append."""
     import routing_replay as rr
     from routing_replay import http
     from routing_replay.engines import vllm
@@ -74,18 +91,26 @@ def measure(build: Path, directory: Path, tokens: int, samples: int, repetitions
     body = json.dumps({"choices": [choice]}).encode()
     listed = max(1, samples // 8)
     lists = json.dumps(ids.tolist())
+    small = np.ascontiguousarray(ids[:SMALL_ROWS])
+    small_file = directory / "small.i32"
+    small_file.write_bytes(small.tobytes())
 
-    with rr.local_server() as server, rr.Client(server.endpoint) as client:
+    flags = certificate(directory) if tls else []
+    with rr.local_server(*flags) as server, rr.Client(server.endpoint) as client:
         run = client.run(RUN, rr.Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
-        worker = CppWorker(build / "bin" / "append_rounds", server.endpoint, file, tokens, samples)
+        program = build / "bin" / "append_rounds"
+        worker = CppWorker(program, server.endpoint, file, tokens, samples)
+        small_worker = CppWorker(program, server.endpoint, small_file, SMALL_ROWS + 1, SMALL_APPENDS)
 
-        def python(rows: Callable[[], object], count: int = samples) -> Callable[[int], float]:
-            def play(group: int) -> float:
-                start = time.perf_counter()
+        def python(
+            rows: Callable[[], object], count: int = samples, num_tokens: int = tokens
+        ) -> Callable[[int], tuple[float, float]]:
+            def play(group: int) -> tuple[float, float]:
+                start, cpu = time.perf_counter(), time.process_time()
                 for i in range(count):
-                    run.append(f"py/{group}/{i}", rows(), group=group, num_tokens=tokens, seal=True)
+                    run.append(f"py/{group}/{i}", rows(), group=group, num_tokens=num_tokens, seal=True)
                 run.flush()
-                took = time.perf_counter() - start
+                took = time.perf_counter() - start, time.process_time() - cpu
                 run.release_groups(group, group + 1)
                 return took
 
@@ -98,32 +123,43 @@ def measure(build: Path, directory: Path, tokens: int, samples: int, repetitions
             "python.http-body": (python(lambda: vllm.rows(http.routed_experts(body))), samples),
             "python.json-lists": (python(lambda: np.array(json.loads(lists)), listed), listed),
         }
+        small_ways = {
+            "cpp.small": small_worker.play,
+            "python.small": python(lambda: small, SMALL_APPENDS, SMALL_ROWS + 1),
+        }
         rates: dict[str, list[float]] = {name: [] for name in ways}
+        costs: dict[str, list[float]] = {name: [] for name in small_ways}
         group = 0
         for number in range(-1, repetitions):
             for name, (play, count) in ways.items():
                 group += 1
-                took = play(group)
+                took, _ = play(group)
                 if number >= 0:
                     rates[name].append(ids.size * count / took / 1e9)
+            for name, play in small_ways.items():
+                group += 1
+                _, cpu = play(group)
+                if number >= 0:
+                    costs[name].append(cpu / SMALL_APPENDS * 1e6)
         worker.stop()
-    return rates
+        small_worker.stop()
+    return rates, costs
 
 
-def figures(rates: dict[str, list[float]]) -> list[dict[str, object]]:
-    floor = rates["cpp.int32"]
+def figures(measured: dict[str, list[float]], group: str, floor_name: str, unit: str) -> list[dict[str, object]]:
+    floor = measured[floor_name]
     result = []
-    for name, values in rates.items():
+    for name, values in measured.items():
         ratios = [value / base for value, base in zip(values, floor, strict=True)]
         result.append(
             {
-                "name": f"producer.{name}",
+                "name": f"{group}.{name}",
                 "median": statistics.median(values),
                 "min": min(values),
                 "max": max(values),
-                "unit": "GB/s",
+                "unit": unit,
                 "floor": statistics.median(floor),
-                "floor_name": "cpp.int32",
+                "floor_name": floor_name,
                 "ratio": statistics.median(ratios),
                 "ratio_min": min(ratios),
                 "ratio_max": max(ratios),
@@ -136,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--tls", action="store_true", help="over TLS, with a certificate made by the openssl program")
     parser.add_argument("--quick", action="store_true", help="small and short, to see that it runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -145,10 +182,13 @@ def main() -> None:
     tokens, samples = (257, 8) if options.quick else (4097, 16)
     repetitions = 1 if options.quick else options.repetitions
     with tempfile.TemporaryDirectory() as directory:
-        result = figures(measure(options.build.resolve(), Path(directory), tokens, samples, repetitions))
+        build = options.build.resolve()
+        rates, costs = measure(build, Path(directory), options.tls, tokens, samples, repetitions)
+    group = "producer.tls" if options.tls else "producer"
+    result = figures(rates, group, "cpp.int32", "GB/s") + figures(costs, group, "cpp.small", "us of CPU")
     for figure in result:
         print(
-            f"{figure['name']:<28}{figure['median']:7.3f} GB/s [{figure['min']:.3f}..{figure['max']:.3f}]"
+            f"{figure['name']:<28}{figure['median']:7.3f} {figure['unit']} [{figure['min']:.3f}..{figure['max']:.3f}]"
             f"   {figure['ratio']:.3f} of C++ [{figure['ratio_min']:.3f}..{figure['ratio_max']:.3f}]"
         )
     if options.json:
