@@ -58,6 +58,10 @@ export ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 [ "$allocator" = default ] ||
   export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0
 
+# A cluster on this machine, even one that was killed, would be joined by the one that Ray starts here.
+RAY_TMPDIR=$(mktemp -d)
+export RAY_TMPDIR
+trap 'rm -rf "$RAY_TMPDIR"' EXIT
 network=()
 for try in "unshare --net" "unshare --net --map-root-user"; do
   if $try true 2>/dev/null; then

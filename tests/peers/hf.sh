@@ -33,8 +33,7 @@ if [ -z "$python" ] && ! python=$(environments); then
 fi
 build=$(peer_build "$build" routing_replay_library)
 
-export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
-export ROUTING_REPLAY_LIBRARY_DIR=$build/lib
+peer_paths "$build"
 status=0 standins=yes
 while IFS= read -r each; do
   echo "== $("$each" -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)')"
