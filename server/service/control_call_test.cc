@@ -11,7 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "proto/transport/grpc_status.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/sample/stored_block.h"
+#include "server/store/sample/row_pieces.h"
 #include "tests/security/http2_connection.h"
 #include "tests/support/status_matchers.h"
 

@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "server/store/sample/sample_content.h"
-#include "server/store/sample/stored_block.h"
+#include "server/store/sample/row_pieces.h"
 
 namespace routing_replay::server {
 namespace {

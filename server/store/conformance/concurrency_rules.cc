@@ -43,20 +43,23 @@ TEST_P(StoreConformance, WritersOfOneSampleAgree) {
 // What a reader sees of a sample that others append to, truncate and restart is always some prefix of one of the two
 // trajectories, under one revision.
 TEST_P(StoreConformance, ReadersSeeWholeStates) {
-  const Trajectory lives[] = {{1, 1}, {2, 2}};
+  const Trajectory incarnations[] = {{1, 1}, {2, 2}};
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     std::mt19937 random(5);
     for (int i = 0; i < 300; ++i) {
       const auto state = store_->Stat("run", kRollout, {.sample = "s"});
       const int64_t revision = state.ok() ? state->revision : 0, rows = state.ok() ? state->committed_rows : 0;
-      const Trajectory& life = lives[revision % 2];
+      const Trajectory& incarnation = incarnations[revision % 2];
       if (rows > 120) {
-        EXPECT_OK(Append(
-            {.from = lives[(revision + 1) % 2], .rows = {0, 10}, .revision = revision, .restart_nonce = 1000u + i}));
+        EXPECT_OK(Append({.from = incarnations[(revision + 1) % 2],
+                          .rows = {0, 10},
+                          .revision = revision,
+                          .restart_nonce = 1000u + i}));
       } else {
-        EXPECT_OK(Append(
-            {.from = life, .rows = {rows, rows + 1 + static_cast<int64_t>(random() % 30)}, .revision = revision}));
+        EXPECT_OK(Append({.from = incarnation,
+                          .rows = {rows, rows + 1 + static_cast<int64_t>(random() % 30)},
+                          .revision = revision}));
       }
     }
     stop = true;
@@ -67,7 +70,8 @@ TEST_P(StoreConformance, ReadersSeeWholeStates) {
     if (!snapshot.ok()) continue;
     const auto rows = RowsOf(geometry(), *snapshot);
     ASSERT_OK(rows);
-    EXPECT_EQ(*rows, ExpectedRows(geometry(), lives[snapshot->state.revision % 2], snapshot->state.committed_rows));
+    EXPECT_EQ(*rows,
+              ExpectedRows(geometry(), incarnations[snapshot->state.revision % 2], snapshot->state.committed_rows));
   }
   writer.join();
 }

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/spill/faulty_spill_disk.h"
+#include "server/store/testing/faulty_spill_disk.h"
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {

@@ -11,7 +11,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/run.h"
 #include "server/store/memory/spiller.h"
-#include "server/store/sample/content_ids.h"
+#include "server/store/sample/sample_rules.h"
 #include "server/store/spill/spill_home.h"
 #include "server/store/store_rules.h"
 
@@ -75,8 +75,8 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
                                                          absl::string_view sample) const;
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
-  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunPlace place, ByteReservation record);
-  absl::StatusOr<RunPlace> PlaceOf(const RunInfo& info);
+  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunStorage storage, ByteReservation record);
+  absl::StatusOr<RunStorage> StorageOf(const RunInfo& info);
 
   const MemoryStoreOptions options_;
   const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
@@ -131,29 +131,29 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   info.options = *in_force;
   absl::StatusOr<ByteReservation> record = ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info));
   if (!record.ok()) return record.status();
-  absl::StatusOr<RunPlace> place = PlaceOf(info);
-  if (!place.ok()) return place.status();
-  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(place), *std::move(record));
+  absl::StatusOr<RunStorage> storage = StorageOf(info);
+  if (!storage.ok()) return storage.status();
+  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(storage), *std::move(record));
   MutexLock lock(mutex_);
   runs_.emplace(info.run, made);
   info.created = true;
   return info;
 }
 
-absl::StatusOr<RunPlace> MemoryStore::PlaceOf(const RunInfo& info) {
+absl::StatusOr<RunStorage> MemoryStore::StorageOf(const RunInfo& info) {
   if (keeper_ != nullptr) return keeper_->Create(info);
   auto usage = std::make_shared<RunUsage>(*options_.budget);
-  if (spiller_ == nullptr) return RunPlace{.home = std::make_shared<MemoryHome>(std::move(usage))};
-  return RunPlace{.home = std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area())};
+  if (spiller_ == nullptr) return RunStorage{.home = std::make_shared<MemoryHome>(std::move(usage))};
+  return RunStorage{.home = std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area())};
 }
 
-std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place, ByteReservation record) {
+std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunStorage storage, ByteReservation record) {
   auto context = std::make_shared<const RunContext>(RunContext{.info = info,
                                                                .budget = *options_.budget,
                                                                .clock = *options_.clock,
                                                                .content_ids = content_ids_,
-                                                               .home = std::move(place.home),
-                                                               .journal = std::move(place.journal)});
+                                                               .home = std::move(storage.home),
+                                                               .journal = std::move(storage.journal)});
   return std::make_shared<MemoryRun>(std::move(context), std::move(record), options_.handle_of);
 }
 
@@ -162,7 +162,7 @@ absl::Status MemoryStore::Adopt(KeptRun kept) {
   absl::StatusOr<ByteReservation> record = options_.budget->Reserve(record_bytes);
   std::shared_ptr<MemoryRun> run;
   if (record.ok()) {
-    run = NewRun(kept.info, std::move(kept.place), *std::move(record));
+    run = NewRun(kept.info, std::move(kept.storage), *std::move(record));
   } else {
     over_budget_ += record_bytes;
   }

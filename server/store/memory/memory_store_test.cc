@@ -54,7 +54,7 @@ TEST(MemoryStoreTest, DamagedRowsAreLostAndNeverMerged) {
   const auto snapshot = store->Snapshot("run", Producer::kRollout, {.sample = "s"}, all);
   ASSERT_OK(snapshot);
   EXPECT_THAT(RowsOf(TestGeometry(), *snapshot).status(), is_lost);
-  // A new life goes on.
+  // A new incarnation goes on.
   EXPECT_OK(store->Append(MakeAppend(run, {.rows = {0, 40}, .restart_nonce = 1})));
 }
 
@@ -75,9 +75,9 @@ class SlowKeeper final : public RunKeeper {
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
-  absl::StatusOr<RunPlace> Create(const RunInfo&) override {
+  absl::StatusOr<RunStorage> Create(const RunInfo&) override {
     Wait();
-    return RunPlace{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
+    return RunStorage{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
   }
   absl::Status Drop(absl::string_view) override {
     Wait();

@@ -1,20 +1,112 @@
-// One run of the memory store.
+// One run of the memory store: the index of its samples, and what is done to them.
 #ifndef SERVER_STORE_MEMORY_RUN_H_
 #define SERVER_STORE_MEMORY_RUN_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/mutex.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
-#include "server/store/memory/sample_index.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
+
+// Spread over shards by handle, one lock each, held for look-ups only. One handle belongs to one id in the whole run,
+// whatever the producer. Thread-safe.
+class SampleIndex {
+ public:
+  static constexpr size_t kShards = 16;
+
+  explicit SampleIndex(std::shared_ptr<const RunContext> run) : run_(std::move(run)) {}
+
+  // Null if there is none; it may be unborn or removed. Without an id whichever has the handle is found.
+  std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
+  // The sample, made unborn, and last used then, if there was none. ALREADY_EXISTS (kHandleCollision) if another id has
+  // the handle; NOT_FOUND (kNoRun) once closed.
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
+                                                             Clock::Time last_used);
+  // Takes the sample out. It must have ended already. No effect if another one is in its place.
+  void Remove(const MemorySample& sample);
+
+  // At most `limit` of a producer's samples with ids after `id`, by id.
+  std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
+  // The samples of a shard whose ids come after `id`, by id; `limit` of them, and all of the last one's id.
+  std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard, absl::string_view id, size_t limit) const;
+  struct Looked {
+    std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
+    std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.
+  };
+  // The samples of a shard that are due to be looked at. They stay in the index.
+  Looked FindIdle(size_t shard, Clock::Time now, int64_t limit);
+  // Takes all samples out, and refuses new ones from now on.
+  std::vector<std::shared_ptr<MemorySample>> Close();
+
+ private:
+  using Entry = std::shared_ptr<MemorySample>;
+  struct HandleKey {
+    int64_t handle = 0;
+    Producer producer = Producer::kRollout;
+    friend bool operator==(const HandleKey&, const HandleKey&) = default;
+  };
+  struct HandleHash {
+    using is_transparent = void;
+    size_t operator()(const HandleKey& key) const { return absl::Hash<int64_t>()(key.handle); }
+    size_t operator()(const Entry& entry) const { return (*this)(KeyOf(entry)); }
+  };
+  struct HandleEqual {
+    using is_transparent = void;
+    bool operator()(const Entry& a, const Entry& b) const { return KeyOf(a) == KeyOf(b); }
+    bool operator()(const Entry& a, const HandleKey& b) const { return KeyOf(a) == b; }
+    bool operator()(const HandleKey& a, const Entry& b) const { return a == KeyOf(b); }
+  };
+  struct IdLess {
+    using is_transparent = void;
+    bool operator()(const MemorySample* a, const MemorySample* b) const {
+      const int order = a->id().compare(b->id());
+      return order != 0 ? order < 0 : a->producer() < b->producer();
+    }
+    // All samples of an id are the same beside an id.
+    bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
+    bool operator()(absl::string_view a, const MemorySample* b) const { return a < b->id(); }
+  };
+  struct DueLess {
+    bool operator()(const MemorySample* a, const MemorySample* b) const {
+      return a->due() != b->due() ? a->due() < b->due() : a < b;
+    }
+  };
+  // A million samples are a few dozen bytes each here: no nodes, and the id is where the sample is.
+  struct Shard {
+    mutable Mutex mutex;
+    bool closed ABSL_GUARDED_BY(mutex) = false;
+    absl::flat_hash_set<Entry, HandleHash, HandleEqual> by_handle ABSL_GUARDED_BY(mutex);  // And producer.
+    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);                   // And producer.
+    // By when to look at a sample again: not later than last use + TTL.
+    absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
+  };
+
+  static HandleKey KeyOf(const Entry& entry) { return {entry->handle(), entry->producer()}; }
+  Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
+  const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
+  static std::shared_ptr<MemorySample> FindIn(const Shard& shard, const HandleKey& key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
+  std::shared_ptr<MemorySample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer,
+                                       Clock::Time last_used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
+
+  const std::shared_ptr<const RunContext> run_;
+  std::array<Shard, kShards> shards_;
+};
 
 // Thread-safe. Methods mean what the same ones of Store mean.
 class MemoryRun {

@@ -7,7 +7,6 @@
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
-
 namespace {
 
 std::unique_ptr<const char[]> CopyOf(absl::string_view id) {
@@ -17,6 +16,70 @@ std::unique_ptr<const char[]> CopyOf(absl::string_view id) {
 }
 
 }  // namespace
+
+std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
+  Work work;
+  std::optional<absl::StatusOr<AppendAck>> ack;
+  {
+    MutexLock lock(mutex());
+    if (phase_ == Phase::kRemoved) return std::nullopt;
+    Wake();
+    ack = AppendLocked(command, parent, work);
+    if (ack->ok()) {
+      Touch();
+    } else {
+      ack = Describe(ack->status());
+    }
+    Rest();
+  }
+  if (work.changed) Notify();
+  return ack;
+}
+
+absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, ParentRows& parent, Work& work) {
+  const AppendHeader& header = command.header;
+  const absl::StatusOr<IncarnationStep> step = CheckIncarnation(living(), header);
+  if (!step.ok()) return step.status();
+  if (*step != IncarnationStep::kContinue) {
+    absl::StatusOr<SampleContent> incarnation =
+        NewIncarnation(*step, living(), header, run_->info.options.block_rows, parent);
+    if (!incarnation.ok()) return incarnation.status();
+    work.incarnation = *std::move(incarnation);
+  }
+  const SampleContent& content = work.incarnation ? *work.incarnation : *content_;
+  const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
+  if (!plan.ok()) return plan.status();
+  if (work.incarnation || !KeepsContent(*plan)) {
+    if (absl::Status status = Prepare(command, *plan, work); !status.ok()) return status;
+    work.next = NextContent(content, work.incarnation.has_value(), header, *plan, run_->content_ids);
+    const int64_t first_window = work.incarnation ? 0 : plan->added.begin / run_->info.options.block_rows;
+    if (absl::Status status = Write(first_window, work); !status.ok()) return status;
+    Commit(work);
+  } else if (header.group && *header.group != content_->group) {
+    SampleContent next = content_->WithoutPieces();
+    next.group = *header.group;
+    if (absl::Status status = WriteHead(next); !status.ok()) return status;
+    content_->group = *header.group;
+  }
+  return AckOf(id(), *content_, *plan);
+}
+
+absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
+  const SampleContent& content = work.incarnation ? *work.incarnation : *content_;
+  PieceChange& change =
+      work.change.emplace(run_->info, *run_->home, content.pieces, std::move(command.blocks), plan.added, plan.seals);
+  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_bytes_ + content.metadata_bytes() +
+                  content.growth_bytes(plan.added.end, plan.unrecorded.size());
+  if (work.incarnation) bytes -= content_->pieces.exclusive_bytes();
+  work.pool = std::move(command.reservation);
+  if (absl::Status status = Pay(bytes, work.pool); !status.ok()) return status;
+  return change.Merge();
+}
+
+absl::Status MemorySample::WriteHead(const SampleContent& next) {
+  if (run_->journal == nullptr) return absl::OkStatus();
+  return WriteContent(next, WindowCount(next.rows(), run_->info.options.block_rows), {}, {});
+}
 
 MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle,
                            Producer producer, Clock::Time last_used)
@@ -44,7 +107,7 @@ absl::Status MemorySample::Adopt(SampleContent content) {
   for (StoredBlock* block : blocks) block->Charge(pool);
   *content_ = std::move(content);
   ChargeMetadata(pool);
-  life_ = Life::kAlive;
+  phase_ = Phase::kAlive;
   CountUsage(+1);
   Rest();
   return absl::OkStatus();
@@ -117,16 +180,17 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
-  const Look look = LookAt();
+  std::optional<SampleContent> copy;
+  const SampleContent& content = Look(copy);
   if (admit) {
     size_t pieces = 0;
-    for (RowRange range : rows) pieces += look.Count(range);
-    absl::Status admitted = admit(SnapshotBytes(look.lists(), pieces));
+    for (RowRange range : rows) pieces += content.pieces.Count(range);
+    absl::Status admitted = admit(SnapshotBytes(content, pieces));
     if (!admitted.ok()) return admitted;
   }
-  SampleSnapshot snapshot{.state = State(look), .tokens = look.lists().tokens};
+  SampleSnapshot snapshot{.state = State(content), .tokens = content.tokens};
   for (RowRange range : rows) {
-    for (RowPiece& piece : look.Find(range)) {
+    for (RowPiece& piece : content.pieces.Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
@@ -154,27 +218,25 @@ void MemorySample::Wake() {
 }
 
 void MemorySample::Rest() {
-  if (life_ != Life::kAlive || !content_->sealed()) return;
+  if (phase_ != Phase::kAlive || !content_->sealed()) return;
   resting_ = RestingContent(std::move(*content_));
   content_.reset();
 }
 
-MemorySample::Look::Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows)
-    : resting_(resting) {
-  if (awake == nullptr) unpacked_ = resting.Lists(block_rows);
-  lists_ = awake == nullptr ? &*unpacked_ : awake;
+const SampleContent& MemorySample::Look(std::optional<SampleContent>& copy) const {
+  return resting() ? copy.emplace(resting_.Copy(run_->info.options.block_rows)) : *content_;
 }
 
 std::vector<std::shared_ptr<StoredBlock>> MemorySample::SealedBlocks() const {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive || !resting()) return {};
+  if (phase_ != Phase::kAlive || !resting()) return {};
   const absl::Span<const std::shared_ptr<StoredBlock>> blocks = resting_.blocks();
   return {blocks.begin(), blocks.end()};
 }
 
 int64_t MemorySample::spillable_bytes() const {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive || !resting()) return 0;
+  if (phase_ != Phase::kAlive || !resting()) return 0;
   int64_t bytes = 0;
   for (const std::shared_ptr<StoredBlock>& block : resting_.blocks()) bytes += block->spillable_bytes();
   return bytes;
@@ -192,18 +254,18 @@ absl::StatusOr<int64_t> MemorySample::Spill() const {
 
 bool MemorySample::alive() const {
   MutexLock lock(mutex());
-  return life_ == Life::kAlive;
+  return phase_ == Phase::kAlive;
 }
 
 std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive) return std::nullopt;
+  if (phase_ != Phase::kAlive) return std::nullopt;
   return resting() ? resting_.group() : content_->group;
 }
 
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
+  if (phase_ != Phase::kAlive || last_used() > unused_since) return std::nullopt;
   if (run_->journal != nullptr) {
     if (absl::Status status = run_->journal->Remove(producer_, id()); !status.ok()) return status;
   }
@@ -212,26 +274,23 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
 
 absl::Status MemorySample::NoteUse() {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive || run_->journal == nullptr) return absl::OkStatus();
+  if (phase_ != Phase::kAlive || run_->journal == nullptr) return absl::OkStatus();
   return run_->journal->NoteUse(producer_, id());
 }
 
 std::optional<MemorySample::Remains> MemorySample::End() {
   MutexLock lock(mutex());
-  if (life_ != Life::kAlive) return std::nullopt;
+  if (phase_ != Phase::kAlive) return std::nullopt;
   return EndLocked();
 }
 
 MemorySample::Remains MemorySample::EndLocked() {
   CountUsage(-1);
-  life_ = Life::kRemoved;
+  phase_ = Phase::kRemoved;
   Remains remains{.metadata = TakeMetadata()};
-  if (resting()) {
-    remains.pieces = resting_.TakePieces();
-  } else {
-    remains.pieces = std::move(content_->pieces);
-    content_.reset();
-  }
+  Wake();
+  remains.pieces = std::move(content_->pieces);
+  content_.reset();
   return remains;
 }
 
@@ -247,14 +306,14 @@ int64_t MemorySample::Remains::Free() {
 
 bool MemorySample::RemoveUnborn() {
   MutexLock lock(mutex());
-  if (life_ != Life::kUnborn) return false;
-  life_ = Life::kRemoved;
+  if (phase_ != Phase::kUnborn) return false;
+  phase_ = Phase::kRemoved;
   return true;
 }
 
 absl::Status MemorySample::Write(int64_t first_window, const Work& work) {
   if (run_->journal == nullptr) return absl::OkStatus();
-  const RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
+  const RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_->pieces;
   const int64_t first_row = first_window * run_->info.options.block_rows;
   if (!work.change) {
     return WriteContent(*work.next, first_window, pieces.Find({first_row, work.next->rows()}), {});
@@ -283,14 +342,14 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
 void MemorySample::Commit(Work& work) {
   assert(!resting());
   CountUsage(-1);
-  RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
+  RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_->pieces;
   work.pool.Merge(TakeMetadata());
-  if (work.life) content_->pieces.TakeExclusiveCharges(work.pool);
+  if (work.incarnation) content_->pieces.TakeExclusiveCharges(work.pool);
   work.replaced = work.change->Commit(pieces, work.pool);
   work.next->pieces = std::move(pieces);
   std::swap(*content_, *work.next);
   ChargeMetadata(work.pool);
-  life_ = Life::kAlive;
+  phase_ = Phase::kAlive;
   CountUsage(+1);
   work.changed = true;
 }
@@ -315,21 +374,26 @@ void MemorySample::ChargeMetadata(ByteReservation& pool) {
 }
 
 absl::Status MemorySample::CheckAlive() const {
-  if (life_ == Life::kAlive) return absl::OkStatus();
+  if (phase_ == Phase::kAlive) return absl::OkStatus();
   return NoSampleError(id());
 }
 
 absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id(), living()); }
 
-SampleState MemorySample::State(const Look& look) const {
-  SampleState state = StateOf({std::string(id()), handle_, producer_}, look.lists());
-  state.stored_bytes = metadata_bytes_ + look.charged_bytes();
+SampleState MemorySample::State() const {
+  std::optional<SampleContent> copy;
+  return State(Look(copy));
+}
+
+SampleState MemorySample::State(const SampleContent& content) const {
+  SampleState state = StateOf({std::string(id()), handle_, producer_}, content);
+  state.stored_bytes = metadata_bytes_ + content.pieces.charged_bytes();
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }
 
 void MemorySample::CountUsage(int sign) const {
-  if (life_ != Life::kAlive) return;
+  if (phase_ != Phase::kAlive) return;
   run_->usage->samples += sign;
   run_->usage->sealed_samples += resting() || content_->sealed() ? sign : 0;
   run_->usage->committed_rows += sign * (resting() ? resting_.rows() : content_->rows());

@@ -9,6 +9,7 @@
 #ifndef SERVER_STORE_MEMORY_SAMPLE_H_
 #define SERVER_STORE_MEMORY_SAMPLE_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -16,13 +17,40 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
-#include "server/store/memory/run_context.h"
-#include "server/store/sample/piece_change.h"
-#include "server/store/sample/resting_content.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/memory/run_keeper.h"
+#include "server/store/sample/row_pieces.h"
+#include "server/store/sample/sample_content.h"
 #include "server/store/sample/sample_rules.h"
+#include "server/store/store.h"
+#include "server/store/watch_list.h"
 
 namespace routing_replay::server {
+
+// Locks that the samples of a run share, many samples to one: a lock of its own would be a good part of what a small
+// sample takes. No two samples are ever locked together.
+class SampleMutexes {
+ public:
+  Mutex& Of(int64_t handle) { return mutexes_[static_cast<uint64_t>(handle) % mutexes_.size()]; }
+
+ private:
+  std::array<Mutex, 509> mutexes_;  // Prime, so that samples of one shard of the index share none more than others.
+};
+
+// Budget, clock and content ids belong to the store and outlive it.
+struct RunContext {
+  RunInfo info;
+  ByteBudget& budget;
+  const Clock& clock;
+  ContentIds& content_ids;
+  std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget));
+  std::shared_ptr<SampleJournal> journal;  // None: samples do not outlive the process.
+  std::shared_ptr<RunUsage> usage = home->usage();
+  std::shared_ptr<SampleMutexes> mutexes = std::make_shared<SampleMutexes>();
+  std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
+};
 
 // The prefix that an append wants to open with, looked up before the sample is locked, so that no two samples are ever
 // locked together. Used only if the append opens the sample.
@@ -89,10 +117,10 @@ class MemorySample final {
   void Notify() const { run_->watches->Notify(handle_, producer_, id()); }
 
  private:
-  enum class Life : uint8_t { kUnborn, kAlive, kRemoved };
+  enum class Phase : uint8_t { kUnborn, kAlive, kRemoved };
   // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
   struct Work {
-    std::optional<SampleContent> life;  // The life that the append begins.
+    std::optional<SampleContent> incarnation;  // That the append begins.
     std::optional<PieceChange> change;
     std::optional<SampleContent> next;  // The content to come, without pieces; once committed, the one before.
     std::vector<RowPiece> replaced;
@@ -114,7 +142,6 @@ class MemorySample final {
   // Puts work.next in the place of the content. Cannot fail.
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  absl::StatusOr<Remains> RemoveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Its blocks, if it is alive and sealed.
   std::vector<std::shared_ptr<StoredBlock>> SealedBlocks() const;
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
@@ -132,37 +159,17 @@ class MemorySample final {
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // The present content, awake or not; `lists` may lack the pieces. Lasts as long as the lock is held.
-  class Look {
-   public:
-    Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows);
-    Look(const Look&) = delete;
-    Look& operator=(const Look&) = delete;
-
-    const SampleContent& lists() const { return *lists_; }
-    std::vector<RowPiece> Find(RowRange range) const {
-      return unpacked_ ? resting_.Find(range) : lists_->pieces.Find(range);
-    }
-    size_t Count(RowRange range) const { return unpacked_ ? resting_.Count(range) : lists_->pieces.Count(range); }
-    int64_t charged_bytes() const { return unpacked_ ? resting_.charged_bytes() : lists_->pieces.charged_bytes(); }
-
-   private:
-    const RestingContent& resting_;
-    std::optional<SampleContent> unpacked_;
-    const SampleContent* lists_;
-  };
-  Look LookAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
-    return Look(content_.get(), resting_, run_->info.options.block_rows);
-  }
-  SampleState State(const Look& look) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) { return State(LookAt()); }
+  // The present content; one that rests is unpacked into `copy`.
+  const SampleContent& Look(std::optional<SampleContent>& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  SampleState State(const SampleContent& content) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Between the two `content_` is there to be changed. A sealed sample rests again afterwards.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) { return content_ == nullptr; }
   // Null unless alive. Requires that it is awake.
   const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
-    return life_ == Life::kAlive ? content_.get() : nullptr;
+    return phase_ == Phase::kAlive ? content_.get() : nullptr;
   }
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
@@ -179,7 +186,7 @@ class MemorySample final {
   const uint16_t id_size_;
   const Producer producer_;
 
-  Life life_ ABSL_GUARDED_BY(mutex()) = Life::kUnborn;
+  Phase phase_ ABSL_GUARDED_BY(mutex()) = Phase::kUnborn;
   std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex());  // Null of a sealed sample, which rests.
   RestingContent resting_ ABSL_GUARDED_BY(mutex());
   int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.

@@ -1,4 +1,4 @@
-#include "server/store/memory/sample_index.h"
+#include "server/store/memory/run.h"
 
 #include <gtest/gtest.h>
 

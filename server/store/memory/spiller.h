@@ -11,9 +11,9 @@
 
 #include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
+#include "server/store/memory/memory_store.h"
 #include "server/store/memory/sample.h"
-#include "server/store/memory/spill_options.h"
-#include "server/store/spill/segment.h"
+#include "server/store/spill/spill_home.h"
 
 namespace routing_replay::server {
 

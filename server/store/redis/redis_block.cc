@@ -147,7 +147,7 @@ std::shared_ptr<StoredBlock> RedisHome::Keep(Block block, int64_t cost) {
   return std::make_shared<RedisBlock>(place_, place_->context->ids.Next(), std::move(block), cost);
 }
 
-std::shared_ptr<StoredBlock> RedisHome::Found(const BlockPlace& at) const {
+std::shared_ptr<StoredBlock> RedisHome::Found(const BlockRef& at) const {
   return std::make_shared<RedisBlock>(place_, at, Cost(*place_->geometry, at.rows.size(), at.codec));
 }
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "routing_replay/wire/geometry.h"
-#include "server/store/records/sample_record.h"
+#include "server/store/records/records.h"
 #include "server/store/redis/redis_context.h"
-#include "server/store/sample/stored_block.h"
+#include "server/store/sample/row_pieces.h"
 
 namespace routing_replay::server {
 
@@ -45,7 +45,7 @@ class RedisBlock final : public StoredBlock {
         place_(std::move(place)),
         id_(id),
         unwritten_(std::move(block)) {}
-  RedisBlock(std::shared_ptr<const RedisPlace> place, const BlockPlace& at, int64_t cost)
+  RedisBlock(std::shared_ptr<const RedisPlace> place, const BlockRef& at, int64_t cost)
       : StoredBlock(nullptr, at.rows, at.codec, cost), place_(std::move(place)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
@@ -85,7 +85,7 @@ class RedisHome final : public BlockHome {
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
   // A block that is there already.
-  std::shared_ptr<StoredBlock> Found(const BlockPlace& at) const;
+  std::shared_ptr<StoredBlock> Found(const BlockRef& at) const;
 
  private:
   const std::shared_ptr<const RedisPlace> place_;

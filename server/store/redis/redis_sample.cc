@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/piece_change.h"
+#include "server/store/sample/row_pieces.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -244,7 +244,7 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
   records.reserve(windows.size());
   for (auto& [window, record] : windows) records.push_back(std::move(record));
   absl::StatusOr<SampleContent> content =
-      DecodeContent(head, records, block_rows, [&](const BlockPlace& at) { return home.Found(at); });
+      DecodeContent(head, records, block_rows, [&](const BlockRef& at) { return home.Found(at); });
   if (content.ok()) {
     manifest.content = std::make_shared<const SampleContent>(*std::move(content));
   } else {
@@ -447,25 +447,25 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
   };
   const AppendHeader& header = command.header;
   const SampleContent* before = found.exists() ? found.content->get() : nullptr;
-  const absl::StatusOr<LifeStep> step = CheckLife(before, header);
+  const absl::StatusOr<IncarnationStep> step = CheckIncarnation(before, header);
   if (!step.ok()) return reject(step.status());
-  std::optional<SampleContent> life;
-  if (*step != LifeStep::kContinue) {
+  std::optional<SampleContent> incarnation;
+  if (*step != IncarnationStep::kContinue) {
     std::optional<absl::StatusOr<SampleContent>> prefix;
     if (parent != nullptr) {
       const absl::StatusOr<RedisManifest> from = parent->FindExisting();
       prefix = from.ok() ? TakePrefix(**from->content, *header.prefix) : from.status();
     }
-    absl::StatusOr<SampleContent> made = NewLife(*step, before, header, run_->info.options.block_rows, prefix);
+    absl::StatusOr<SampleContent> made = NewIncarnation(*step, before, header, run_->info.options.block_rows, prefix);
     if (!made.ok()) return reject(made.status());
-    life = *std::move(made);
+    incarnation = *std::move(made);
   }
-  const SampleContent& content = life ? *life : *before;
+  const SampleContent& content = incarnation ? *incarnation : *before;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
   if (!plan.ok()) return reject(plan.status());
   RedisManifest now = found;
-  if (life || !KeepsContent(*plan) || (header.group && *header.group != content.group)) {
-    absl::StatusOr<Change> change = PlanChange(content, life.has_value(), command, *plan);
+  if (incarnation || !KeepsContent(*plan) || (header.group && *header.group != content.group)) {
+    absl::StatusOr<Change> change = PlanChange(content, incarnation.has_value(), command, *plan);
     if (!change.ok()) return reject(change.status());
     const std::vector<std::shared_ptr<StoredBlock>> added = change->added;
     Committed committed = Commit(found, *std::move(change));
@@ -482,25 +482,25 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
   return AckOf(name_.sample, **now.content, *plan);
 }
 
-absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_life,
+absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_incarnation,
                                                             AppendCommand& command, const AppendPlan& plan) {
   const int32_t block_rows = run_->info.options.block_rows;
-  SampleContent next = NextContent(content, new_life, command.header, plan, context_->ids);
-  if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
+  SampleContent next = NextContent(content, new_incarnation, command.header, plan, context_->ids);
+  if (!new_incarnation && KeepsContent(plan)) {  // Another group, and no more.
     for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
     const int64_t windows = WindowCount(next.rows(), block_rows);
     return Change{std::move(next), windows};
   }
   std::vector<Block> blocks;
   const RowPieces none;
-  if (new_life) {
+  if (new_incarnation) {
     if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
   }
   absl::Status taken = TakeBlocks(run_->info, command.blocks, plan.added, blocks);
   if (!taken.ok()) return taken;
   RedisHome home(place_);
-  const RowRange committed{new_life ? 0 : plan.added.begin, plan.added.end};
-  const RowPieces& pieces = new_life ? none : content.pieces;
+  const RowRange committed{new_incarnation ? 0 : plan.added.begin, plan.added.end};
+  const RowPieces& pieces = new_incarnation ? none : content.pieces;
   PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
   if (absl::Status status = change.Merge(); !status.ok()) {
     PutBack(change.added(), command.blocks);

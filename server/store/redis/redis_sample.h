@@ -77,7 +77,7 @@ class RedisSample {
   // Nothing: look again, and try again.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);
-  absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_life, AppendCommand& command,
+  absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, AppendCommand& command,
                                     const AppendPlan& plan);
   // `make_change`: the change of what was found, nothing if none is needed, or an error.
   template <typename MakeChange>

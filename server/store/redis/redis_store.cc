@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/records/run_record.h"
+#include "server/store/records/records.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_sample.h"
 #include "server/store/redis/redis_watches.h"

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
-#include "server/store/rocksdb/rocks_open.h"
+#include "server/store/rocksdb/rocks_recovery.h"
 #include "server/store/rocksdb/rocks_store.h"
 #include "tests/support/scratch_directory.h"
 
@@ -56,6 +56,7 @@ class RocksDamageTest : public ::testing::Test {
     store_.reset();
   }
   std::vector<fs::path> Logs() const { return Files(".log"); }
+  std::string Note() const { return path_ + "/log-damaged"; }
   // Ascending.
   std::vector<fs::path> Files(const std::string& name) const {
     std::vector<fs::path> files;
@@ -109,16 +110,15 @@ class RocksDamageTest : public ::testing::Test {
 
 class RocksDamagedLogTest : public RocksDamageTest, public ::testing::WithParamInterface<double> {};
 
-TEST_P(RocksDamagedLogTest, IsToldAndKeptAndMakesRevisionsNew) {
+TEST_P(RocksDamagedLogTest, IsToldAndMakesRevisionsNew) {
   Open();
   Fill("run");
   Kill();
-  const std::string log = Logs().back().filename();
   Flip(Logs().back(), GetParam());
   Open();
   EXPECT_TRUE(report_.log_damaged);
-  EXPECT_TRUE(fs::exists(fs::path(report_.log_copy) / log)) << report_.log_copy;
-  EXPECT_THAT(Describe(report_), ::testing::HasSubstr(report_.log_copy));
+  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of what was written last is damaged or gone"));
+  EXPECT_FALSE(fs::exists(Note()));
   const int left = Left("run", ::testing::Gt(0));
   EXPECT_LT(left, kSamples);
   // And once.
@@ -170,19 +170,18 @@ TEST_F(RocksDamageTest, AfterACleanEndNoLogIsNeeded) {
     EXPECT_FALSE(report_.log_damaged);
     EXPECT_EQ(Left("run", 0), kSamples);
   }
-  for (const auto& entry : fs::directory_iterator(path_)) EXPECT_FALSE(entry.is_directory()) << entry.path();
+  EXPECT_FALSE(fs::exists(Note()));
 }
 
-// Between the copy and the first word of the new database nothing of the damage is forgotten.
+// Between the note and the first word of the new database nothing of the damage is forgotten.
 TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   Open();
   Fill("run");
   Kill();
-  fs::create_directory(path_ + "/damaged-log.new");
-  fs::copy(Logs().back(), path_ + "/damaged-log.new/000009.log");
+  std::ofstream(Note()).close();
   Open();
   EXPECT_TRUE(report_.log_damaged);
-  EXPECT_TRUE(fs::exists(report_.log_copy + "/000009.log"));
+  EXPECT_FALSE(fs::exists(Note()));
   EXPECT_EQ(Left("run", ::testing::Gt(0)), kSamples);
 }
 
@@ -208,7 +207,7 @@ TEST_P(RocksDamagedFileTest, KeepsTheDatabaseShutAndIsTold) {
     EXPECT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again << refused;
     EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("put a copy"));
     EXPECT_THAT(Files(""), ::testing::IsSupersetOf(files)) << "nothing is taken away";
-    EXPECT_FALSE(fs::exists(path_ + "/damaged-log.new"));
+    EXPECT_FALSE(fs::exists(Note()));
   }
 }
 
@@ -250,13 +249,13 @@ TEST_F(RocksDamageTest, ADatabaseThatAnotherProcessHasIsToldToBeSo) {
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("open in another process"));
 }
 
-// One family was flushed after the damage and the other was not: there is no point in time that both can be taken to.
-TEST_F(RocksDamageTest, FamiliesThatWereFlushedApartAreReadAsFarAsTheyGo) {
+// The rows of one run went to files after the damage and those of the other did not: there is no point in time that
+// both can be taken to.
+TEST_F(RocksDamageTest, RunsThatWereWrittenToFilesApartKeepTheDatabaseShut) {
   const rocksdb::Options options(RocksDatabaseOptions(rocksdb::NewLRUCache(1 << 20), nullptr),
                                  RocksRunOptions(rocksdb::NewLRUCache(1 << 20)));
-  const DamagedLog log(*rocksdb::Env::Default(), path_);
   {
-    ASSERT_OK_AND_ASSIGN(const OpenedDatabase opened, OpenDatabase(path_, options, log));
+    ASSERT_OK_AND_ASSIGN(const OpenedDatabase opened, OpenDatabase(path_, options));
     rocksdb::DB& db = *opened.db;
     rocksdb::ColumnFamilyHandle* handle = nullptr;
     ASSERT_TRUE(db.CreateColumnFamily(options, "flushed", &handle).ok());
@@ -273,15 +272,11 @@ TEST_F(RocksDamageTest, FamiliesThatWereFlushedApartAreReadAsFarAsTheyGo) {
   }
   ASSERT_EQ(Logs().size(), 2);
   Flip(Logs().front(), 0.5);
-  const DamagedLog damaged(*rocksdb::Env::Default(), path_);
-  ASSERT_OK_AND_ASSIGN(const OpenedDatabase opened, OpenDatabase(path_, options, damaged));
-  EXPECT_TRUE(damaged.noted());
-  std::string value;
-  for (const char* key : {"a", "b"}) {
-    EXPECT_TRUE(opened.db->Get({}, opened.families.at("flushed")->handle, key, &value).ok()) << key;
+  for (const bool again : {false, true}) {
+    EXPECT_THAT(OpenDatabase(path_, options).status(), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again;
+    EXPECT_FALSE(fs::exists(Note()));
+    EXPECT_EQ(Logs().size(), 2);
   }
-  EXPECT_TRUE(opened.db->Get({}, opened.by_default->handle, "before", &value).ok());
-  EXPECT_TRUE(opened.db->Get({}, opened.by_default->handle, "damaged", &value).IsNotFound());
 }
 
 }  // namespace

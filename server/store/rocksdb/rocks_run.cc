@@ -2,17 +2,29 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/rocksdb/rocks_keys.h"
-#include "server/store/rocksdb/rocks_status.h"
+#include "proto/wire/human.h"
+#include "routing_replay/wire/error_detail.h"
 #include "server/store/sample/row_pieces.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {
+
+constexpr int64_t kMostKept = int64_t{64} << 20;
+constexpr int64_t kKeptPart = 8;
+// An append goes to the log at once and to a file later.
+constexpr int64_t kWrittenTwice = 2;
+
+int64_t Kept(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(path, error);
+  return error ? 0 : std::min<int64_t>(kMostKept, static_cast<int64_t>(space.capacity / kKeptPart));
+}
 
 // So many blocks may wait for a write that takes them away.
 constexpr size_t kForgotten = 256;
@@ -28,6 +40,63 @@ constexpr int64_t kSingleDeletes = 64;  // Of windows; more at once leave one ma
 
 }  // namespace
 
+RocksSpace::RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers)
+    : path_(std::move(path)), buffers_(std::move(buffers)), kept_(Kept(path_)) {}
+
+absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
+  absl::StatusOr<ByteReservation> promised = promised_.Reserve(kWrittenTwice * bytes);
+  if (!promised.ok()) return promised;
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(path_, error);
+  if (error) return promised;  // RocksDB will say what is wrong with the disk.
+  const int64_t unwritten = static_cast<int64_t>(buffers_->memory_usage());
+  if (static_cast<int64_t>(space.available) >= kept_ + unwritten + promised_.used()) return promised;
+  if (ended_.exchange(false)) {
+    MutexLock lock(mutex_);
+    wanted_ = true;
+    changed_.NotifyAll();
+  }
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
+                                " are free, and ", HumanBytes(kept_ + unwritten),
+                                " are kept for what must still be written; release samples, drop runs or make room"),
+                   {.reason = Reason::kOverBudget});
+}
+
+void RocksSpace::Join(std::weak_ptr<SpaceUser> user) {
+  MutexLock lock(mutex_);
+  std::erase_if(users_, [](const auto& each) { return each.expired(); });
+  users_.push_back(std::move(user));
+  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Run(); });
+}
+
+void RocksSpace::Stop() {
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    changed_.NotifyAll();
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+std::vector<std::weak_ptr<SpaceUser>> RocksSpace::Users() {
+  MutexLock lock(mutex_);
+  while (!wanted_ && !stop_) changed_.Wait(mutex_);
+  wanted_ = false;
+  return users_;
+}
+
+void RocksSpace::Run() {
+  while (!stop_) {
+    for (const std::weak_ptr<SpaceUser>& each : Users()) {
+      const std::shared_ptr<SpaceUser> user = each.lock();
+      if (user != nullptr && !stop_ && !user->GiveBack(stop_).ok()) NoteEnd();
+    }
+  }
+}
+
 class RocksRun::DiskBlock final : public StoredBlock {
  public:
   // One that is to be written.
@@ -35,8 +104,8 @@ class RocksRun::DiskBlock final : public StoredBlock {
       : StoredBlock(std::move(run), block.rows, block.codec, cost),
         id_(id),
         unwritten_(std::make_unique<const Block>(std::move(block))) {}
-  DiskBlock(std::shared_ptr<BlockHome> run, const BlockPlace& place, int64_t cost)
-      : StoredBlock(std::move(run), place.rows, place.codec, cost), id_(place.id) {}
+  DiskBlock(std::shared_ptr<BlockHome> run, const BlockRef& ref, int64_t cost)
+      : StoredBlock(std::move(run), ref.rows, ref.codec, cost), id_(ref.id) {}
   ~DiskBlock() override {
     if (!unwritten_) run().Forget(id_);
   }
@@ -117,9 +186,9 @@ std::shared_ptr<StoredBlock> RocksRun::Keep(Block block, int64_t cost) {
   return std::make_shared<DiskBlock>(shared_from_this(), next_block_.fetch_add(1), std::move(block), cost);
 }
 
-std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
-  next_block_ = std::max<uint64_t>(next_block_, place.id + 1);
-  return std::make_shared<DiskBlock>(shared_from_this(), place, Cost(*geometry_, place.rows.size(), place.codec));
+std::shared_ptr<StoredBlock> RocksRun::Found(const BlockRef& ref) {
+  next_block_ = std::max<uint64_t>(next_block_, ref.id + 1);
+  return std::make_shared<DiskBlock>(shared_from_this(), ref, Cost(*geometry_, ref.rows.size(), ref.codec));
 }
 
 absl::Status RocksRun::Write(const SampleChange& change) {

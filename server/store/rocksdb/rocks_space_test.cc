@@ -1,4 +1,4 @@
-#include "server/store/rocksdb/rocks_space.h"
+#include "server/store/rocksdb/rocks_run.h"
 
 #include <gtest/gtest.h>
 

@@ -13,14 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/records/framed_record.h"
-#include "server/store/records/run_record.h"
-#include "server/store/rocksdb/rocks_damaged_log.h"
-#include "server/store/rocksdb/rocks_health.h"
-#include "server/store/rocksdb/rocks_keys.h"
-#include "server/store/rocksdb/rocks_open.h"
+#include "server/store/records/records.h"
+#include "server/store/rocksdb/rocks_database.h"
 #include "server/store/rocksdb/rocks_run.h"
-#include "server/store/rocksdb/rocks_status.h"
 
 namespace routing_replay::server {
 namespace {
@@ -34,8 +29,7 @@ class RocksKeeper final : public RunKeeper {
         durability_(options.durability),
         boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
-        env_(options.env),
-        damaged_log_(env_ != nullptr ? *env_ : *rocksdb::Env::Default(), path_),
+        env_(options.env != nullptr ? *options.env : *rocksdb::Env::Default()),
         clock_(*options.memory.clock),
         time_(clock_),
         budget_(*options.memory.budget) {}
@@ -49,14 +43,14 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
   // After Recover, and before anything is acknowledged.
-  absl::Status Start(RecoveryReport& report);
+  absl::Status Start(const RecoveryReport& report);
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
   absl::Status Health() const override { return health_->Get(); }
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
-  absl::StatusOr<RunPlace> Create(const RunInfo& run) override;
+  absl::StatusOr<RunStorage> Create(const RunInfo& run) override;
   bool Damaged(absl::string_view run) const override { return damaged_.contains(run); }
   absl::Status Drop(absl::string_view run) override;
 
@@ -83,8 +77,7 @@ class RocksKeeper final : public RunKeeper {
   const Durability durability_;
   const std::string boot_id_;
   const std::shared_ptr<rocksdb::Cache> cache_;
-  rocksdb::Env* const env_;
-  const DamagedLog damaged_log_;
+  rocksdb::Env& env_;
   const Clock& clock_;
   const StoreTime time_;
   // When samples are used: it stands still while there is no server. From Recover on.
@@ -102,10 +95,10 @@ class RocksKeeper final : public RunKeeper {
 };
 
 absl::Status RocksKeeper::Open() {
-  rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
+  rocksdb::Options options(RocksDatabaseOptions(cache_, &env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
-  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options, damaged_log_);
+  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options);
   if (!opened.ok()) return opened.status();
   space_ = std::make_shared<RocksSpace>(path_, buffers);
   db_ = std::move(opened->db);
@@ -115,7 +108,7 @@ absl::Status RocksKeeper::Open() {
 }
 
 absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report) {
-  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_, damaged_log_.noted());
+  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_, LogDamageNoted(env_, path_));
   if (!end.ok()) return end.status();
   report.log_damaged = *end == LastEnd::kDamaged;
   use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs());
@@ -174,19 +167,13 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   return KeptRun{*std::move(info), {run, run}, *std::move(samples)};
 }
 
-absl::Status RocksKeeper::Start(RecoveryReport& report) {
+absl::Status RocksKeeper::Start(const RecoveryReport& report) {
   // New revisions are nowhere but in the log until then.
   if (report.log_damaged) {
     if (absl::Status status = Flush(); !status.ok()) return status;
   }
   if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_, use_time_->NowMs()); !status.ok()) return status;
-  if (report.log_damaged) {
-    absl::StatusOr<std::string> kept = damaged_log_.Settle(time_.NowMs());
-    if (!kept.ok()) return kept.status();
-    report.log_copy = *std::move(kept);
-  } else if (absl::Status status = damaged_log_.Forget(); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = ForgetLogDamage(env_, path_); !status.ok()) return status;
   started_ = true;
   return absl::OkStatus();
 }
@@ -204,7 +191,7 @@ absl::Status RocksKeeper::Close() {
   return status.ok() ? MarkClosed(*db_, default_->handle, use_time_->NowMs()) : status;
 }
 
-absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
+absl::StatusOr<RunStorage> RocksKeeper::Create(const RunInfo& info) {
   if (damaged_.contains(info.run)) {
     return MakeError(
         absl::StatusCode::kDataLoss,
@@ -231,7 +218,7 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
   }
   const std::shared_ptr<RocksRun> run = MakeRun(std::move(family), info);
   FlushSoon(*default_);  // Its record would hold the log of all rows that are written after it.
-  return RunPlace{run, run};
+  return RunStorage{run, run};
 }
 
 absl::Status RocksKeeper::Drop(absl::string_view run) {

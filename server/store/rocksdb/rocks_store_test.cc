@@ -16,7 +16,7 @@
 #include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
-#include "server/store/rocksdb/rocks_keys.h"
+#include "server/store/rocksdb/rocks_database.h"
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
@@ -174,7 +174,6 @@ TEST_F(RocksStoreTest, EverythingIsThereAfterwards) {
   Open();
   EXPECT_EQ(report_.runs, 1);
   EXPECT_EQ(report_.samples, 3);
-  EXPECT_EQ(report_.lost_samples, 0);
   EXPECT_EQ(report_.orphan_blocks, 0);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(Describe(Stat(std::string(1, 'a' + i))), before[i]);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 130, std::vector<RowRange>{{40, 50}}));
@@ -205,7 +204,6 @@ TEST_F(RocksStoreTest, RowsWithoutBytesTakeAShortLog) {
   const std::string state = Describe(Stat("s"));
   Open();
   EXPECT_EQ(Describe(Stat("s")), state);
-  EXPECT_EQ(report_.lost_samples + report_.lost_rows, 0);
   ASSERT_OK(store_->Append(MakeAppend(run, {.rows = {rows, rows + 100}, .revision = 4})));
   Open();
   EXPECT_EQ(Read("s"), ExpectedRows(TestGeometry(), {}, rows + 100, std::vector<RowRange>{{0, rows}}));
@@ -307,30 +305,6 @@ TEST_F(RocksStoreTest, ABrokenDiskRefusesAppendsAndServesReads) {
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})));
 }
 
-TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
-  Open();
-  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
-  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
-  const SampleState before = Stat("a");
-  Damage(rocks::WindowKey(Producer::kRollout, "a", 2));
-  for (int opened = 0; opened < 2; ++opened) {
-    Open();
-    EXPECT_EQ(report_.lost_rows, opened == 0 ? 100 - 64 : 0);
-    const SampleState left = Stat("a");
-    EXPECT_EQ(left.committed_rows, 64);
-    EXPECT_EQ(left.lost_end, 100);
-    EXPECT_EQ(left.revision, before.revision + 1);
-    EXPECT_NE(left.content_id, before.content_id);
-    EXPECT_FALSE(left.sealed());
-    EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 64));
-  }
-  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}})),
-              Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
-  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}, .revision = before.revision + 1})));
-  EXPECT_EQ(Stat("a").lost_end, 0);
-  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
-}
-
 // Its column family goes as a whole: to take its blocks out one by one would be work for nothing.
 TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   Open();
@@ -386,50 +360,35 @@ TEST_F(RocksStoreTest, DropsOfSmallRunsDoNotMakeOthersWriteFiles) {
   EXPECT_EQ(store_->ListRuns()->size(), 1u);
 }
 
-TEST_F(RocksStoreTest, OfASampleWithADamagedHeadReadsSayLost) {
-  Open();
-  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
-  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
-  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 100}})));
-  Damage(rocks::HeadKey(Producer::kRollout, "a"));
-  Open();
-  EXPECT_EQ(report_.lost_samples, 1);
-  const SampleState left = Stat("a");
-  EXPECT_EQ(left.committed_rows, 0);
-  EXPECT_EQ(left.lost_end, 97);  // The last window, of which it had at least a row, begins at 96.
-  EXPECT_GT(left.revision, 0);
-  EXPECT_EQ(Read("b"), ExpectedRows(TestGeometry(), {}, 100));
-  Open();
-  EXPECT_EQ(report_.lost_samples, 0);
-  EXPECT_EQ(Describe(Stat("a")), Describe(left));
-  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})),
-              Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
-  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .revision = left.revision})));
-  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
-}
+// What is damaged is the record of the run, or one of a sample of it.
+class RocksDamagedRunTest : public RocksStoreTest, public ::testing::WithParamInterface<std::string> {};
 
-TEST_F(RocksStoreTest, ADamagedRunLeavesTheOthersAlone) {
+TEST_P(RocksDamagedRunTest, LeavesTheOthersAlone) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
-  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
-  Damage(rocks::RunKey("run"));
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "b", .rows = {0, 100}})));
+  Damage(GetParam());
   for (int opened = 0; opened < 2; ++opened) {
     Open();
     EXPECT_EQ(report_.runs, 1);
     EXPECT_THAT(report_.damaged_runs, ::testing::ElementsAre("run"));
     EXPECT_THAT(store_->OpenRun("run", &TestGeometry(), std::nullopt),
                 Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-    EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "a"}));
+    EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "b"}));
   }
-  Damage(rocks::RunKey("run"));  // Flips the bit back.
+  Damage(GetParam());  // Flips the bit back.
   Open();
   EXPECT_EQ(report_.runs, 2);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
 }
 
-TEST_F(RocksStoreTest, ADamagedRunCanBeDroppedAndMadeAnew) {
+INSTANTIATE_TEST_SUITE_P(Records, RocksDamagedRunTest,
+                         ::testing::Values(rocks::RunKey("run"), rocks::HeadKey(Producer::kRollout, "a"),
+                                           rocks::WindowKey(Producer::kRollout, "a", 2)));
+
+TEST_F(RocksStoreTest, ADamagedRunCanBeDroppedAndMadeAgain) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));

@@ -1,4 +1,4 @@
-#include "server/store/sample/row_comparison.h"
+#include "server/store/sample/row_pieces.h"
 
 #include <gtest/gtest.h>
 

@@ -1,21 +1,127 @@
-// The recorded rows of one sample in memory: an ascending list of pieces, each a range of rows of a counted block.
+// The recorded rows of one sample: an ascending list of pieces, each a range of rows of a counted block.
 //
 //   window 0              window 1              window 2 (open)
 //   [ one block        ]  [ block ][ block  ]   [ piece ][ piece ]        gaps are unrecorded rows
 //
 // Blocks are immutable once stored. Several samples (forks) and readers may hold the same block; its bytes go back to
 // the budget with the last of them.
+//
+// How new rows join: planned, paid for and merged before anything of the sample is touched, then put in place in one
+// step that cannot fail.
+//
+//   PieceChange change(run, home, pieces, …);                          what to keep, what to merge
+//   pay for change.cost() - change.reclaimable_bytes();
+//   change.Merge();                                                    the heavy part; may find damage
+//   write change.tail() where it lasts, if the store does that
+//   change.Commit(pieces, pool);
+//
+// A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
+// the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
+// are the same however the rows arrived. The pieces of the run that is still open are merged in growing groups, so that
+// n appends of one row cost n log n and not n squared.
 #ifndef SERVER_STORE_SAMPLE_ROW_PIECES_H_
 #define SERVER_STORE_SAMPLE_ROW_PIECES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/store/sample/stored_block.h"
+#include "proto/wire/block/block.h"
+#include "routing_replay/wire/geometry.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/store.h"
 
 namespace routing_replay::server {
+
+// Running totals of a run. Thread-safe; each one is right by itself.
+struct RunUsage {
+  // `of`: outlives it.
+  explicit RunUsage(ByteBudget& of) : budget(of) {}
+
+  ByteBudget& budget;  // What its bytes are charged to.
+  std::atomic<int64_t> samples{0};
+  std::atomic<int64_t> sealed_samples{0};
+  std::atomic<int64_t> committed_rows{0};
+  std::atomic<int64_t> stored_bytes{0};
+};
+
+class BlockHome;
+
+class StoredBlock : public KeptBlock {
+ public:
+  // `home`: null of a block that is never charged.
+  StoredBlock(std::shared_ptr<BlockHome> home, RowRange rows, Codec codec, int64_t cost)
+      : KeptBlock(rows, codec), cost_(cost), home_(std::move(home)) {}
+  ~StoredBlock() override { Uncharge(); }
+
+  // Of the memory budget. Only Spill changes it.
+  virtual int64_t cost() const { return cost_; }
+  // Takes cost() bytes out of `pool`, which is of the home's budget, once pieces show the block.
+  void Charge(ByteReservation& pool);
+  bool charged() const { return charged_; }
+  // Only a sole holder takes the charge away, only to replace the block.
+  virtual ByteReservation TakeCharge() { return Uncharge(); }
+
+  // So much of cost() would Spill give back.
+  virtual int64_t spillable_bytes() const { return 0; }
+  // Moves the bytes to where they take no memory, if the home has such a place. The caller is one that holds the block
+  // beside the pieces that show it. RESOURCE_EXHAUSTED if there is no room, UNAVAILABLE for any other failure: they
+  // stay where they are.
+  virtual absl::Status Spill() { return absl::OkStatus(); }
+
+ protected:
+  BlockHome& home() const { return *home_; }
+  // cost_ becomes less, and the difference is no longer charged.
+  ByteReservation ShrinkTo(int64_t cost);
+  // The charge, no longer counted as stored.
+  ByteReservation Uncharge();
+
+ private:
+  bool charged_ = false;
+  int64_t cost_;
+  const std::shared_ptr<BlockHome> home_;
+};
+
+// Where the blocks of a run live, and what they are charged to. Thread-safe; held by its blocks.
+class BlockHome : public std::enable_shared_from_this<BlockHome> {
+ public:
+  // `usage`: null if nothing is charged for its blocks.
+  explicit BlockHome(std::shared_ptr<RunUsage> usage) : usage_(std::move(usage)) {}
+  virtual ~BlockHome() = default;
+
+  const std::shared_ptr<RunUsage>& usage() const { return usage_; }
+
+  // StoredBlock::cost of a new block of `rows` rows in `codec`.
+  virtual int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const = 0;
+  // `block`, with this cost, and nothing charged for it yet. Requires that somebody shares the home.
+  virtual std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) = 0;
+
+ private:
+  const std::shared_ptr<RunUsage> usage_;
+};
+
+// Bytes stay in memory, where they are.
+class MemoryHome final : public BlockHome {
+ public:
+  using BlockHome::BlockHome;
+
+  // Blocks up to so many bytes are copied to where they take least.
+  static constexpr size_t kSmallBytes = 4 << 10;
+
+  // Bytes, CRCs and the fixed overhead of keeping them.
+  static int64_t CostOf(const Geometry& geometry, int64_t rows, Codec codec);
+
+  int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override {
+    return CostOf(geometry, rows, codec);
+  }
+  std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
+};
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
@@ -62,6 +168,78 @@ class RowPieces {
 
  private:
   std::vector<RowPiece> pieces_;
+};
+
+struct RowDifferences {
+  int64_t rows = 0;
+  int64_t first_row = 0;  // Where rows > 0.
+};
+
+// The rows of `range` that are recorded on both sides and differ. DATA_LOSS (kChecksum) if they differ because a stored
+// block is damaged. Thread-safe.
+absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,
+                                           absl::Span<const Block> blocks, RowRange range);
+
+// Not thread-safe. `pieces` must not change between construction and Commit. Without a Commit nothing has changed.
+class PieceChange {
+ public:
+  // The sample holds rows [0, committed.begin) in `pieces`; afterwards its end is committed.end. Of `blocks` only the
+  // rows inside `committed` are taken.
+  PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
+              RowRange committed, bool sealed);
+
+  // Budget bytes of the blocks that this change makes.
+  int64_t cost() const { return cost_; }
+  // Budget bytes of the blocks that it replaces and that nobody else holds.
+  int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
+
+  // Pieces before this index stay as they are.
+  size_t first_piece() const { return first_piece_; }
+
+  // DATA_LOSS naming row and layer if a part's bytes do not fit their CRC.
+  absl::Status Merge();
+  // Once Merge was OK: the pieces from the window of committed.begin on, as they will be.
+  absl::Span<const RowPiece> tail() const { return tail_; }
+  // Of those, the blocks that are new.
+  absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
+  // After Merge, if there will be no Commit: the new blocks, as they were given, that are in none of added().
+  std::vector<Block> TakeRest();
+  // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
+  // the pieces that it replaced.
+  std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool);
+
+ private:
+  // Rows of a present piece, or of a new block.
+  struct Part {
+    RowRange rows;
+    std::optional<size_t> piece;
+    Block block;
+  };
+  // Consecutive parts of one run of rows. Merged: `parts` become one new block.
+  struct Group {
+    std::vector<Part> parts;
+    bool merge = false;
+
+    RowRange rows() const { return {parts.front().rows.begin, parts.back().rows.end}; }
+  };
+
+  void Add(Part part);
+  void Finish(Group& group, RowRange committed, bool sealed);
+  void MergeOpenTail();
+  bool IsFinal(const Part& part) const;
+  void Count(const Group& group);
+  absl::StatusOr<Block> MergeParts(const Group& group) const;
+  void Keep(Block block, RowRange rows);
+
+  const RunInfo& run_;
+  BlockHome& home_;
+  const RowPieces& pieces_;
+  size_t first_piece_ = 0;  // Pieces before it are not touched.
+  std::vector<Group> groups_;
+  std::vector<std::shared_ptr<StoredBlock>> added_;
+  std::vector<RowPiece> tail_;
+  int64_t cost_ = 0;
+  int64_t reclaimable_bytes_ = 0;
 };
 
 }  // namespace routing_replay::server

@@ -1,13 +1,16 @@
-// Everything that an append, a seal or a truncation can change of a sample.
+// Everything that an append, a seal or a truncation can change of a sample, and the same of a sealed sample in as
+// little memory as it takes.
 #ifndef SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_
 #define SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/store/sample/row_pieces.h"
@@ -41,7 +44,6 @@ struct SampleContent {
   int64_t group = 0;
   std::string engine;
   std::optional<int64_t> num_tokens;
-  int64_t lost_end = 0;              // Rows from rows() up to here had been acknowledged and are lost.
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<Provenance> provenance;
   TokenChecks tokens;  // tokens.rows() is the committed row count.
@@ -63,6 +65,41 @@ struct SampleContent {
   std::vector<RowPiece> Truncate(int64_t rows);
   // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.
   SampleContent Prefix(int64_t rows) const;
+};
+
+// One allocation. Move-only. Not thread-safe.
+//
+//   block | block | …  ◀─ packed_ ─▶  how many, group, rows, flags, what else differs from most samples, in bytes
+class RestingContent {
+ public:
+  RestingContent() = default;
+  explicit RestingContent(SampleContent content);
+  RestingContent(RestingContent&& other) noexcept : packed_(std::exchange(other.packed_, nullptr)) {}
+  RestingContent& operator=(RestingContent&& other) noexcept {
+    std::swap(packed_, other.packed_);
+    return *this;
+  }
+  ~RestingContent();
+
+  bool empty() const { return packed_ == nullptr; }
+  // The others require one that is not empty. `block_rows` is that of the content's run.
+  int64_t group() const;
+  int64_t rows() const;
+  // Those that the pieces show, in their order.
+  absl::Span<const std::shared_ptr<StoredBlock>> blocks() const;
+  // The content as it is, with the same blocks.
+  SampleContent Copy(int32_t block_rows) const;
+  // The content as it was; empty afterwards.
+  SampleContent Wake(int32_t block_rows);
+
+ private:
+  // What every question needs, and the bytes behind it.
+  struct Head;
+
+  Head ReadHead() const;
+  std::shared_ptr<StoredBlock>* first_block(size_t count) const;
+
+  char* packed_ = nullptr;
 };
 
 }  // namespace routing_replay::server

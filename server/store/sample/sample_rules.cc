@@ -5,14 +5,140 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/attempt.h"
-#include "server/store/sample/sample_content.h"
 
 namespace routing_replay::server {
+namespace {
 
-absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHeader& header) {
+absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
+  ErrorDetail detail{.reason = Reason::kOtherTokens, .field = "append.token_ids"};
+  detail.row = row;
+  detail.first_differing_block = window;
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("the sample holds another trajectory: ", what, " in block ", window,
+                                "; use another sample id, or restart"),
+                   detail);
+}
+
+// Tokens first: routes of another trajectory are no conflict but another sample.
+absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleContent& content,
+                                              const AppendHeader& header, absl::Span<const Block> blocks) {
+  TokenComparison tokens = content.tokens.Compare(TokensOf(header));
+  if (tokens.differs_at) {
+    const int64_t rows = *tokens.differs_at;
+    return OtherTokens(content.tokens.WindowOf(rows), rows, absl::StrCat("the tokens before row ", rows, " differ"));
+  }
+  for (RowRange suspect : tokens.suspect) {
+    absl::StatusOr<RowDifferences> routes = CompareRows(*run.geometry, content.pieces, blocks, suspect);
+    if (!routes.ok()) return routes.status();
+    if (routes->rows == 0) continue;
+    return OtherTokens(routes->first_row / run.options.block_rows, routes->first_row,
+                       absl::StrCat("tokens cannot be verified and routes differ from row ", routes->first_row));
+  }
+  return tokens;
+}
+
+absl::Status CompareOverlap(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
+                            absl::Span<const Block> blocks, RowRange overlap, AppendPlan& plan) {
+  absl::StatusOr<TokenComparison> tokens = CompareTokens(run, content, header, blocks);
+  if (!tokens.ok()) return tokens.status();
+  absl::StatusOr<RowDifferences> routes = CompareRows(*run.geometry, content.pieces, blocks, overlap);
+  if (!routes.ok()) return routes.status();
+  if (routes->rows > 0 && run.options.strict) {
+    ErrorDetail detail{.reason = Reason::kConflictingRows};
+    detail.row = routes->first_row;
+    return MakeError(absl::StatusCode::kAlreadyExists,
+                     absl::StrCat(routes->rows, " committed rows hold other routes, the first is row ",
+                                  routes->first_row, "; the run is strict"),
+                     detail);
+  }
+  plan.token_check = tokens->check_at_end;
+  plan.trimmed_rows = overlap.size();
+  plan.conflicting_rows = routes->rows;
+  plan.unverified_rows = TotalRows(tokens->unverified);
+  for (RowRange hole : Clip(content.unrecorded, overlap)) {
+    plan.late_rows += TotalRows(Subtract(hole, header.unrecorded));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSealed(const SampleContent& content, const AppendHeader& header) {
+  if (!content.sealed()) return absl::OkStatus();
+  const bool past = !header.rows.empty() && header.rows.end > content.rows();
+  const bool other = header.seal_num_tokens && *header.seal_num_tokens != *content.num_tokens;
+  if (!past && !other) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("the sample is sealed with ", *content.num_tokens, " tokens"),
+                   {.reason = Reason::kSealed});
+}
+
+absl::Status CheckGap(const SampleContent& content, const AppendHeader& header) {
+  if (header.rows.begin <= content.rows()) return absl::OkStatus();
+  ErrorDetail detail{.reason = Reason::kGap};
+  detail.committed_rows = content.rows();
+  detail.missing_rows = {{content.rows(), header.rows.begin}};
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("rows ", ToString(detail.missing_rows[0]), " are missing: the append starts at row ",
+                                header.rows.begin, ", ", content.rows(), " rows are committed"),
+                   detail);
+}
+
+absl::Status CheckSealLength(const AppendHeader& header, int64_t rows_after) {
+  if (!header.seal_num_tokens || *header.seal_num_tokens - 1 == rows_after) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("append.seal_num_tokens: ", *header.seal_num_tokens, " tokens have ",
+                                *header.seal_num_tokens - 1, " rows, but ", rows_after, " would be committed"),
+                   {.reason = Reason::kRowCount, .field = "append.seal_num_tokens"});
+}
+
+// Every answer about the sample, every record of a read and every head on a disk has these lists whole.
+absl::Status CheckLists(const SampleContent& content, const AppendHeader& header, const AppendPlan& plan) {
+  const auto too_many = [](const char* field, size_t most, absl::string_view what) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat(field, ": a sample has at most ", most, " ", what, ", and this append would pass them"),
+        {.reason = Reason::kLength, .field = field});
+  };
+  const bool joined = !plan.unrecorded.empty() && !content.unrecorded.empty() &&
+                      content.unrecorded.back().end == plan.unrecorded.front().begin;
+  if (content.unrecorded.size() + plan.unrecorded.size() - joined > kMaxUnrecordedRanges) {
+    return too_many("append.unrecorded", kMaxUnrecordedRanges, "ranges of unrecorded rows");
+  }
+  const bool other =
+      !plan.added.empty() && !content.provenance.empty() &&
+      !SameOrigin(content.provenance.back(), {plan.added, header.weight_version, header.weight_label, header.engine});
+  if (other && content.provenance.size() >= kMaxProvenance) {
+    return too_many("append.weight_version", kMaxProvenance, "changes of engine or weight version");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+AppendTokens TokensOf(const AppendHeader& header) {
+  return {header.rows,
+          {reinterpret_cast<const uint8_t*>(header.token_ids.data()), header.token_ids.size()},
+          header.token_check_start};
+}
+
+absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
+                                      absl::Span<const Block> blocks) {
+  AppendPlan plan;
+  const RowRange overlap = Intersect(header.rows, {0, content.rows()});
+  if (absl::Status status = CompareOverlap(run, content, header, blocks, overlap, plan); !status.ok()) return status;
+  for (auto check : {CheckSealed, CheckGap}) {
+    if (absl::Status status = check(content, header); !status.ok()) return status;
+  }
+  plan.added = {content.rows(), std::max(content.rows(), header.rows.end)};
+  plan.unrecorded = Clip(header.unrecorded, plan.added);
+  plan.seals = header.seal_num_tokens.has_value() && !content.sealed();
+  if (absl::Status status = CheckSealLength(header, plan.added.end); !status.ok()) return status;
+  if (absl::Status status = CheckLists(content, header, plan); !status.ok()) return status;
+  return plan;
+}
+
+absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, const AppendHeader& header) {
   if (content == nullptr) {
-    if (header.restart_nonce != 0 || header.revision == 0) return LifeStep::kOpen;
+    if (header.restart_nonce != 0 || header.revision == 0) return IncarnationStep::kOpen;
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      absl::StrCat("the append is for revision ", header.revision,
                                   " of a sample that does not exist (any more); a new one starts at revision 0"),
@@ -22,20 +148,20 @@ absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHea
     const std::optional<uint32_t> attempt = AttemptOf(header.restart_nonce);
     const std::optional<uint32_t> present = AttemptOf(content->restart_nonce);
     if (attempt && present && *attempt != *present) {
-      if (*attempt > *present) return LifeStep::kRestart;
+      if (*attempt > *present) return IncarnationStep::kRestart;
       return MakeError(absl::StatusCode::kFailedPrecondition,
                        absl::StrCat("the append is of attempt ", *attempt, ", and the sample is at attempt ", *present),
                        {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
     }
     if (absl::Status status = CheckRevision(*content, header.revision); !status.ok()) return status;
-    if (header.restart_nonce != 0 && !(attempt && present)) return LifeStep::kRestart;
+    if (header.restart_nonce != 0 && !(attempt && present)) return IncarnationStep::kRestart;
   }
   if (header.prefix && header.prefix != content->prefix) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "append.prefix: the sample exists and was not opened with this prefix",
                      {.reason = Reason::kField, .field = "append.prefix"});
   }
-  return LifeStep::kContinue;
+  return IncarnationStep::kContinue;
 }
 
 absl::StatusOr<SampleContent> TakePrefix(const SampleContent& parent, const PrefixReference& prefix) {
@@ -54,25 +180,26 @@ absl::StatusOr<SampleContent> TakePrefix(const SampleContent& parent, const Pref
   return parent.Prefix(prefix.rows);
 }
 
-absl::StatusOr<SampleContent> NewLife(LifeStep step, const SampleContent* before, const AppendHeader& header,
-                                      int32_t block_rows, std::optional<absl::StatusOr<SampleContent>>& prefix) {
-  SampleContent life{TokenChecks(block_rows)};
+absl::StatusOr<SampleContent> NewIncarnation(IncarnationStep step, const SampleContent* before,
+                                             const AppendHeader& header, int32_t block_rows,
+                                             std::optional<absl::StatusOr<SampleContent>>& prefix) {
+  SampleContent incarnation{TokenChecks(block_rows)};
   if (header.prefix) {
     if (!prefix->ok()) return prefix->status();
-    life = *std::move(*prefix);
+    incarnation = *std::move(*prefix);
   }
-  const bool restart = step == LifeStep::kRestart;
-  life.revision = restart ? before->revision + 1 : 0;
-  life.restart_nonce = header.restart_nonce;
-  life.prefix = header.prefix;
-  life.group = restart ? before->group : 0;
-  life.engine = header.engine;
-  return life;
+  const bool restart = step == IncarnationStep::kRestart;
+  incarnation.revision = restart ? before->revision + 1 : 0;
+  incarnation.restart_nonce = header.restart_nonce;
+  incarnation.prefix = header.prefix;
+  incarnation.group = restart ? before->group : 0;
+  incarnation.engine = header.engine;
+  return incarnation;
 }
 
 bool KeepsContent(const AppendPlan& plan) { return plan.added.empty() && !plan.seals; }
 
-SampleContent NextContent(const SampleContent& content, bool new_life, const AppendHeader& header,
+SampleContent NextContent(const SampleContent& content, bool new_incarnation, const AppendHeader& header,
                           const AppendPlan& plan, ContentIds& ids) {
   SampleContent next = content.WithoutPieces();
   for (RowRange range : plan.unrecorded) AppendMerged(next.unrecorded, range);
@@ -82,7 +209,7 @@ SampleContent NextContent(const SampleContent& content, bool new_life, const App
   next.tokens.Extend(TokensOf(header), plan.token_check);
   if (plan.seals) next.num_tokens = header.seal_num_tokens;
   if (header.group) next.group = *header.group;
-  if (new_life || !plan.added.empty()) next.content_id = ids.Next();
+  if (new_incarnation || !plan.added.empty()) next.content_id = ids.Next();
   return next;
 }
 
@@ -159,12 +286,6 @@ SampleContent TruncatedContent(const SampleContent& content, int64_t rows, Conte
   return next;
 }
 
-SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids) {
-  SampleContent next = TruncatedContent(content, content.rows(), ids);
-  next.lost_end = std::max(acknowledged, content.lost_end);
-  return next;
-}
-
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids) {
   content.revision = std::max(content.revision + 1, now_ms);
   content.restart_nonce = EndedNonce(content.restart_nonce);
@@ -200,7 +321,6 @@ SampleState StateOf(const SampleName& name, const SampleContent& content) {
     state.token_check = TokenCheck{content.rows(), *check};
   }
   state.engine = content.engine;
-  if (content.lost_end > content.rows()) state.lost_end = content.lost_end;
   return state;
 }
 

@@ -1,50 +1,119 @@
-// The rules of a sample's life, as functions of its content: what every store applies to what it holds, and then keeps
-// in its own way. Nothing here knows where a content or its blocks live.
+// The rules of a sample, as functions of its content: what every store applies to what it holds, and then keeps in its
+// own way. Nothing here knows where a content or its blocks live. An incarnation of a sample goes from its opening or
+// restart to the next restart.
 //
-//   append    CheckLife ─▶ (NewLife) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store keeps both ─▶ AckOf
+//   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store keeps both
+//             ─▶ AckOf
 //   seal      CheckSeal ─▶ SealedContent + PieceChange ─▶ …
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
-// Contents that are made here have no pieces, but for NewLife's. Pure; thread-safe.
+// Contents that are made here have no pieces, but for NewIncarnation's. Pure; thread-safe.
 #ifndef SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/sample_state.h"
-#include "server/store/sample/append_plan.h"
-#include "server/store/sample/content_ids.h"
 #include "server/store/sample/sample_content.h"
+#include "server/store/store.h"
 
 namespace routing_replay::server {
 
-// What an append does to the life of its sample.
-enum class LifeStep { kContinue, kOpen, kRestart };
+// Restart nonces that are in an order: those of attempts, of which a later one replaces the rows of an earlier one.
+// The upper half of an attempt's nonce; the lower half is its number.
+inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
+// The same of an incarnation that a truncation has ended; kept, never sent. No append goes on with it by its nonce
+// alone.
+inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
-// `content`: null if there is no such sample. A nonce of an attempt (attempt.h) goes before the revision where the life
-// is another attempt's: a later one restarts, an earlier one is refused. FAILED_PRECONDITION (kOldRevision; kField: it
+// The attempt that a nonce is of, if it is of one.
+constexpr std::optional<uint32_t> AttemptOf(uint64_t nonce) {
+  const uint64_t mark = nonce & ~uint64_t{0xffffffff};
+  if (mark != kAttempt && mark != kEndedAttempt) return std::nullopt;
+  return static_cast<uint32_t>(nonce);
+}
+
+// What a truncation leaves of a nonce.
+constexpr uint64_t EndedNonce(uint64_t nonce) {
+  const std::optional<uint32_t> attempt = AttemptOf(nonce);
+  return attempt ? kEndedAttempt | *attempt : 0;
+}
+
+// Opaque numbers that name one content of one sample. Never gives the same number twice; a random start keeps the
+// numbers of two processes apart. Thread-safe.
+class ContentIds {
+ public:
+  ContentIds() {
+    std::random_device random;
+    next_ = static_cast<uint64_t>(random()) << 32 | random();
+  }
+
+  uint64_t Next() { return Mix(next_.fetch_add(1, std::memory_order_relaxed)); }
+
+ private:
+  // The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection, so that different inputs stay different.
+  static uint64_t Mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+  }
+
+  std::atomic<uint64_t> next_;
+};
+
+inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Entries of a sample.
+
+struct AppendPlan {
+  RowRange added;                       // From the committed count on; may be empty.
+  std::vector<RowRange> unrecorded;     // Of the added rows; normal list.
+  std::optional<uint32_t> token_check;  // The append's own, at added.begin.
+  bool seals = false;                   // The content is not sealed yet and the append seals it.
+  int64_t trimmed_rows = 0;
+  int64_t conflicting_rows = 0;
+  int64_t late_rows = 0;
+  int64_t unverified_rows = 0;
+};
+
+AppendTokens TokensOf(const AppendHeader& header);
+
+// Steps 2, 3 and 5 of store.h against `content`. Requires CheckAppend. Errors: ALREADY_EXISTS (kOtherTokens,
+// kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and missing_rows; kLength: the sample
+// would have more than kMaxUnrecordedRanges ranges or kMaxProvenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
+absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
+                                      absl::Span<const Block> blocks);
+
+// What an append does to the incarnation of its sample.
+enum class IncarnationStep { kContinue, kOpen, kRestart };
+
+// `content`: null if there is no such sample. A nonce of an attempt goes before the revision where the incarnation
+// is another attempt's: a later one restarts, an earlier one is rejected. FAILED_PRECONDITION (kOldRevision; kField: it
 // was not opened with this prefix).
-absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHeader& header);
+absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, const AppendHeader& header);
 
 // What a child may take of `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
 absl::StatusOr<SampleContent> TakePrefix(const SampleContent& parent, const PrefixReference& prefix);
 
-// The content that the append begins with. `before`: of the life that kRestart ends. `prefix`: what TakePrefix gave,
-// or an error that is given back; required, and used up, where the header names a prefix.
-absl::StatusOr<SampleContent> NewLife(LifeStep step, const SampleContent* before, const AppendHeader& header,
-                                      int32_t block_rows, std::optional<absl::StatusOr<SampleContent>>& prefix);
+// The content that the append begins with. `before`: of the incarnation that kRestart ends. `prefix`: what TakePrefix
+// gave, or an error that is given back; required, and used up, where the header names a prefix.
+absl::StatusOr<SampleContent> NewIncarnation(IncarnationStep step, const SampleContent* before,
+                                             const AppendHeader& header, int32_t block_rows,
+                                             std::optional<absl::StatusOr<SampleContent>>& prefix);
 
 // Whether the plan leaves a content as it is, but for its group.
 bool KeepsContent(const AppendPlan& plan);
-// What follows `content`, which is a NewLife where `new_life` says so.
-SampleContent NextContent(const SampleContent& content, bool new_life, const AppendHeader& header,
+// What follows `content`, which is a NewIncarnation where `new_incarnation` says so.
+SampleContent NextContent(const SampleContent& content, bool new_incarnation, const AppendHeader& header,
                           const AppendPlan& plan, ContentIds& ids);
 // `content` as it is once the plan is carried out.
 AppendAck AckOf(absl::string_view sample, const SampleContent& content, const AppendPlan& plan);
@@ -61,9 +130,6 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// What is left of a content that was there with rows up to `acknowledged`. Whoever wrote or read that one learns of it
-// by the revision.
-SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids);
 // Of a content after which others may have been acknowledged that are lost. `now_ms`, the time of day, becomes its
 // revision: above all that those can have had. A seal stays: the rows under it are whole.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);

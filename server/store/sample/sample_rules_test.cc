@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "server/store/conformance/conformance.h"
-#include "server/store/sample/attempt.h"
 
 namespace routing_replay::server {
 namespace {
@@ -24,19 +23,19 @@ SampleContent ContentOf(int64_t rows, std::optional<int64_t> num_tokens = std::n
   return content;
 }
 
-TEST(SampleRulesTest, WhatAnAppendDoesToALife) {
+TEST(SampleRulesTest, WhatAnAppendDoesToAnIncarnation) {
   SampleContent content = ContentOf(10);
   content.revision = 2;
   content.restart_nonce = 7;
   const auto step = [](const SampleContent* of, int64_t revision, uint64_t nonce) {
-    return CheckLife(of, {.sample = "s", .revision = revision, .restart_nonce = nonce});
+    return CheckIncarnation(of, {.sample = "s", .revision = revision, .restart_nonce = nonce});
   };
-  EXPECT_EQ(*step(nullptr, 0, 0), LifeStep::kOpen);
-  EXPECT_EQ(*step(nullptr, 5, 1), LifeStep::kOpen);
+  EXPECT_EQ(*step(nullptr, 0, 0), IncarnationStep::kOpen);
+  EXPECT_EQ(*step(nullptr, 5, 1), IncarnationStep::kOpen);
   EXPECT_THAT(step(nullptr, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
-  EXPECT_EQ(*step(&content, 2, 0), LifeStep::kContinue);
-  EXPECT_EQ(*step(&content, 1, 7), LifeStep::kContinue);  // The restart that made this life, once more.
-  EXPECT_EQ(*step(&content, 2, 8), LifeStep::kRestart);
+  EXPECT_EQ(*step(&content, 2, 0), IncarnationStep::kContinue);
+  EXPECT_EQ(*step(&content, 1, 7), IncarnationStep::kContinue);  // The restart that made this incarnation, once more.
+  EXPECT_EQ(*step(&content, 2, 8), IncarnationStep::kRestart);
   EXPECT_THAT(step(&content, 1, 8), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(&content, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
 }
@@ -46,11 +45,11 @@ TEST(SampleRulesTest, AttemptsAreInAnOrder) {
   content.revision = 3;
   content.restart_nonce = kAttempt | 5;
   const auto step = [&](uint32_t attempt, int64_t revision = 0) {
-    return CheckLife(&content, {.sample = "s", .revision = revision, .restart_nonce = kAttempt | attempt});
+    return CheckIncarnation(&content, {.sample = "s", .revision = revision, .restart_nonce = kAttempt | attempt});
   };
-  EXPECT_EQ(*step(5), LifeStep::kContinue);
-  EXPECT_EQ(*step(6), LifeStep::kRestart);
-  EXPECT_EQ(*step(1'000'000), LifeStep::kRestart);
+  EXPECT_EQ(*step(5), IncarnationStep::kContinue);
+  EXPECT_EQ(*step(6), IncarnationStep::kRestart);
+  EXPECT_EQ(*step(1'000'000), IncarnationStep::kRestart);
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_THAT(step(0, 3), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(GetErrorDetail(step(4).status())->field, "append.restart_nonce");
@@ -60,14 +59,14 @@ TEST(SampleRulesTest, AttemptsAreInAnOrder) {
   EXPECT_EQ(AttemptOf(content.restart_nonce), 5);
   EXPECT_THAT(step(5), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(GetErrorDetail(step(5).status())->field, "");
-  EXPECT_EQ(*step(5, 4), LifeStep::kContinue);
-  EXPECT_EQ(*step(6), LifeStep::kRestart);
+  EXPECT_EQ(*step(5, 4), IncarnationStep::kContinue);
+  EXPECT_EQ(*step(6), IncarnationStep::kRestart);
   EXPECT_THAT(step(4), Fails(kPrecondition, Reason::kOldRevision));
   EXPECT_EQ(AttemptOf(TruncatedContent(content, 5, ids).restart_nonce), 5);
-  // A life without attempts, or of a nonce that is none, gives way to one that names its revision.
+  // An incarnation without attempts, or of a nonce that is none, gives way to one that names its revision.
   for (const uint64_t nonce : {uint64_t{0}, uint64_t{77}}) {
     content.restart_nonce = nonce;
-    EXPECT_EQ(*step(0, 4), LifeStep::kRestart);
+    EXPECT_EQ(*step(0, 4), IncarnationStep::kRestart);
     EXPECT_THAT(step(9), Fails(kPrecondition, Reason::kOldRevision));
   }
 }
@@ -101,19 +100,19 @@ TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
   EXPECT_OK(plan(last + 1, {}));
 }
 
-TEST(SampleRulesTest, ANewLifeKeepsTheGroupAndCountsOn) {
+TEST(SampleRulesTest, ANewIncarnationKeepsTheGroupAndCountsOn) {
   SampleContent before = ContentOf(10);
   before.revision = 2;
   before.group = 5;
   std::optional<absl::StatusOr<SampleContent>> none;
   const AppendHeader header{.sample = "s", .restart_nonce = 8, .engine = "e"};
-  const auto restarted = NewLife(LifeStep::kRestart, &before, header, kWindow, none);
+  const auto restarted = NewIncarnation(IncarnationStep::kRestart, &before, header, kWindow, none);
   ASSERT_OK(restarted);
   EXPECT_EQ(restarted->revision, 3);
   EXPECT_EQ(restarted->group, 5);
   EXPECT_EQ(restarted->rows(), 0);
   EXPECT_EQ(restarted->restart_nonce, 8u);
-  const auto opened = NewLife(LifeStep::kOpen, nullptr, header, kWindow, none);
+  const auto opened = NewIncarnation(IncarnationStep::kOpen, nullptr, header, kWindow, none);
   ASSERT_OK(opened);
   EXPECT_EQ(opened->revision, 0);
   EXPECT_EQ(opened->engine, "e");
@@ -126,11 +125,11 @@ TEST(SampleRulesTest, APrefixMustFitTheParent) {
   std::optional<absl::StatusOr<SampleContent>> prefix = TakePrefix(parent, {"p", 33, 0});
   AppendHeader header{.sample = "s"};
   header.prefix = PrefixReference{"p", 33, 0};
-  const auto life = NewLife(LifeStep::kOpen, nullptr, header, kWindow, prefix);
-  ASSERT_OK(life);
-  EXPECT_EQ(life->rows(), 33);
-  EXPECT_EQ(life->prefix, header.prefix);
-  EXPECT_EQ(life->provenance[0].rows, (RowRange{0, 33}));
+  const auto incarnation = NewIncarnation(IncarnationStep::kOpen, nullptr, header, kWindow, prefix);
+  ASSERT_OK(incarnation);
+  EXPECT_EQ(incarnation->rows(), 33);
+  EXPECT_EQ(incarnation->prefix, header.prefix);
+  EXPECT_EQ(incarnation->provenance[0].rows, (RowRange{0, 33}));
 }
 
 TEST(SampleRulesTest, TruncatedAndSealedContents) {

@@ -1,8 +1,8 @@
-#include "server/store/spill/segment.h"
+#include "server/store/spill/spill_home.h"
 
 #include <random>
 
-#include "server/store/spill/faulty_spill_disk.h"
+#include "server/store/testing/faulty_spill_disk.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -11,7 +11,7 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using Bytes = std::vector<uint8_t>;
-constexpr int64_t kHeader = SpillFrame::kHeaderBytes;
+constexpr int64_t kHeader = LoadedBytes::kHeaderBytes;
 
 class SegmentTest : public ::testing::Test {
  protected:
@@ -20,7 +20,7 @@ class SegmentTest : public ::testing::Test {
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_());
     return bytes;
   }
-  static void ExpectFrame(const SpillPlace& place, const Bytes& bytes) {
+  static void ExpectFrame(const SpillFrame& place, const Bytes& bytes) {
     const auto frame = place.segment->Read(place.offset, static_cast<int64_t>(bytes.size()));
     ASSERT_OK(frame);
     EXPECT_EQ(frame->bytes(), absl::MakeConstSpan(bytes));
@@ -34,7 +34,7 @@ class SegmentTest : public ::testing::Test {
 
 // Frames come and go in any order: what is held reads back, and a file goes with the last of its frames.
 TEST_F(SegmentTest, FramesReadBackAndFilesGoWithTheLastOfTheirs) {
-  std::vector<std::pair<SpillPlace, Bytes>> held;
+  std::vector<std::pair<SpillFrame, Bytes>> held;
   for (int step = 0; step < 3000; ++step) {
     const Bytes a = RandomBytes(random_() % 150), b = RandomBytes(random_() % 150);
     auto place = writer_.Put({a, b});
@@ -59,8 +59,8 @@ TEST_F(SegmentTest, FramesReadBackAndFilesGoWithTheLastOfTheirs) {
 
 TEST_F(SegmentTest, EveryDamagedByteIsFound) {
   const Bytes first = RandomBytes(40), second = RandomBytes(60);
-  ASSERT_OK_AND_ASSIGN(const SpillPlace a, writer_.Put({first}));
-  ASSERT_OK_AND_ASSIGN(const SpillPlace b, writer_.Put({second}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame a, writer_.Put({first}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame b, writer_.Put({second}));
   for (int64_t i = 0; i < kHeader + 60; ++i) {
     disk_->Damage(b.offset + i);
     EXPECT_TRUE(absl::IsDataLoss(b.segment->Read(b.offset, 60).status())) << i;
@@ -74,8 +74,8 @@ TEST_F(SegmentTest, EveryDamagedByteIsFound) {
 
 TEST_F(SegmentTest, AFrameOfAnotherPlaceIsNoAnswer) {
   const Bytes same(50, 1);
-  ASSERT_OK_AND_ASSIGN(const SpillPlace a, writer_.Put({same}));
-  ASSERT_OK_AND_ASSIGN(const SpillPlace b, writer_.Put({same}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame a, writer_.Put({same}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame b, writer_.Put({same}));
   Bytes frame(kHeader + 50);
   ASSERT_OK(disk_->Read("0", a.offset, absl::MakeSpan(frame)));
   ASSERT_OK(disk_->Write("0", b.offset, {frame}));
@@ -90,12 +90,12 @@ TEST_F(SegmentTest, AFailedWriteLeavesNothingBehind) {
   EXPECT_EQ(disk_->files(), 0u);
   EXPECT_EQ(area_->space.used(), 0);
   disk_->FailWrites(absl::OkStatus());
-  ASSERT_OK_AND_ASSIGN(const SpillPlace before, writer_.Put({bytes}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame before, writer_.Put({bytes}));
   disk_->FailWrites(absl::UnavailableError("broken"));
   EXPECT_TRUE(absl::IsUnavailable(writer_.Put({bytes}).status()));
   ExpectFrame(before, bytes);
   disk_->FailWrites(absl::OkStatus());
-  ASSERT_OK_AND_ASSIGN(const SpillPlace after, writer_.Put({bytes}));
+  ASSERT_OK_AND_ASSIGN(const SpillFrame after, writer_.Put({bytes}));
   ExpectFrame(before, bytes);
   ExpectFrame(after, bytes);
   EXPECT_EQ(area_->space.used(), disk_->bytes());

@@ -1,19 +1,110 @@
-// Blocks in memory that can go to a disk and are read from there.
+// Blocks in memory that can go to a disk and are read from there: frame by frame, in files that go when nobody wants
+// any of their frames.
+//
+//   segment   frame | frame | …            up to segment_bytes, then the next file
+//   frame     u32 CRC32C of all behind it | u32 length | u64 at | bytes        little-endian
+//
+// `at`, segment number and offset, tells a frame from one that lies where it should not.
 #ifndef SERVER_STORE_SPILL_SPILL_HOME_H_
 #define SERVER_STORE_SPILL_SPILL_HOME_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/buffer.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
-#include "server/store/sample/stored_block.h"
-#include "server/store/spill/segment.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/sample/row_pieces.h"
+#include "server/store/spill/spill_disk.h"
 
 namespace routing_replay::server {
+
+// The bytes of a frame that was read and is what was written.
+class LoadedBytes {
+ public:
+  static constexpr size_t kHeaderBytes = 16;
+
+  explicit LoadedBytes(Buffer frame) : frame_(std::move(frame)) {}
+  absl::Span<const uint8_t> bytes() const { return frame_.span().subspan(kHeaderBytes); }
+
+ private:
+  Buffer frame_;
+};
+
+// What happened so far. Each count is right by itself.
+struct SpillCounts {
+  std::atomic<int64_t> samples{0};         // That went to the disk.
+  std::atomic<int64_t> bytes{0};           // Of memory that it gave back.
+  std::atomic<int64_t> write_failures{0};  // Full or broken disk, or a used-up budget: the block stayed in memory.
+  std::atomic<int64_t> loads{0};           // Blocks read back, from the disk, each time they were asked for.
+  std::atomic<int64_t> lost_blocks{0};     // Loads that found other bytes than were written, or none.
+};
+
+// A disk and what its users share. Thread-safe.
+struct SpillArea {
+  SpillArea(std::shared_ptr<SpillDisk> disk, int64_t budget_bytes, int64_t segment_bytes)
+      : disk(std::move(disk)), segment_bytes(segment_bytes), space(budget_bytes) {}
+
+  const std::shared_ptr<SpillDisk> disk;
+  const int64_t segment_bytes;  // A segment that has as many takes no more frames.
+  ByteBudget space;             // Of the disk: what the files there take.
+  std::atomic<uint64_t> next_segment{0};
+  SpillCounts counts;
+};
+
+// A file, as long as somebody holds one of its frames. Reading is thread-safe; one thread at a time appends.
+class SpillSegment {
+ public:
+  explicit SpillSegment(std::shared_ptr<SpillArea> area);
+  SpillSegment(const SpillSegment&) = delete;
+  SpillSegment& operator=(const SpillSegment&) = delete;
+  ~SpillSegment() { area_->disk->Remove(name_); }
+
+  // The next frame, in room that is counted as long as the file is there. Its offset. Errors of SpillDisk::Write, and
+  // RESOURCE_EXHAUSTED if the area's budget is used up.
+  absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
+  // `bytes`: of the parts together. DATA_LOSS if the frame is not what was written; otherwise as SpillDisk::Read.
+  absl::StatusOr<LoadedBytes> Read(int64_t offset, int64_t bytes) const;
+  // Of all frames.
+  int64_t size() const { return size_; }
+
+ private:
+  uint64_t NumberAt(int64_t offset) const { return number_ << 40 | static_cast<uint64_t>(offset); }
+
+  const std::shared_ptr<SpillArea> area_;
+  const uint64_t number_;
+  const std::string name_;
+  int64_t size_ = 0;
+  ByteReservation space_;
+};
+
+// A frame, and its segment for as long.
+struct SpillFrame {
+  std::shared_ptr<const SpillSegment> segment;
+  int64_t offset = 0;
+};
+
+// Fills one segment after the other. Thread-safe.
+class SegmentWriter {
+ public:
+  explicit SegmentWriter(std::shared_ptr<SpillArea> area) : area_(std::move(area)) {}
+
+  // Errors of SpillSegment::Append.
+  absl::StatusOr<SpillFrame> Put(absl::Span<const absl::Span<const uint8_t>> parts);
+
+ private:
+  const std::shared_ptr<SpillArea> area_;
+  Mutex mutex_;
+  std::weak_ptr<SpillSegment> open_ ABSL_GUARDED_BY(mutex_);  // Gone as soon as nobody wants its frames.
+};
 
 // Of one run. Thread-safe. A block that was spilled is read from the disk whenever it is asked for, and takes memory
 // for as long as somebody holds what was loaded: there is no cache but the operating system's.
@@ -28,14 +119,15 @@ class SpillHome final : public BlockHome {
  private:
   class SpillableBlock;
 
-  absl::StatusOr<SpillPlace> Write(const BlockView& block);
-  absl::StatusOr<LoadedBlock> Read(const SpillPlace& place, RowRange rows, Codec codec) const;
+  absl::StatusOr<SpillFrame> Write(const BlockView& block);
+  absl::StatusOr<LoadedBlock> Read(const SpillFrame& frame, RowRange rows, Codec codec) const;
   // A block's own mutex would be a good part of what it takes in memory.
   Mutex& MutexOf(const StoredBlock* block) const {
     return mutexes_[reinterpret_cast<uintptr_t>(block) / alignof(std::max_align_t) / 8 % mutexes_.size()];
   }
 
   const std::shared_ptr<const Geometry> geometry_;
+  const std::shared_ptr<MemoryHome> memory_ = std::make_shared<MemoryHome>(nullptr);  // Of blocks not spilled yet.
   const std::shared_ptr<SpillArea> area_;
   SegmentWriter segments_;
   mutable std::array<Mutex, 64> mutexes_;

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/rocksdb/rocks_keys.h"
-#include "server/store/rocksdb/rocks_options.h"
-#include "server/store/rocksdb/rocks_status.h"
-#include "server/store/spill/segment.h"
+#include "server/store/rocksdb/rocks_database.h"
+#include "server/store/spill/spill_home.h"
 
 namespace routing_replay::bench {
 
@@ -25,7 +23,7 @@ class SegmentWay final : public SpillWay {
       : writer_(std::make_shared<SpillArea>(std::move(disk), kSpace, kSegmentBytes)) {}
 
   absl::Status Write(absl::Span<const uint8_t> block) override {
-    absl::StatusOr<SpillPlace> place = writer_.Put({block});
+    absl::StatusOr<SpillFrame> place = writer_.Put({block});
     if (!place.ok()) return place.status();
     places_.push_back(*std::move(place));
     return absl::OkStatus();
@@ -38,7 +36,7 @@ class SegmentWay final : public SpillWay {
 
  private:
   SegmentWriter writer_;
-  std::vector<SpillPlace> places_;
+  std::vector<SpillFrame> places_;
 };
 
 class RocksWay final : public SpillWay {

@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/rocksdb/rocks_options.h"
-#include "server/store/rocksdb/rocks_status.h"
+#include "server/store/rocksdb/rocks_database.h"
 #include "server/store/rocksdb/rocks_store.h"
 #include "tests/bench/store/side.h"
 

@@ -1,7 +1,9 @@
-// Keys of the database. A run has a column family of its own, so that it goes with all it holds at once:
+// The database of a store: how RocksDB is set up for blocks of routes, and what lies where.
+//
+// A run has a column family of its own, so that it goes with all it holds at once:
 //
 //   default             'r' run                        → RunRecord
-//                       "end"                          → how the last process ended; see rocks_last_end.h
+//                       "end"                          → how the last process ended
 //                       "seen"                         → when it began or ended: ms, time of use
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
@@ -10,18 +12,58 @@
 //                       'i' block                      → nothing: which blocks there are, without reading blobs
 //
 // producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids have no byte 0. The time of use stands
-// still while there is no server. Pure; thread-safe.
-#ifndef SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
-#define SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
+// still while there is no server.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
+
+#include <rocksdb/listener.h>
+#include <rocksdb/options.h>
+#include <rocksdb/status.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/sample_id.h"
+
+namespace routing_replay::server {
+
+// Values of 4 KiB and more are blobs: compaction does not move them.
+// `cache` holds what is read and, up to half of it, what is not yet in a table file, of all runs together. `env`: null
+// is the machine's.
+rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
+rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
+rocksdb::WriteOptions RocksWriteOptions(Durability durability);
+// Returns when it is done, whoever else writes.
+rocksdb::FlushOptions RocksFlushAtOnce();
+
+// What RocksDB answers, as the store says it. DATA_LOSS (kChecksum) for what is damaged or not there,
+// RESOURCE_EXHAUSTED (kOverBudget) for a full disk, UNAVAILABLE for any other failure, each as "WHAT: …".
+absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
+
+// Whether a database takes writes, as it tells its listeners. One per database. Thread-safe.
+class RocksHealth final : public rocksdb::EventListener {
+ public:
+  // OK, or as FromRocks while the database refuses all writes.
+  absl::Status Get() const;
+
+  void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override;
+  void OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) override;
+
+ private:
+  mutable Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay::server
 
 namespace routing_replay::server::rocks {
 
+// Keys. Pure; thread-safe.
 inline constexpr char kRunPrefix = 'r';
 inline constexpr char kHeadPrefix = 'h';
 inline constexpr char kWindowPrefix = 'w';
@@ -56,4 +98,4 @@ int64_t DecodeTime(absl::string_view value);
 
 }  // namespace routing_replay::server::rocks
 
-#endif  // SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_

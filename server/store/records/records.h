@@ -1,29 +1,40 @@
-// The content of a sample ⇄ the records of sample_record.proto, each as framed_record.h frames it.
+// Runs and samples as the records of records.proto, for the stores that write them down. A record is a protobuf
+// message, then the CRC32C of its bytes (4 bytes, little-endian).
 //
 //   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
 //
 // Pure; thread-safe.
-#ifndef SERVER_STORE_RECORDS_SAMPLE_RECORD_H_
-#define SERVER_STORE_RECORDS_SAMPLE_RECORD_H_
+#ifndef SERVER_STORE_RECORDS_RECORDS_H_
+#define SERVER_STORE_RECORDS_RECORDS_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "server/store/sample/sample_content.h"
+#include "server/store/store.h"
 
 namespace routing_replay::server {
 
+// DATA_LOSS (kChecksum): "a stored record is damaged: WHAT".
+absl::Status DamagedRecord(absl::string_view what);
+
+// What is in force for a run.
+std::string EncodeRun(const RunInfo& run);
+// DATA_LOSS if the record is damaged.
+absl::StatusOr<RunInfo> DecodeRun(absl::string_view record);
+
 // A block by the number that its store knows it by.
-struct BlockPlace {
+struct BlockRef {
   uint64_t id = 0;
   RowRange rows;
   Codec codec = Codec::kRaw;
-  friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
+  friend bool operator==(const BlockRef&, const BlockRef&) = default;
 };
 
 // Looks at no piece.
@@ -46,18 +57,8 @@ bool WindowShows(absl::string_view record, uint64_t block);
 // piece, or unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
-    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
-
-struct SalvagedContent {
-  SampleContent content;    // Unsealed, unless nothing is missing.
-  int64_t rows_before = 0;  // As the head says.
-};
-// Of records that DecodeContent refuses: the rows before the first window that is not whole. `block_at` may be called
-// several times for a piece. DATA_LOSS if the head is damaged.
-absl::StatusOr<SalvagedContent> SalvageContent(
-    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
-    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
+    const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at);
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_STORE_RECORDS_SAMPLE_RECORD_H_
+#endif  // SERVER_STORE_RECORDS_RECORDS_H_

@@ -1,6 +1,6 @@
 // Revisions, restarts, truncation and seals.
 #include "server/store/conformance/conformance.h"
-#include "server/store/sample/attempt.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay::testing {
 
@@ -56,7 +56,7 @@ TEST_P(StoreConformance, TruncateIsRefusedWhereItMakesNoSense) {
   EXPECT_OK(store_->Truncate("run", kRollout, "s", 50, std::nullopt));
 }
 
-TEST_P(StoreConformance, ARestartReplacesTheLife) {
+TEST_P(StoreConformance, ARestartReplacesTheIncarnation) {
   ASSERT_OK(Append({.rows = {0, 50}, .group = 3, .seal_num_tokens = 51}));
   ASSERT_OK_AND_ASSIGN(const AppendAck first, Append({.from = kSecond, .rows = {0, 10}, .restart_nonce = 77}));
   EXPECT_EQ(first.revision, 1);
@@ -64,12 +64,12 @@ TEST_P(StoreConformance, ARestartReplacesTheLife) {
   EXPECT_EQ(first.trimmed_rows, 0);
   EXPECT_FALSE(first.sealed);
   EXPECT_EQ(Stat("s").group, 3);
-  // Retries and the rest of the new life still name the old revision.
+  // Retries and the rest of the new incarnation still name the old revision.
   ASSERT_OK(Append({.from = kSecond, .rows = {0, 10}, .restart_nonce = 77}));
   ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = 77}));
   EXPECT_EQ(Stat("s").revision, 1);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
-  // The old life is over; a second restart that did not see the first one is too late.
+  // The old incarnation is over; a second restart that did not see the first one is too late.
   Refused({.rows = {40, 50}}, kPrecondition, Reason::kOldRevision);
   Refused({.rows = {0, 10}, .restart_nonce = 78}, kPrecondition, Reason::kOldRevision);
   ASSERT_OK(Append({.rows = {0, 10}, .revision = 1, .restart_nonce = 78}));
@@ -119,7 +119,7 @@ TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
 TEST_P(StoreConformance, ARefusedRestartLeavesTheOldLife) {
   Fill("s", 50);
   const ErrorDetail gap = Refused({.rows = {10, 20}, .restart_nonce = 5}, kPrecondition, Reason::kGap);
-  EXPECT_EQ(gap.committed_rows, 0);  // Where the new life would go on.
+  EXPECT_EQ(gap.committed_rows, 0);  // Where the new incarnation would go on.
   Refused({.rows = {0, 20}, .restart_nonce = 5, .seal_num_tokens = 5}, kInvalid, Reason::kRowCount);
   Refused({.rows = {0, 20}, .restart_nonce = 5, .prefix = PrefixReference{"none", 3, 0}}, absl::StatusCode::kNotFound,
           Reason::kNoSample);

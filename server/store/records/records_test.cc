@@ -1,4 +1,4 @@
-#include "server/store/records/sample_record.h"
+#include "server/store/records/records.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,6 @@ class RandomContent {
     content_.engine = absl::StrCat("engine ", seed);
     while (content_.rows() < rows) Add({content_.rows(), std::min(rows, content_.rows() + 1 + Below(70))});
     if (Below(2) == 1) content_.num_tokens = rows + 1;
-    content_.lost_end = Below(2) * (rows + 7);
     if (Below(2) == 1) content_.Truncate(Below(rows + 1));
   }
 
@@ -50,12 +49,7 @@ class RandomContent {
   }
   bool IsQuiet(size_t window) const { return IsQuietWindow(content_, kWindow, static_cast<int64_t>(window)); }
 
-  // What was lost before stays lost.
-  void Truncate(int64_t rows) {
-    const int64_t lost_end = content_.lost_end;
-    content_.Truncate(rows);
-    content_.lost_end = lost_end;
-  }
+  void Truncate(int64_t rows) { content_.Truncate(rows); }
 
   std::string head() const { return EncodeHead(content_, kWindow); }
   std::vector<std::string> windows() const {
@@ -67,17 +61,14 @@ class RandomContent {
     return windows;
   }
   absl::StatusOr<SampleContent> Decode(const std::string& head, const std::vector<std::string>& windows) {
-    return DecodeContent(head, windows, kWindow, [&](const BlockPlace& place) { return BlockAt(place); });
-  }
-  absl::StatusOr<SalvagedContent> Salvage(const std::string& head, const std::vector<std::string>& windows) {
-    return SalvageContent(head, windows, kWindow, [&](const BlockPlace& place) { return BlockAt(place); });
+    return DecodeContent(head, windows, kWindow, [&](const BlockRef& ref) { return BlockAt(ref); });
   }
   // Everything of a content, its blocks by their numbers.
   std::string Describe(const SampleContent& content) const {
     const auto& ids = &content == &content_ ? ids_ : decoded_ids_;
-    std::string text = absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ",
-                                    content.group, " ", content.engine, " ", content.rows(), " T ",
-                                    content.num_tokens.value_or(-1), " lost ", content.lost_end);
+    std::string text =
+        absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ", content.group, " ",
+                     content.engine, " ", content.rows(), " T ", content.num_tokens.value_or(-1));
     if (content.prefix) {
       absl::StrAppend(&text, " of ", content.prefix->sample, content.prefix->rows, " ", content.prefix->revision);
     }
@@ -100,9 +91,9 @@ class RandomContent {
  private:
   int64_t Below(int64_t end) { return static_cast<int64_t>(random_() % end); }
 
-  std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place) {
-    auto block = std::make_shared<MemoryHome>(nullptr)->Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
-    decoded_ids_[block.get()] = place.id;
+  std::shared_ptr<StoredBlock> BlockAt(const BlockRef& ref) {
+    auto block = std::make_shared<MemoryHome>(nullptr)->Keep(Block{.rows = ref.rows, .codec = ref.codec}, 0);
+    decoded_ids_[block.get()] = ref.id;
     return block;
   }
 
@@ -226,33 +217,6 @@ TEST(SampleRecord, RecordsThatDoNotFitTogetherAreSeen) {
     std::vector<std::string> swapped = windows;
     std::swap(swapped[0], swapped[1]);
     EXPECT_THAT(random.Decode(head, swapped), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-  }
-}
-
-// The rows before the first window that is damaged or gone, as if the sample had been truncated there.
-TEST(SampleRecord, WhatIsWholeIsSalvaged) {
-  for (uint32_t seed = 0; seed < 200; ++seed) {
-    SCOPED_TRACE(seed);
-    RandomContent random(seed);
-    const std::vector<std::string> windows = random.windows();
-    for (size_t bad = 0; bad < windows.size(); ++bad) {
-      std::vector<std::string> damaged = windows;
-      if (seed % 2 == 0) {
-        damaged[bad][0] ^= 1;
-      } else {
-        damaged.erase(damaged.begin() + bad);
-      }
-      absl::StatusOr<SalvagedContent> salvaged = random.Salvage(random.head(), damaged);
-      ASSERT_OK(salvaged);
-      EXPECT_EQ(salvaged->rows_before, random.content().rows());
-      RandomContent shorter(seed);
-      // The record of a quiet window says nothing that the next one does not say.
-      if (seed % 2 == 0 || !random.IsQuiet(bad)) shorter.Truncate(static_cast<int64_t>(bad) * kWindow);
-      EXPECT_EQ(random.Describe(salvaged->content), shorter.Describe(shorter.content()));
-    }
-    std::string head = random.head();
-    head[head.size() / 2] ^= 1;
-    EXPECT_THAT(random.Salvage(head, windows), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
   }
 }
 

@@ -1,16 +1,56 @@
-#include "server/store/records/sample_record.h"
+#include "server/store/records/records.h"
+
+#include <google/protobuf/message_lite.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "server/store/records/framed_record.h"
-#include "server/store/records/sample_record.pb.h"
+#include "absl/strings/str_cat.h"
+#include "proto/convert/convert.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/records/records.pb.h"
 #include "server/store/sample/sample_content.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
+absl::Status DamagedRecord(absl::string_view what) {
+  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("a stored record is damaged: ", what),
+                   {.reason = Reason::kChecksum});
+}
+
 namespace {
+
+constexpr size_t kCrcBytes = sizeof(uint32_t);
+
+uint32_t CrcOf(absl::string_view bytes) {
+  return Crc32c({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+std::string FrameRecord(const google::protobuf::MessageLite& message) {
+  std::string record = message.SerializeAsString();
+  const uint32_t crc = CrcOf(record);
+  record.append(reinterpret_cast<const char*>(&crc), kCrcBytes);
+  return record;
+}
+
+absl::Status UnframeRecord(absl::string_view record, google::protobuf::MessageLite& message) {
+  if (record.size() < kCrcBytes) return DamagedRecord("it is cut off");
+  uint32_t crc = 0;
+  std::memcpy(&crc, record.end() - kCrcBytes, kCrcBytes);
+  record.remove_suffix(kCrcBytes);
+  if (CrcOf(record) != crc) return DamagedRecord("its checksum does not fit");
+  if (!message.ParseFromArray(record.data(), static_cast<int>(record.size()))) {
+    return DamagedRecord("it cannot be parsed");
+  }
+  return absl::OkStatus();
+}
 
 using store::v1::PieceRecord;
 using store::v1::ProvenanceRecord;
@@ -76,7 +116,7 @@ class Assembly {
   Assembly(int32_t block_rows, const SampleHead& head) : block_rows_(block_rows), head_(head) {}
 
   absl::Status Add(const WindowRecord& record,
-                   const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+                   const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at) {
     if (absl::Status status = AddBefore(record.window(), record); !status.ok()) return status;
     const RowRange window = Intersect(RowRange::OfSize(rows_, block_rows_), {0, head_.rows()});
     if (window.empty() || record.window() * block_rows_ != window.begin)
@@ -84,15 +124,15 @@ class Assembly {
     if (absl::Status status = TakeRanges(record.unrecorded(), window, unrecorded_); !status.ok()) return status;
     for (const PieceRecord& piece : record.pieces()) {
       const RowRange rows{window.begin + piece.begin(), window.begin + piece.end()};
-      const BlockPlace place{piece.block(),
-                             {window.begin + piece.block_begin(), window.begin + piece.block_end()},
-                             static_cast<Codec>(piece.codec())};
-      if (rows.empty() || !window.contains(rows) || !place.rows.contains(rows))
+      const BlockRef ref{piece.block(),
+                         {window.begin + piece.block_begin(), window.begin + piece.block_end()},
+                         static_cast<Codec>(piece.codec())};
+      if (rows.empty() || !window.contains(rows) || !ref.rows.contains(rows))
         return DamagedRecord("a piece lies outside");
-      if (place.codec != Codec::kRaw && place.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
+      if (ref.codec != Codec::kRaw && ref.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
       if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
       AppendMerged(recorded_, rows);
-      std::shared_ptr<StoredBlock> block = block_at(place);
+      std::shared_ptr<StoredBlock> block = block_at(ref);
       if (block == nullptr) return DamagedRecord("a block is gone");
       pieces_.Append({std::move(block), rows, piece.shared()});
     }
@@ -129,7 +169,6 @@ class Assembly {
     content.group = head_.group();
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
-    content.lost_end = head_.lost_end();
     content.unrecorded = std::move(unrecorded_);
     content.provenance = std::move(provenance_);
     content.pieces = std::move(pieces_);
@@ -175,41 +214,40 @@ class Assembly {
   std::vector<std::optional<uint32_t>> boundaries_;
 };
 
-absl::Status DecodeHead(absl::string_view bytes, SampleHead& head) {
-  if (absl::Status status = UnframeRecord(bytes, head); !status.ok()) return status;
-  return head.rows() < 0 ? DamagedRecord("a row count is negative") : absl::OkStatus();
-}
-
-absl::Status AddWindow(absl::string_view bytes,
-                       const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at,
-                       Assembly& assembly) {
-  WindowRecord record;
-  if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
-  return assembly.Add(record, block_at);
-}
-
-// The head of the first `rows` rows, the last of which are a whole window's.
-SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window) {
-  if (rows >= head.rows()) return head;
-  WindowRecord last;
-  const bool known = UnframeRecord(last_window, last).ok() && last.has_token_check();
-  head.set_rows(rows);
-  head.clear_num_tokens();
-  head.clear_token_check();
-  head.clear_quiet_windows();
-  head.clear_appends_before();
-  if (known) head.set_token_check(last.token_check());
-  std::vector<RowRange> tokens;
-  for (int i = 0; i + 1 < head.known_tokens_size(); i += 2) {
-    tokens.push_back({head.known_tokens(i), head.known_tokens(i + 1)});
-  }
-  if (!tokens.empty() && tokens.back().end >= rows) head.clear_known_check();
-  head.clear_known_tokens();
-  AddRanges(Clip(tokens, {0, rows}), 0, *head.mutable_known_tokens());
-  return head;
-}
-
 }  // namespace
+
+std::string EncodeRun(const RunInfo& run) {
+  store::v1::RunRecord record;
+  record.set_run(run.run);
+  record.set_geometry(ToProto(*run.geometry).SerializeAsString());
+  record.set_ttl_ms(std::chrono::duration_cast<std::chrono::milliseconds>(run.options.ttl).count());
+  record.set_strict(run.options.strict);
+  record.set_block_rows(run.options.block_rows);
+  record.set_codec(static_cast<int32_t>(run.options.codec));
+  record.set_durability(ToProto(run.options.durability));
+  record.set_shard_fingerprint(run.options.shard_fingerprint);
+  return FrameRecord(record);
+}
+
+absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
+  store::v1::RunRecord record;
+  if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
+  v1::RoutingGeometry said;
+  if (!said.ParseFromString(record.geometry())) return DamagedRecord("a geometry cannot be parsed");
+  absl::StatusOr<Geometry> geometry = FromProto(said);
+  if (!geometry.ok()) return DamagedRecord(geometry.status().message());
+  RunInfo run{.run = record.run(), .geometry = std::make_shared<const Geometry>(*std::move(geometry))};
+  const auto durability = FromProto(static_cast<v1::Durability>(record.durability()), "durability");
+  if (!durability.ok() || !durability->has_value()) return DamagedRecord("a run's durability is unknown");
+  run.options = {.ttl = std::chrono::milliseconds(record.ttl_ms()),
+                 .strict = record.strict(),
+                 .block_rows = record.block_rows(),
+                 .codec = static_cast<Codec>(record.codec()),
+                 .durability = *durability,
+                 .shard_fingerprint = record.shard_fingerprint()};
+  if (absl::Status status = CheckRunOptions(run.options); !status.ok()) return DamagedRecord(status.message());
+  return run;
+}
 
 bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t window) {
   const RowRange rows = RowRange::OfSize(window * block_rows, block_rows);
@@ -233,7 +271,6 @@ std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
   head.set_engine(content.engine);
   head.set_rows(content.rows());
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
-  head.set_lost_end(content.lost_end);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
   if (const auto check = content.tokens.known_end()) head.set_known_check(*check);
@@ -285,41 +322,17 @@ bool WindowShows(absl::string_view bytes, uint64_t block) {
 
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
-    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+    const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at) {
   SampleHead facts;
-  if (absl::Status status = DecodeHead(head, facts); !status.ok()) return status;
+  if (absl::Status status = UnframeRecord(head, facts); !status.ok()) return status;
+  if (facts.rows() < 0) return DamagedRecord("a row count is negative");
   Assembly assembly(block_rows, facts);
   for (const std::string& bytes : windows) {
-    if (absl::Status status = AddWindow(bytes, block_at, assembly); !status.ok()) return status;
+    WindowRecord record;
+    if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
+    if (absl::Status status = assembly.Add(record, block_at); !status.ok()) return status;
   }
   return assembly.Finish();
-}
-
-absl::StatusOr<SalvagedContent> SalvageContent(
-    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
-    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
-  SampleHead facts;
-  if (absl::Status status = DecodeHead(head, facts); !status.ok()) return status;
-  SalvagedContent salvaged{SampleContent(TokenChecks(block_rows)), facts.rows()};
-  size_t whole = 0;
-  for (Assembly assembly(block_rows, facts); whole < windows.size(); ++whole) {
-    if (!AddWindow(windows[whole], block_at, assembly).ok()) break;
-  }
-  for (; whole > 0; --whole) {
-    WindowRecord last;
-    if (!UnframeRecord(windows[whole - 1], last).ok()) continue;
-    SampleHead shorter = CutHead(facts, (last.window() + 1) * block_rows, windows[whole - 1]);
-    absl::StatusOr<SampleContent> content =
-        DecodeContent(FrameRecord(shorter), windows.first(whole), block_rows, block_at);
-    if (!content.ok()) continue;
-    salvaged.content = *std::move(content);
-    return salvaged;
-  }
-  facts = CutHead(facts, 0, {});
-  absl::StatusOr<SampleContent> empty = Assembly(block_rows, facts).Finish();
-  if (!empty.ok()) return empty.status();
-  salvaged.content = *std::move(empty);
-  return salvaged;
 }
 
 }  // namespace routing_replay::server

@@ -1,6 +1,6 @@
 // A disk that fails when a test says so.
-#ifndef SERVER_STORE_SPILL_FAULTY_SPILL_DISK_H_
-#define SERVER_STORE_SPILL_FAULTY_SPILL_DISK_H_
+#ifndef SERVER_STORE_TESTING_FAULTY_SPILL_DISK_H_
+#define SERVER_STORE_TESTING_FAULTY_SPILL_DISK_H_
 
 #include <cstdint>
 #include <map>
@@ -84,4 +84,4 @@ class FaultySpillDisk final : public SpillDisk {
 
 }  // namespace routing_replay::testing
 
-#endif  // SERVER_STORE_SPILL_FAULTY_SPILL_DISK_H_
+#endif  // SERVER_STORE_TESTING_FAULTY_SPILL_DISK_H_

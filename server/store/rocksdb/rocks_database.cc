@@ -1,0 +1,192 @@
+#include "server/store/rocksdb/rocks_database.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_buffer_manager.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::server {
+namespace {
+
+constexpr size_t kLongestLine = 1024;
+
+// Warnings and errors go to the server's log. A file of RocksDB's own beside the database ends the process: once the
+// disk is full, RocksDB's second line to it fails an assertion. Thread-safe.
+class RocksLog final : public rocksdb::Logger {
+ public:
+  RocksLog() : Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
+
+  using Logger::Logv;
+  void Logv(const char* format, va_list arguments) override {
+    char line[kLongestLine];
+    std::vsnprintf(line, sizeof(line), format, arguments);
+    spdlog::warn("rocksdb store: {}", std::string(absl::StripTrailingAsciiWhitespace(line)));
+  }
+  // What RocksDB says of itself at its start.
+  void LogHeader(const char*, va_list) override {}
+};
+
+constexpr uint64_t kBlobBytes = 4 << 10;
+constexpr uint64_t kBlobFileBytes = 256 << 20;
+constexpr uint64_t kMemtableBytes = 64 << 20;
+// Of a run: one more that waits to be flushed stops the writes of all runs. Those that a dropped run has flushed wait
+// beside those that are full; the memory of all together has a bound of its own.
+constexpr int kMemtables = 4;
+// Of all logs together: a run that is seldom written to would otherwise hold all that were written since.
+constexpr uint64_t kLogBytes = 256 << 20;
+// What the appends that wait for a sync may have together: those that have more wait for another one. Where the first
+// of them is small, RocksDB lets the others have no more than an eighth of it.
+constexpr uint64_t kGroupBytes = 64 << 20;
+// Between two looks for files that nobody wants, such as one that was being written when its run was dropped.
+constexpr uint64_t kLookMicros = 10'000'000;
+// A blob file of which so much is garbage is rewritten.
+constexpr double kGarbage = 0.25;
+
+constexpr char kWhat[] = "the database rejects writes";
+
+}  // namespace
+
+rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env) {
+  rocksdb::DBOptions options;
+  if (env != nullptr) options.env = env;
+  options.write_buffer_manager = std::make_shared<rocksdb::WriteBufferManager>(cache->GetCapacity() / 2, cache);
+  options.create_if_missing = true;
+  options.max_background_jobs = 4;
+  options.info_log = std::make_shared<RocksLog>();
+  options.bytes_per_sync = 1 << 20;
+  options.max_total_wal_size = kLogBytes;
+  options.delete_obsolete_files_period_micros = kLookMicros;
+  options.max_write_batch_group_size_bytes = kGroupBytes;
+  return options;
+}
+
+rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache) {
+  rocksdb::ColumnFamilyOptions options;
+  options.enable_blob_files = true;
+  options.min_blob_size = kBlobBytes;
+  options.blob_file_size = kBlobFileBytes;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_force_threshold = kGarbage;
+  options.write_buffer_size = kMemtableBytes;
+  options.max_write_buffer_number = kMemtables;
+  options.blob_cache = cache;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = std::move(cache);
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
+  rocksdb::WriteOptions options;
+  options.disableWAL = durability == Durability::kMemory;
+  options.sync = durability == Durability::kSynced;
+  // Otherwise such a write makes the database refuse those of every run.
+  options.ignore_missing_column_families = true;
+  return options;
+}
+
+rocksdb::FlushOptions RocksFlushAtOnce() {
+  rocksdb::FlushOptions options;
+  options.allow_write_stall = true;
+  return options;
+}
+
+absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string message = absl::StrCat(what, ": ", status.ToString());
+  if (status.IsCorruption() || status.IsNotFound()) {
+    return MakeError(absl::StatusCode::kDataLoss, message, {.reason = Reason::kChecksum});
+  }
+  if (status.IsNoSpace()) {
+    return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat("the disk is full: ", message),
+                     {.reason = Reason::kOverBudget});
+  }
+  return MakeError(absl::StatusCode::kUnavailable, message, {.reason = Reason::kUnspecified});
+}
+
+absl::Status RocksHealth::Get() const {
+  MutexLock lock(mutex_);
+  return status_;
+}
+
+void RocksHealth::OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) {
+  MutexLock lock(mutex_);
+  // Milder ones leave the database writable.
+  if (error->severity() >= rocksdb::Status::kHardError) status_ = FromRocks(*error, kWhat);
+}
+
+void RocksHealth::OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) {
+  MutexLock lock(mutex_);
+  status_ = FromRocks(info.new_bg_error, kWhat);
+}
+
+}  // namespace routing_replay::server
+
+namespace routing_replay::server::rocks {
+namespace {
+
+std::string BigEndian(uint64_t number) {
+  std::string bytes(sizeof(number), '\0');
+  for (size_t i = bytes.size(); i-- > 0; number >>= 8) bytes[i] = static_cast<char>(number & 0xff);
+  return bytes;
+}
+
+uint64_t FromBigEndian(absl::string_view bytes) {
+  uint64_t number = 0;
+  for (const char byte : bytes) number = number << 8 | static_cast<uint8_t>(byte);
+  return number;
+}
+
+std::string SampleKey(char prefix, Producer producer, absl::string_view sample) {
+  return absl::StrCat(std::string(1, prefix), std::string(1, static_cast<char>(producer)), sample);
+}
+
+}  // namespace
+
+std::string RunFamily(absl::string_view run) { return absl::StrCat("run:", run); }
+
+std::string RunKey(absl::string_view run) { return absl::StrCat(std::string(1, kRunPrefix), run); }
+
+std::string HeadKey(Producer producer, absl::string_view sample) { return SampleKey(kHeadPrefix, producer, sample); }
+
+std::string WindowKey(Producer producer, absl::string_view sample, int64_t window) {
+  return absl::StrCat(SampleKey(kWindowPrefix, producer, sample), std::string(1, '\0'),
+                      BigEndian(static_cast<uint64_t>(window)));
+}
+
+std::string UseKey(Producer producer, absl::string_view sample) { return SampleKey(kUsePrefix, producer, sample); }
+
+std::string BlockKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockPrefix), BigEndian(block)); }
+
+std::string BlockIdKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockIdPrefix), BigEndian(block)); }
+
+Producer ProducerOf(absl::string_view head_key) { return static_cast<Producer>(head_key[1]); }
+
+absl::string_view SampleOf(absl::string_view head_key) { return head_key.substr(2); }
+
+int64_t WindowOf(absl::string_view window_key) {
+  return static_cast<int64_t>(FromBigEndian(window_key.substr(window_key.size() - sizeof(uint64_t))));
+}
+
+absl::string_view RunOf(absl::string_view run_key) { return run_key.substr(1); }
+
+uint64_t BlockOf(absl::string_view block_id_key) { return FromBigEndian(block_id_key.substr(1)); }
+
+std::string EncodeTime(int64_t ms) { return BigEndian(static_cast<uint64_t>(ms)); }
+
+int64_t DecodeTime(absl::string_view value) {
+  return value.size() == sizeof(uint64_t) ? static_cast<int64_t>(FromBigEndian(value)) : 0;
+}
+
+}  // namespace routing_replay::server::rocks
