@@ -61,8 +61,8 @@ class AwayKeeper final : public RunKeeper {
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
-  absl::StatusOr<RunPlace> Create(const RunInfo&) override {
-    return RunPlace{std::make_shared<AwayHome>(std::make_shared<RunUsage>(budget_), away_), nullptr};
+  absl::StatusOr<RunStorage> Create(const RunInfo&) override {
+    return RunStorage{std::make_shared<AwayHome>(std::make_shared<RunUsage>(budget_), away_), nullptr};
   }
   absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
 
