@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/channel/link.h"
 #include "client/retry.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
 namespace routing_replay::client {

@@ -13,7 +13,7 @@
 #include "client/reader/reader.h"
 #include "client/server_limits.h"
 #include "proto/convert/convert.h"
-#include "proto/transport/byte_buffer.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/error_detail.h"
 

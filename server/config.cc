@@ -19,8 +19,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "proto/wire/local_address.h"
-#include "proto/wire/nearest.h"
+#include "proto/wire/human.h"
+#include "proto/wire/security.h"
 #include "server/security/access_control.h"
 #include "server/store/open_store.h"
 

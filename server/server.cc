@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "proto/wire/local_address.h"
+#include "proto/wire/security.h"
 #include "server/admission/byte_budget.h"
 #include "server/connections/accept_loop.h"
 #include "server/connections/grpc_ports.h"

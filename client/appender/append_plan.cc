@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/buffer.h"
 #include "proto/wire/payload/narrow.h"
-#include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"

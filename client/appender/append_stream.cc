@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "proto/transport/byte_buffer.h"
-#include "proto/transport/grpc_status.h"
-#include "proto/transport/queue_tag.h"
+#include "proto/transport/transport.h"
 
 namespace routing_replay::client {
 namespace {

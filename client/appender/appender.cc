@@ -18,8 +18,7 @@
 #include "client/channel/channel.h"
 #include "client/fork_part.h"
 #include "client/server_limits.h"
-#include "proto/transport/byte_buffer.h"
-#include "proto/transport/queue_tag.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 

@@ -5,14 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/c_api/values.h"
-#include "proto/json/engine_json.h"
+#include "proto/json/engine_forms.h"
 #include "proto/json/rows_file.h"
-#include "proto/wire/payload/output_weights.h"
-#include "proto/wire/payload/payload_shape.h"
-#include "proto/wire/payload/row_account.h"
+#include "proto/wire/payload/engine_output.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "proto/wire/payload/tensor_view.h"
-#include "proto/wire/payload/text_form.h"
 #include "routing_replay/wire/error_detail.h"
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.

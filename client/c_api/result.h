@@ -13,7 +13,7 @@
 #include "proto/wire/buffer.h"
 #include "routing_replay/c_api.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::c_api {
 

@@ -6,7 +6,7 @@
 #include "client/log.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::c_api;  // NOLINT(build/namespaces)

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "proto/wire/local_address.h"
+#include "proto/wire/security.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

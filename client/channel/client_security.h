@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/wire/changing_file.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/security.h"
 #include "routing_replay/security.h"
 
 namespace routing_replay::client {

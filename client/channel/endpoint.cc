@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "client/cancellation.h"
 #include "proto/wire/clock.h"
-#include "proto/wire/local_address.h"
+#include "proto/wire/security.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

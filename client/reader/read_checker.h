@@ -12,7 +12,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 

@@ -3,8 +3,7 @@
 #include <utility>
 
 #include "client/channel/channel.h"
-#include "proto/transport/grpc_status.h"
-#include "proto/transport/queue_tag.h"
+#include "proto/transport/transport.h"
 
 namespace routing_replay::client {
 namespace {

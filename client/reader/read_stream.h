@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/cancellation.h"
 #include "client/channel/link.h"
-#include "proto/transport/byte_buffer.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 

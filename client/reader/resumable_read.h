@@ -16,7 +16,7 @@
 #include "proto/wire/message/byte_chain.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 

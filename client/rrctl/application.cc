@@ -24,8 +24,8 @@
 #include "client/rrctl/rows.h"
 #include "client/rrctl/token.h"
 #include "client/rrctl/transfer.h"
-#include "proto/json/wire_json.h"
-#include "proto/wire/nearest.h"
+#include "proto/json/json.h"
+#include "proto/wire/human.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

@@ -22,7 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
-#include "proto/wire/openssl_free.h"
+#include "proto/wire/security.h"
 
 namespace routing_replay::client {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/portions.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 namespace {

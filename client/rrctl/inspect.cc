@@ -10,7 +10,7 @@
 #include "client/channel/endpoint.h"
 #include "client/shard/members.h"
 #include "client/shard/sharded_client.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

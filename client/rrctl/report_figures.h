@@ -15,7 +15,7 @@
 #include "client/rrctl/diff.h"
 #include "client/rrctl/output.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "client/channel/endpoint.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::client {

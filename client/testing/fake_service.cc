@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 
 namespace routing_replay::testing {
 namespace {

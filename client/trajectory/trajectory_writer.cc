@@ -4,7 +4,7 @@
 
 #include "client/cancellation.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 namespace {

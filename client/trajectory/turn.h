@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::client {
 

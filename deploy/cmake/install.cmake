@@ -92,12 +92,10 @@ endfunction()
 
 rr_component(NAME wire
              UNITS exported_run
-                   wire_allocator
-                   wire_merge
+                   wire
+                   wire_block
                    wire_message
-                   wire_plane
-                   wire_sync
-                   wire_tensor_payload)
+                   wire_payload)
 rr_component(NAME trainer REQUIRES wire
              UNITS collective layout replay trainer_sources)
 rr_install_headers(proto/include)

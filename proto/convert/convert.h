@@ -12,11 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "routing_replay/v1/common.pb.h"
-#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_id.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay {
 inline namespace wire {

@@ -10,12 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "proto/wire/payload/npy.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay {
 inline namespace wire {

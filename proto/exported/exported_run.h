@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {

@@ -1,5 +1,4 @@
-#include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/json/json_object.h"
+#include "proto/json/json.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/npy.h"
 #include "routing_replay/wire/error_detail.h"

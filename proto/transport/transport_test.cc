@@ -1,7 +1,6 @@
 #include <memory>
 
-#include "proto/transport/byte_buffer.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

@@ -2,7 +2,10 @@
 #ifndef PROTO_WIRE_BACKOFF_H_
 #define PROTO_WIRE_BACKOFF_H_
 
+#include <algorithm>
 #include <functional>
+#include <random>
+#include <utility>
 
 #include "proto/wire/clock.h"
 
@@ -21,14 +24,29 @@ class Backoff {
   };
 
   // `random` gives numbers in [0, 1); without one every Backoff has a random seed of its own.
-  explicit Backoff(const Options& options, std::function<double()> random = {});
+  explicit Backoff(const Options& options, std::function<double()> random = {})
+      : options_(options), random_(random ? std::move(random) : SeededRandom()), nominal_(options.initial) {}
 
   // The next wait: initial, initial * factor, …, spread, never above maximum.
-  Clock::Duration Next();
+  Clock::Duration Next() {
+    const double spread = 1 - options_.jitter + 2 * options_.jitter * random_();
+    const Clock::Duration wait = std::min(options_.maximum, Scale(nominal_, spread));
+    nominal_ = std::min(options_.maximum, Scale(nominal_, options_.factor));
+    return wait;
+  }
   // After a success: the next wait is the first again.
   void Reset() { nominal_ = options_.initial; }
 
  private:
+  static std::function<double()> SeededRandom() {
+    return [engine = std::mt19937(std::random_device()())]() mutable {
+      return std::uniform_real_distribution<double>(0, 1)(engine);
+    };
+  }
+  static Clock::Duration Scale(Clock::Duration duration, double factor) {
+    return std::chrono::duration_cast<Clock::Duration>(duration * factor);
+  }
+
   Options options_;
   std::function<double()> random_;
   Clock::Duration nominal_;

@@ -1,10 +1,11 @@
-// Figures as people read them, on a terminal and on a page.
+// Text for people: figures on a terminal and on a page, and what a misspelled word was meant to be.
 #ifndef PROTO_WIRE_HUMAN_H_
 #define PROTO_WIRE_HUMAN_H_
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -28,6 +29,13 @@ std::string HumanDuration(std::chrono::milliseconds duration);
 
 // RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".
 std::string Timestamp(std::chrono::system_clock::time_point time);
+
+// What a word that is not known was most likely meant to be: those of `words` that are nearest to `word`, in their
+// order: one letter differs, or a third of its letters; none where all differ more.
+std::vector<std::string> Nearest(absl::string_view word, const std::vector<std::string>& words);
+
+// "there is no KIND 'word'; did you mean a or b?"
+std::string ThereIsNo(absl::string_view kind, absl::string_view word, const std::vector<std::string>& words);
 
 }  // namespace wire
 }  // namespace routing_replay

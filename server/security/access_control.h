@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "proto/wire/changing_file.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/security.h"
 #include "server/security/token_file.h"
 
 namespace routing_replay::server {

@@ -20,7 +20,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/changing_file.h"
+#include "proto/wire/security.h"
 
 namespace routing_replay::server {
 namespace {

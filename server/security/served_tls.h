@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
-#include "proto/wire/openssl_free.h"
+#include "proto/wire/security.h"
 
 namespace routing_replay::server {
 

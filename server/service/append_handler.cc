@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/byte_buffer.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/service_context.h"
 #include "server/store/store_time.h"

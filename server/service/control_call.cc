@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "server/service/service_context.h"
 #include "server/store/store_time.h"
 

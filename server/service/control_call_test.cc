@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/sample/row_pieces.h"
 #include "tests/security/http2_connection.h"

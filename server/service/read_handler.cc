@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/transport/byte_buffer.h"
-#include "proto/transport/grpc_status.h"
+#include "proto/transport/transport.h"
 #include "server/service/service_context.h"
 #include "server/store/store_time.h"
 

@@ -12,8 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/message/read_message.h"
-#include "routing_replay/wire/read_request.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/store.h"
 

@@ -26,10 +26,9 @@
 #include "proto/wire/block/block.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
-#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/token_checks.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {

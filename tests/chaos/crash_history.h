@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "tests/support/random_routes.h"
 
 namespace routing_replay::testing {

@@ -3,7 +3,7 @@
 #include <zstd.h>
 
 #include "absl/strings/escaping.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 #include "tests/security/attack_fixture.h"
 
 namespace routing_replay::testing {

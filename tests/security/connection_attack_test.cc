@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "proto/wire/openssl_free.h"
+#include "proto/wire/security.h"
 #include "tests/security/attack_fixture.h"
 #include "tests/security/http2_connection.h"
 #include "tests/support/http_client.h"

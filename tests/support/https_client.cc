@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "proto/wire/openssl_free.h"
+#include "proto/wire/security.h"
 
 namespace routing_replay::testing {
 namespace {

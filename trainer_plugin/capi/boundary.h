@@ -16,8 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "proto/wire/buffer.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -31,7 +30,7 @@ class ErrorObject {
   const absl::Status& status() const { return status_; }
   // The google.rpc code.
   int code() const { return static_cast<int>(status_.code()); }
-  // The form of StatusToJson (proto/json/wire_json.h), NUL-terminated, as long as the object lives.
+  // The form of StatusToJson (proto/json/json.h), NUL-terminated, as long as the object lives.
   const char* json() const { return json_.c_str(); }
 
  private:

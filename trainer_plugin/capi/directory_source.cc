@@ -1,6 +1,5 @@
 // Rows of an exported run.
-#include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

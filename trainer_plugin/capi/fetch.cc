@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

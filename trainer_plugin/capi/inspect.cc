@@ -1,7 +1,7 @@
 // What a source says of samples before their rows are fetched.
 #include <utility>
 
-#include "proto/json/json_object.h"
+#include "proto/json/json.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

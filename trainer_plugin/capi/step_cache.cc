@@ -2,7 +2,7 @@
 #include <chrono>
 #include <utility>
 
-#include "proto/json/json_object.h"
+#include "proto/json/json.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.

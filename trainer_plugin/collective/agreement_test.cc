@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {

@@ -12,9 +12,8 @@
 #include "proto/wire/block/block.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "trainer_plugin/fetch/known_sample.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/plan_json.h"
 #include "trainer_plugin/layout/read_fields.h"

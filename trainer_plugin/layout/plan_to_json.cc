@@ -2,8 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/json_object.h"
-#include "proto/json/wire_json.h"
+#include "proto/json/json.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/fields.h"
 #include "trainer_plugin/layout/plan_json.h"

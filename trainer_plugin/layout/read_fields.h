@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/json/json_object.h"
+#include "proto/json/json.h"
 #include "trainer_plugin/layout/fields.h"
 
 namespace routing_replay::trainer {

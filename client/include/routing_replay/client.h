@@ -24,12 +24,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "routing_replay/security.h"
-#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {

@@ -14,8 +14,7 @@
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_id.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay {
 inline namespace wire {

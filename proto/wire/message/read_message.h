@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/message/byte_chain.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay {
 inline namespace wire {

@@ -54,6 +54,11 @@ struct DecodedRows {
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options);
 
+// Which columns of a payload's layer axis are which MoE layers: the column of each, by ordinal. `layers` is the length
+// of the layer axis. INVALID_ARGUMENT (kShape, kField) naming the field and the layer.
+absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const TensorDescription& description,
+                                                int64_t layers);
+
 }  // namespace wire
 }  // namespace routing_replay
 

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/sample/row_pieces.h"
 #include "server/store/sample/sample_content.h"
 #include "server/store/store.h"

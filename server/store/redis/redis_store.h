@@ -27,7 +27,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/store.h"
 #include "server/store/store_rules.h"

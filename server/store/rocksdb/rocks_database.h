@@ -27,8 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
-#include "routing_replay/wire/durability.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::server {
 

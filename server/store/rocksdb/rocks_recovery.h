@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "routing_replay/wire/durability.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/memory/run_keeper.h"
 #include "server/store/rocksdb/rocks_run.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/sample/row_pieces.h"
 #include "server/store/token_checks.h"
 

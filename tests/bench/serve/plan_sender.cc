@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "client/channel/channel.h"
-#include "proto/transport/byte_buffer.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/clock.h"
 
 namespace routing_replay::bench {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "routing_replay/wire/durability.h"
+#include "routing_replay/wire/sample.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/store.h"
 #include "tests/bench/store/workload.h"

@@ -1,6 +1,6 @@
 #include <zstd.h>
 
-#include "proto/wire/payload/zstd_frame.h"
+#include "proto/wire/payload/encoding.h"
 #include "tests/bench/wire/operation_support.h"
 
 namespace routing_replay::bench {

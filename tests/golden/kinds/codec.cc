@@ -8,11 +8,10 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/engine_json.h"
-#include "proto/wire/payload/payload_shape.h"
-#include "proto/wire/payload/row_account.h"
+#include "proto/json/engine_forms.h"
+#include "proto/wire/payload/engine_output.h"
 #include "proto/wire/payload/tensor_payload.h"
-#include "proto/wire/payload/text_form.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/golden/kind.h"
 

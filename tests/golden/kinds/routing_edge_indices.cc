@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/json/engine_forms.h"
 #include "proto/wire/payload/tensor_payload.h"
-#include "proto/wire/payload/text_form.h"
 #include "routing_replay/trainer/router.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/router_case.h"

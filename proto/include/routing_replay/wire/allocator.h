@@ -2,6 +2,10 @@
 #ifndef ROUTING_REPLAY_WIRE_ALLOCATOR_H_
 #define ROUTING_REPLAY_WIRE_ALLOCATOR_H_
 
+#include <malloc.h>
+
+#include <climits>
+
 namespace routing_replay {
 
 // By default glibc gives large blocks back to the kernel as soon as they are freed and takes them again, page by page,
@@ -17,7 +21,12 @@ namespace routing_replay {
 //   GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:
 //                  glibc.malloc.top_pad=4194304
 // Without effect where another allocator is linked or preloaded.
-void TuneAllocator();
+inline void TuneAllocator() {
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_MXFAST, 0);
+  mallopt(M_TOP_PAD, 4 << 20);
+}
 
 }  // namespace routing_replay
 

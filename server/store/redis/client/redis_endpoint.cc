@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample.h"
 #include "server/store/redis/client/redis_protocol.h"
 
 namespace routing_replay::server {

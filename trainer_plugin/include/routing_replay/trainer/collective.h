@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/source.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::trainer {
 

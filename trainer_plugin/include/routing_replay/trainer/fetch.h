@@ -12,7 +12,7 @@
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/source.h"
-#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample.h"
 
 namespace routing_replay::trainer {
 

@@ -20,10 +20,8 @@
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/wire/geometry.h"
-#include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
-#include "routing_replay/wire/sample_id.h"
-#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/sample.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay::trainer {

@@ -449,7 +449,7 @@ def check_narrowest(payload: Payload) -> None:
 
 
 class RowAccount(NamedTuple):
-    """Which rows a tensor holds: proto/wire/payload/row_account.h."""
+    """Which rows a tensor holds: proto/wire/payload/engine_output.h."""
 
     row_start: int
     take: tuple[int, int]

@@ -1,0 +1,157 @@
+// Samples: their ids and handles, what is known of one without its rows, how safe its rows are, and what a reader asks
+// for and is told. The C++ form of SampleState in common.proto, and of ReadRequest and SampleRecord in read.proto.
+#ifndef ROUTING_REPLAY_WIRE_SAMPLE_H_
+#define ROUTING_REPLAY_WIRE_SAMPLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay {
+
+// Which forward pass made the rows. Values are those of the wire.
+enum class Producer : uint8_t { kRollout = 1, kTrainer = 2 };
+const char* ProducerName(Producer producer);
+
+// INVALID_ARGUMENT unless `id` is [A-Za-z0-9._:/-]{1,128}; `field` names it in the message. Run names obey the same
+// rule.
+absl::Status CheckId(absl::string_view id, absl::string_view field);
+
+// The handle of a sample id: the low 56 bits of XXH64 of its bytes with seed 0. Needs no server call; equal on every
+// machine. Two ids of one run with the same handle are rejected when the second sample opens: of 10^6 samples by a
+// chance of 10^-5.
+inline constexpr int kHandleBits = 56;
+int64_t SampleHandle(absl::string_view sample_id);
+// SampleHandle from what a batch carries: over several servers the highest byte says which one has the sample
+// (Run::Handle).
+constexpr int64_t BareHandle(int64_t handle) { return handle & ((int64_t{1} << kHandleBits) - 1); }
+// Where handles come from; tests of collisions put another one in the place of SampleHandle.
+using HandleFunction = std::function<int64_t(absl::string_view)>;
+
+// As errors name a sample: its id, or "with handle 5" where `sample` is empty.
+std::string DescribeSample(absl::string_view sample, int64_t handle);
+
+// What an acknowledged append has come through. Ascending: each has come through what those before it have. Values are
+// those of the wire (Durability in common.proto).
+enum class Durability : uint8_t {
+  kMemory = 1,   // The memory of a process: lost if that ends.
+  kWritten = 2,  // The operating system, or another process: lost if the machine fails.
+  kSynced = 3,   // The disk.
+};
+
+// "memory", "written", "synced".
+const char* DurabilityName(Durability durability);
+// Nothing for another name.
+std::optional<Durability> DurabilityFromName(absl::string_view name);
+
+inline constexpr int64_t kUnknownWeightVersion = -1;
+
+// Rows of one weight version.
+struct WeightSpan {
+  RowRange rows;
+  int64_t version = kUnknownWeightVersion;
+  std::string label;  // For engines whose versions are strings.
+  friend bool operator==(const WeightSpan&, const WeightSpan&) = default;
+};
+
+// Where rows came from: consecutive appends of one engine under one weight version, that of rows.begin the first.
+struct Provenance {
+  RowRange rows;
+  int64_t weight_version = kUnknownWeightVersion;
+  std::string weight_label;
+  std::string engine;   // As the appends said.
+  int64_t appends = 0;  // Messages that committed rows here; those whose rows were truncated since stay counted.
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+
+// CRC32C over the token ids (u32 little-endian) of positions 0 … rows - 1.
+struct TokenCheck {
+  int64_t rows = 0;
+  uint32_t crc32c = 0;
+  friend bool operator==(const TokenCheck&, const TokenCheck&) = default;
+};
+
+// What is known of one sample without its rows.
+struct SampleState {
+  std::string sample;
+  int64_t handle = 0;
+  Producer producer = Producer::kRollout;
+  int64_t group = 0;
+  int64_t committed_rows = 0;         // Unrecorded rows count.
+  std::optional<int64_t> num_tokens;  // T, once sealed.
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  std::vector<RowRange> unrecorded;  // Normal list.
+  std::vector<WeightSpan> weights;   // Covers [0, committed_rows), neighbours differ.
+  // Covers [0, committed_rows), neighbours differ in more than rows and appends. Empty from a server without it.
+  std::vector<Provenance> provenance;
+  int64_t stored_bytes = 0;
+  std::optional<TokenCheck> token_check;  // At committed_rows, where known.
+  std::string engine;
+  int64_t idle_ms = 0;
+  int64_t lost_end = 0;  // Rows from committed_rows up to here had been acknowledged and are lost; 0: none.
+
+  bool sealed() const { return num_tokens.has_value(); }
+};
+
+// What a reader asks for, …
+struct SampleRead {
+  std::string sample;
+  int64_t handle = 0;          // Used where sample is empty.
+  std::vector<RowRange> rows;  // Normal list. Empty: all rows of a sealed sample, what is committed of an unsealed one.
+  std::optional<int64_t> num_tokens;
+  std::vector<TokenCheck> token_checks;
+  std::optional<int64_t> min_weight_version;
+  std::optional<int64_t> max_weight_version;
+};
+
+struct ReadRequest {
+  std::string run;
+  Producer producer = Producer::kRollout;
+  std::vector<int32_t> layers;  // Global decoder layer ids, strictly ascending. Empty: all MoE layers.
+  std::vector<SampleRead> samples;
+  bool wait = false;  // For rows that are not committed yet, and for samples that nobody has begun.
+  int32_t max_message_bytes = 0;
+  bool only_begun = false;  // `wait` does not wait for samples that nobody has begun.
+};
+
+// Numbers are those of SampleRecord.SampleStatus.
+enum class SampleStatus : uint8_t {
+  kUnspecified = 0,
+  kOk = 1,
+  kNotFound = 2,
+  kNotRecorded = 3,
+  kNotReady = 4,
+  kLost = 5,
+  kVersionRefused = 6,
+  kLengthMismatch = 7,
+  kTokensMismatch = 8,
+  kOutOfRange = 9,
+  kUnavailable = 10,
+  kTokensNotKnown = 11,
+};
+inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kTokensNotKnown;
+const char* SampleStatusName(SampleStatus status);
+
+// … and what it is told of each sample.
+struct SampleRecord {
+  int32_t index = 0;  // Position in ReadRequest::samples.
+  SampleStatus status = SampleStatus::kUnspecified;
+  std::string message;
+  int64_t committed_rows = 0;
+  std::optional<int64_t> num_tokens;
+  int64_t revision = 0;
+  uint64_t content_id = 0;  // As on the wire: 0 where there is none.
+  std::vector<RowRange> unrecorded;
+  std::vector<WeightSpan> weights;
+};
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_WIRE_SAMPLE_H_

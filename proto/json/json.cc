@@ -1,0 +1,291 @@
+#include "proto/json/json.h"
+
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+inline namespace wire {
+namespace {
+
+void Set(nlohmann::json& json, const char* key, const std::string& value) {
+  if (!value.empty()) json[key] = value;
+}
+
+template <typename Int>
+void Set(nlohmann::json& json, const char* key, const std::optional<Int>& value) {
+  if (value) json[key] = *value;
+}
+
+// A list of pairs of integers; leaves `pairs` alone if the field is absent.
+absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pair<int64_t, int64_t>>& pairs) {
+  const nlohmann::json* list = object.Find(key);
+  if (list == nullptr) return absl::OkStatus();
+  if (!list->is_array()) return Invalid(object.PathOf(key), "is not a list");
+  for (const nlohmann::json& item : *list) {
+    const nlohmann::json wrapped = {{"pair", item}};
+    JsonObject reader(wrapped, object.PathOf(key));
+    std::vector<int64_t> pair;
+    reader.Read("pair", pair);
+    if (!reader.status().ok() || pair.size() != 2) {
+      return Invalid(object.PathOf(key), "is not a list of pairs of 64-bit integers");
+    }
+    pairs.emplace_back(pair[0], pair[1]);
+  }
+  return absl::OkStatus();
+}
+
+void ReadTensor(JsonObject& object, TensorDescription& tensor) {
+  object.Read("encoding",
+              {{"RAW", Encoding::kRaw},
+               {"NPY", Encoding::kNpy},
+               {"BASE64", Encoding::kBase64},
+               {"BASE64_NPY", Encoding::kBase64Npy}},
+              tensor.encoding);
+  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
+  object.Read("raw_size", tensor.raw_size);
+  object.Read("dtype",
+              {{"U8", DType::kU8},
+               {"I8", DType::kI8},
+               {"U16", DType::kU16},
+               {"I16", DType::kI16},
+               {"I32", DType::kI32},
+               {"I64", DType::kI64}},
+              tensor.dtype);
+  object.Read("shape", tensor.shape);
+  object.Read("layer_basis",
+              {{"ALL_LAYERS", LayerBasis::kAllLayers},
+               {"MOE_LAYERS", LayerBasis::kMoeLayers},
+               {"EXPLICIT", LayerBasis::kExplicit}},
+              tensor.layer_basis);
+  object.Read("layer_ids", tensor.layer_ids);
+}
+
+}  // namespace
+
+JsonObject::JsonObject(const Json& json, absl::string_view path) : json_(json), path_(path) {
+  if (!json.is_object()) Fail("", "is not an object");
+}
+
+const JsonObject::Json* JsonObject::Find(const char* key) {
+  known_.insert(key);
+  if (!json_.is_object()) return nullptr;
+  const auto found = json_.find(key);
+  return found == json_.end() ? nullptr : &*found;
+}
+
+const JsonObject::Json* JsonObject::FindValue(const char* key) {
+  const Json* value = Find(key);
+  return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
+template <typename Int>
+void JsonObject::ReadInt(const char* key, const Json& json, Int& value) {
+  // Unsigned numbers above the range of int64 are not representable either.
+  const bool fits = json.is_number_integer() && (!json.is_number_unsigned() ||
+                                                 json.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  const int64_t number = fits ? json.get<int64_t>() : 0;
+  if (!fits || number < std::numeric_limits<Int>::min() || number > std::numeric_limits<Int>::max()) {
+    Fail(key, absl::StrCat("is not a ", 8 * sizeof(Int), "-bit integer"));
+    return;
+  }
+  value = static_cast<Int>(number);
+}
+
+template <typename Int>
+void JsonObject::ReadList(const char* key, std::vector<Int>& value) {
+  const Json* json = Find(key);
+  if (json == nullptr) return;
+  if (!json->is_array()) return Fail(key, "is not a list");
+  std::vector<Int> list(json->size());
+  for (size_t i = 0; i < list.size(); ++i) ReadInt(key, (*json)[i], list[i]);
+  value = std::move(list);
+}
+
+void JsonObject::Read(const char* key, int32_t& value) {
+  if (const Json* json = Find(key)) ReadInt(key, *json, value);
+}
+
+void JsonObject::Read(const char* key, int64_t& value) {
+  if (const Json* json = Find(key)) ReadInt(key, *json, value);
+}
+
+void JsonObject::Read(const char* key, uint64_t& value) {
+  const Json* json = Find(key);
+  if (json == nullptr) return;
+  const bool fits = json->is_number_unsigned() || (json->is_number_integer() && json->get<int64_t>() >= 0);
+  if (!fits) return Fail(key, "is not an unsigned 64-bit integer");
+  value = json->get<uint64_t>();
+}
+
+void JsonObject::Read(const char* key, bool& value) {
+  const Json* json = Find(key);
+  if (json == nullptr) return;
+  if (!json->is_boolean()) return Fail(key, "is not true or false");
+  value = json->get<bool>();
+}
+
+void JsonObject::Read(const char* key, std::string& value) {
+  const Json* json = Find(key);
+  if (json == nullptr) return;
+  if (!json->is_string()) return Fail(key, "is not a string");
+  value = json->get<std::string>();
+}
+
+void JsonObject::Read(const char* key, std::optional<int32_t>& value) {
+  const Json* json = Find(key);
+  if (json != nullptr && !json->is_null()) ReadInt(key, *json, value.emplace());
+}
+
+void JsonObject::Read(const char* key, std::optional<int64_t>& value) {
+  const Json* json = Find(key);
+  if (json != nullptr && !json->is_null()) ReadInt(key, *json, value.emplace());
+}
+
+void JsonObject::Read(const char* key, std::vector<int32_t>& value) { ReadList(key, value); }
+void JsonObject::Read(const char* key, std::vector<int64_t>& value) { ReadList(key, value); }
+
+void JsonObject::ReadOneOrMany(const char* key, std::vector<int32_t>& value) {
+  const Json* json = Find(key);
+  if (json == nullptr || json->is_array()) return ReadList(key, value);
+  value.assign(1, 0);
+  ReadInt(key, *json, value[0]);
+}
+
+void JsonObject::Require(const char* key) {
+  if (Find(key) == nullptr) Fail(key, "is missing");
+}
+
+std::string JsonObject::PathOf(absl::string_view key) const {
+  if (path_.empty()) return key.empty() ? "the description" : std::string(key);
+  return key.empty() ? path_ : absl::StrCat(path_, ".", key);
+}
+
+void JsonObject::Fail(absl::string_view key, absl::string_view what) {
+  if (status_.ok()) status_ = Invalid(PathOf(key), what);
+}
+
+absl::Status JsonObject::status() const {
+  if (!status_.ok()) return status_;
+  for (const auto& [key, value] : json_.items()) {
+    if (known_.count(key) == 0) return Invalid(PathOf(key), "unknown field");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field) {
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::parse_error& error) {
+    return Invalid(field, absl::StrCat("is not JSON at byte ", error.byte, " of ", text.size()));
+  } catch (const nlohmann::json::exception&) {
+    return Invalid(field, "is not JSON");
+  }
+}
+
+std::string DumpJson(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path) {
+  Geometry::Options options;
+  JsonObject object(json, path);
+  for (const char* key : {"num_layers", "num_experts", "top_k"}) object.Require(key);
+  object.Read("num_layers", options.num_layers);
+  object.ReadOneOrMany("num_experts", options.num_experts);
+  object.ReadOneOrMany("top_k", options.top_k);
+  if (object.Find("moe_layers") != nullptr) {
+    object.Read("moe_layers", options.moe_layer_ids);
+  } else if (options.num_layers > 0 && options.num_layers <= kMaxLayers) {
+    options.moe_layer_ids.resize(options.num_layers);
+    std::iota(options.moe_layer_ids.begin(), options.moe_layer_ids.end(), 0);
+  }
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  return options;
+}
+
+nlohmann::json GeometryToJson(const Geometry& geometry) {
+  nlohmann::json layers = nlohmann::json::array();
+  nlohmann::json experts = nlohmann::json::array();
+  nlohmann::json top_k = nlohmann::json::array();
+  for (const LayerRouting& layer : geometry.layers()) {
+    layers.push_back(layer.layer_id);
+    experts.push_back(layer.num_experts);
+    top_k.push_back(layer.top_k);
+  }
+  if (geometry.uniform()) {
+    experts = experts[0];
+    top_k = top_k[0];
+  }
+  return {{"num_layers", geometry.num_layers()},
+          {"moe_layers", std::move(layers)},
+          {"num_experts", std::move(experts)},
+          {"top_k", std::move(top_k)}};
+}
+
+nlohmann::json RangesToJson(absl::Span<const RowRange> ranges) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const RowRange range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+nlohmann::json StatusToJson(const absl::Status& status) {
+  nlohmann::json json = {{"code", static_cast<int>(status.code())},
+                         {"code_name", absl::StatusCodeToString(status.code())},
+                         {"message", std::string(status.message())}};
+  const std::optional<ErrorDetail> detail = GetErrorDetail(status);
+  if (!detail) return json;
+  if (detail->reason != Reason::kUnspecified) json["reason"] = ReasonName(detail->reason);
+  Set(json, "field", detail->field);
+  Set(json, "sample", detail->sample);
+  Set(json, "row", detail->row);
+  Set(json, "layer", detail->layer);
+  Set(json, "committed_rows", detail->committed_rows);
+  Set(json, "revision", detail->revision);
+  Set(json, "first_differing_block", detail->first_differing_block);
+  if (!detail->missing_rows.empty()) json["missing_rows"] = RangesToJson(detail->missing_rows);
+  Set(json, "retry_after_ms", detail->retry_after_ms);
+  return json;
+}
+
+absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges) {
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  absl::Status status = ReadPairs(object, key, pairs);
+  for (const auto& [begin, end] : pairs) ranges.push_back({begin, end});
+  return status;
+}
+
+absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks) {
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  if (absl::Status status = ReadPairs(object, key, pairs); !status.ok()) return status;
+  for (const auto& [rows, crc] : pairs) {
+    if (crc < 0 || crc > int64_t{UINT32_MAX}) return Invalid(object.PathOf(key), "has a CRC that is not of 32 bits");
+    checks.push_back({rows, static_cast<uint32_t>(crc)});
+  }
+  return absl::OkStatus();
+}
+
+void ReadProducer(JsonObject& object, Producer& producer) {
+  object.Read(
+      "producer",
+      {{ProducerName(Producer::kRollout), Producer::kRollout}, {ProducerName(Producer::kTrainer), Producer::kTrainer}},
+      producer);
+}
+
+absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path) {
+  const auto value = ParseJson(text, path);
+  if (!value.ok()) return value.status();
+  TensorDescription tensor;
+  JsonObject object(*value, path);
+  ReadTensor(object, tensor);
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  return tensor;
+}
+
+}  // namespace wire
+}  // namespace routing_replay

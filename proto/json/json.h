@@ -1,0 +1,131 @@
+// JSON: the fields of an object, every one of which must be known, and the wire's values: geometries, statuses, ranges,
+// tensors.
+#ifndef PROTO_JSON_JSON_H_
+#define PROTO_JSON_JSON_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay {
+inline namespace wire {
+
+// Each Read… stores a field that is there and of the right kind and range, and leaves its target alone otherwise. The
+// first thing that is wrong is kept: ask status() after the last Read…. Not thread-safe. Keeps a reference to `json`.
+class JsonObject {
+ public:
+  using Json = nlohmann::json;
+
+  // `path` names the object in messages; empty for the root.
+  JsonObject(const Json& json, absl::string_view path);
+
+  void Read(const char* key, int32_t& value);
+  void Read(const char* key, int64_t& value);
+  void Read(const char* key, uint64_t& value);
+  void Read(const char* key, bool& value);
+  void Read(const char* key, std::string& value);
+  void Read(const char* key, std::optional<int32_t>& value);
+  void Read(const char* key, std::optional<int64_t>& value);
+  // A list of integers.
+  void Read(const char* key, std::vector<int32_t>& value);
+  void Read(const char* key, std::vector<int64_t>& value);
+  // One integer or a list of them.
+  void ReadOneOrMany(const char* key, std::vector<int32_t>& value);
+  // One of `names`.
+  template <typename Enum>
+  void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
+  // The field as it is, or nothing.
+  const Json* Find(const char* key);
+  // The same where null is as good as absent.
+  const Json* FindValue(const char* key);
+
+  void Require(const char* key);
+  std::string PathOf(absl::string_view key) const;
+  // INVALID_ARGUMENT (kField) naming the first wrong, missing or unknown field; OK if there is none.
+  absl::Status status() const;
+
+ private:
+  template <typename Int>
+  void ReadInt(const char* key, const Json& json, Int& value);
+  template <typename Int>
+  void ReadList(const char* key, std::vector<Int>& value);
+  void Fail(absl::string_view key, absl::string_view what);
+
+  const Json& json_;
+  std::string path_;
+  std::set<std::string> known_;
+  absl::Status status_;
+};
+
+template <typename Enum>
+void JsonObject::Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value) {
+  std::string name;
+  Read(key, name);
+  if (Find(key) == nullptr) return;
+  std::string choices;
+  for (const auto& [choice, meaning] : names) {
+    if (name == choice) {
+      value = meaning;
+      return;
+    }
+    choices += choices.empty() ? choice : std::string(", ") + choice;
+  }
+  Fail(key, "is none of " + choices);
+}
+
+// The text as JSON. INVALID_ARGUMENT (kField) naming `field` if it is none.
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field);
+// One line; bytes that are not UTF-8 are replaced.
+std::string DumpJson(const nlohmann::json& json);
+
+// A geometry: {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6}. moe_layers absent: all
+// layers; num_experts, top_k: one number, or one per MoE layer.
+// `path` names the object in messages. INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the
+// wrong kind; the geometry's own rules are Geometry::Create's.
+absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path);
+nlohmann::json GeometryToJson(const Geometry& geometry);
+
+// A status, for those who cannot hold an absl::Status:
+//
+//   {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "payload: …", "reason": "ID_RANGE", "field": "payload",
+//    "sample": "math-7/0", "row": 12, "layer": 3, "committed_rows": 0, "revision": 0, "first_differing_block": 0,
+//    "missing_rows": [[0, 4]], "retry_after_ms": 50}
+//
+// What follows the message is of the ErrorDetail; fields that are not set are absent.
+nlohmann::json StatusToJson(const absl::Status& status);
+// [[begin, end], …]
+nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
+
+// Fields of objects. All of them: INVALID_ARGUMENT (kField) naming the field that is of the wrong kind. An absent field
+// changes nothing.
+
+// [[begin, end], …]
+absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges);
+// [[rows, crc32c], …]
+absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks);
+// "producer": "rollout" or "trainer"; what is wrong is told by the object's status().
+void ReadProducer(JsonObject& object, Producer& producer);
+
+// {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
+//  "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
+//  "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
+// `path` names the object in errors.
+absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path = "append.tensor");
+
+}  // namespace wire
+}  // namespace routing_replay
+
+#endif  // PROTO_JSON_JSON_H_

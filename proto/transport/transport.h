@@ -1,0 +1,65 @@
+// What gRPC carries, and ours: messages as byte chains without a copy either way, statuses with their details, and
+// small numbers as tags of a completion queue.
+#ifndef PROTO_TRANSPORT_TRANSPORT_H_
+#define PROTO_TRANSPORT_TRANSPORT_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/message/byte_chain.h"
+
+namespace routing_replay {
+inline namespace wire {
+
+// A received message: keeps gRPC's slices alive as long as it lives. Move-only.
+class ReceivedBytes {
+ public:
+  // Takes the slices of `buffer`, which is empty afterwards. INTERNAL if gRPC cannot give them (a compressed message
+  // that is malformed).
+  static absl::StatusOr<ReceivedBytes> From(grpc::ByteBuffer& buffer);
+
+  const ByteChain& chain() const { return chain_; }
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  ByteChain chain_;
+};
+
+// Collects the parts of a message to send.
+class ByteBufferBuilder {
+ public:
+  // Moves the bytes in.
+  void Add(std::string bytes);
+  // By reference: `owner` is released when gRPC has sent the bytes (from any thread).
+  void Add(absl::Span<const uint8_t> bytes, std::shared_ptr<const void> owner);
+  grpc::ByteBuffer Build();
+
+ private:
+  std::vector<grpc::Slice> slices_;
+};
+
+// The code, the message and the ErrorDetail survive the way.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+// At a client. A bare CANCELLED is UNAVAILABLE: so a server that ends refuses calls that come at its last moment. (Who
+// cancels a call does not look at its end; what our servers cancel says so in its details.)
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+// A completion queue wants addresses as tags and only hands them back.
+inline void* QueueTag(intptr_t number) {
+  return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
+}
+inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(queue_tag); }
+
+}  // namespace wire
+}  // namespace routing_replay
+
+#endif  // PROTO_TRANSPORT_TRANSPORT_H_

@@ -1,0 +1,95 @@
+#include "routing_replay/wire/sample.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+
+bool IsIdByte(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == ':' || c == '/' || c == '-';
+}
+
+}  // namespace
+
+const char* ProducerName(Producer producer) { return producer == Producer::kTrainer ? "trainer" : "rollout"; }
+
+absl::Status CheckId(absl::string_view id, absl::string_view field) {
+  const auto bad = std::find_if_not(id.begin(), id.end(), IsIdByte);
+  const bool size_is_good = !id.empty() && id.size() <= kMaxIdBytes;
+  if (size_is_good && bad == id.end()) return absl::OkStatus();
+  const std::string got = size_is_good ? absl::StrCat("'", absl::CHexEscape(absl::string_view(&*bad, 1)), "' at byte ",
+                                                      bad - id.begin() + 1)
+                                       : absl::StrCat(id.size(), " bytes");
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat(field, ": an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", got),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+int64_t SampleHandle(absl::string_view sample_id) {
+  return BareHandle(static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0)));
+}
+
+std::string DescribeSample(absl::string_view sample, int64_t handle) {
+  return sample.empty() ? absl::StrCat("with handle ", handle) : std::string(sample);
+}
+
+const char* DurabilityName(Durability durability) {
+  switch (durability) {
+    case Durability::kMemory:
+      return "memory";
+    case Durability::kWritten:
+      return "written";
+    case Durability::kSynced:
+      return "synced";
+  }
+  return "unknown";
+}
+
+std::optional<Durability> DurabilityFromName(absl::string_view name) {
+  for (const Durability durability : {Durability::kMemory, Durability::kWritten, Durability::kSynced}) {
+    if (name == DurabilityName(durability)) return durability;
+  }
+  return std::nullopt;
+}
+
+const char* SampleStatusName(SampleStatus status) {
+  switch (status) {
+    case SampleStatus::kUnspecified:
+      return "UNSPECIFIED";
+    case SampleStatus::kOk:
+      return "OK";
+    case SampleStatus::kNotFound:
+      return "NOT_FOUND";
+    case SampleStatus::kNotRecorded:
+      return "NOT_RECORDED";
+    case SampleStatus::kNotReady:
+      return "NOT_READY";
+    case SampleStatus::kLost:
+      return "LOST";
+    case SampleStatus::kVersionRefused:
+      return "VERSION_REFUSED";
+    case SampleStatus::kLengthMismatch:
+      return "LENGTH_MISMATCH";
+    case SampleStatus::kTokensMismatch:
+      return "TOKENS_MISMATCH";
+    case SampleStatus::kOutOfRange:
+      return "OUT_OF_RANGE";
+    case SampleStatus::kUnavailable:
+      return "UNAVAILABLE";
+    case SampleStatus::kTokensNotKnown:
+      return "TOKENS_NOT_KNOWN";
+  }
+  return "UNKNOWN";
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,92 @@
+#include "proto/wire/security.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+inline namespace wire {
+namespace {
+
+bool IsLoopbackHost(absl::string_view host) {
+  if (absl::EqualsIgnoreCase(host, "localhost")) return true;
+  const std::string text(host);
+  in_addr v4;
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6;
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+constexpr int64_t kMaxBytes = 1 << 20;
+// File times advance in steps of a clock tick: a file that changed this recently may change again without showing it.
+constexpr std::chrono::nanoseconds kUnsettled = std::chrono::milliseconds(50);
+
+int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+absl::Status CannotRead(const std::string& path, int error) {
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
+}
+
+absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
+  std::string text;
+  char part[4096];
+  for (ssize_t bytes; (bytes = read(fd, part, sizeof(part))) != 0;) {
+    if (bytes < 0) return CannotRead(path, errno);
+    text.append(part, static_cast<size_t>(bytes));
+    if (static_cast<int64_t>(text.size()) > kMaxBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": over ", kMaxBytes, " bytes"));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+bool IsLocalAddress(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return false;
+  absl::string_view host = address.substr(0, colon);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
+  return IsLoopbackHost(host);
+}
+
+ChangingFile::Stamp ChangingFile::StampOf(const struct stat& status) {
+  return {.exists = true,
+          .device = status.st_dev,
+          .inode = status.st_ino,
+          .size = status.st_size,
+          .modified_ns = Nanoseconds(status.st_mtim),
+          .changed_ns = Nanoseconds(status.st_ctim)};
+}
+
+absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
+  struct stat status;
+  const bool exists = stat(path_.c_str(), &status) == 0;
+  const Stamp stamp = exists ? StampOf(status) : Stamp{};
+  if (seen_ == stamp) return std::nullopt;
+  seen_ = stamp;
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO must not hold up the caller.
+  if (fd < 0) return CannotRead(path_, errno);
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  if (fstat(fd, &status) != 0) return CannotRead(path_, errno);
+  seen_ = StampOf(status);
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (Nanoseconds(now) - seen_->changed_ns < kUnsettled.count()) seen_.reset();
+  auto text = ReadAll(fd, path_);
+  if (!text.ok()) return text.status();
+  return std::optional<std::string>(*std::move(text));
+}
+
+}  // namespace wire
+}  // namespace routing_replay
