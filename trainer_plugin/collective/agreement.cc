@@ -90,7 +90,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view what) {
 }
 
 absl::Status CheckStep(const StepReport& step) {
-  if (step.policy > MissingPolicy::kDrop) return Wrong("policy", "is none of strict, live, drop");
+  if (step.policy > MissingPolicy::kDrop) return Wrong("policy", "must be strict, live or drop");
   for (size_t i = 0; i < step.samples.size(); ++i) {
     const SampleReport& report = step.samples[i];
     const auto wrong = [i](absl::string_view field, absl::string_view what) {
@@ -156,10 +156,10 @@ std::optional<int64_t> OnlyIf(bool condition, int64_t value) {
   return value;
 }
 
-std::vector<int64_t> StepWords(int32_t rank, const StepReport& step, bool refused) {
+std::vector<int64_t> StepWords(int32_t rank, const StepReport& step, bool rejected) {
   WordWriter out;
   out.Both(kVersion);
-  out.Least(OnlyIf(refused, rank));
+  out.Least(OnlyIf(rejected, rank));
   out.Both(static_cast<int64_t>(step.samples.size()));
   out.Both(static_cast<int64_t>(step.policy));
   out.Both(static_cast<int64_t>(step.geometry_fingerprint));
@@ -334,8 +334,9 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   if (!invalid_.ok()) return invalid_;
   WordReader in(reduced);
   if (auto s = CheckEqual(in.Both(), Reason::kVersionMismatch, "version"); !s.ok()) return s;
-  if (const auto refused = in.Least()) {
-    return Fail(Reason::kField, "ranks", absl::StrCat("rank ", *refused, " cannot take part: its arguments are wrong"));
+  if (const auto rejected = in.Least()) {
+    return Fail(Reason::kField, "ranks",
+                absl::StrCat("rank ", *rejected, " cannot take part: its arguments are wrong"));
   }
   absl::Status status = CheckEqual(in.Both(), Reason::kField, "sample_count");
   status.Update(CheckEqual(in.Both(), Reason::kField, "policy"));

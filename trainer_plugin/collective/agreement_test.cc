@@ -241,7 +241,7 @@ TEST(Agreement, WordsThatNoReductionGives) {
   const auto all_words = [](const StepAgreement& agreement) {
     return std::vector<int64_t>(agreement.words().begin(), agreement.words().end());
   };
-  const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
+  const auto rejected = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
   const StepReport step = AllThere(MissingPolicy::kLive)[0];
   const size_t first_round = all_words(StepAgreement(0, step)).size();
   for (size_t i = 0; i < first_round; ++i) {
@@ -249,14 +249,14 @@ TEST(Agreement, WordsThatNoReductionGives) {
     std::vector<int64_t> words = all_words(agreement);
     if (words[i] == std::numeric_limits<int64_t>::min()) continue;
     --words[i];
-    EXPECT_THAT(agreement.Push(words), refused) << i;
+    EXPECT_THAT(agreement.Push(words), rejected) << i;
     EXPECT_TRUE(agreement.words().empty());
     EXPECT_FALSE(agreement.decision().ok());
   }
   StepAgreement no_rank(0, step);
   std::vector<int64_t> words = all_words(no_rank);
   words.back() = 5;  // The first rank whose source failed, as ~5.
-  EXPECT_THAT(no_rank.Push(words), refused);
+  EXPECT_THAT(no_rank.Push(words), rejected);
   // Of the first sample: its badness, and the first rank that misses it.
   for (const auto [badness, missing_on] :
        std::vector<std::array<int64_t, 2>>{{static_cast<int64_t>(kLastSampleStatus) + 1, ~7},
@@ -270,12 +270,12 @@ TEST(Agreement, WordsThatNoReductionGives) {
     words = all_words(agreement);
     words[2] = badness;
     words[3] = missing_on;
-    EXPECT_THAT(agreement.Push(words), refused) << badness << " " << missing_on;
+    EXPECT_THAT(agreement.Push(words), rejected) << badness << " " << missing_on;
   }
   StepAgreement below(-1, step), other(0, step);
   words = all_words(below);
   for (size_t i = 0; i < words.size(); ++i) words[i] = std::max(words[i], all_words(other)[i]);
-  EXPECT_THAT(below.Push(words), refused);
+  EXPECT_THAT(below.Push(words), rejected);
   EXPECT_THAT(other.Push(words), Fails(kFailed, Reason::kField));
 }
 

@@ -1,4 +1,4 @@
-// From a plan to an index buffer with a scripted read in between: what falls back, and what is refused.
+// From a plan to an index buffer with a scripted read in between: what falls back, and what is rejected.
 #include "routing_replay/trainer/fetch.h"
 
 #include "routing_replay/trainer/realign.h"

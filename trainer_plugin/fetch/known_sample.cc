@@ -20,26 +20,26 @@ std::optional<uint32_t> KnownSample::TokenCheckAt(int64_t rows) const {
 }
 
 void KnownSample::Judge(const SampleRead& asked, SampleRecord& record) const {
-  const auto refuse = [&](SampleStatus status, std::string message) {
+  const auto reject = [&](SampleStatus status, std::string message) {
     record.status = status;
     record.message = std::move(message);
   };
   if (asked.num_tokens && *asked.num_tokens != num_tokens) {
-    return refuse(SampleStatus::kLengthMismatch,
+    return reject(SampleStatus::kLengthMismatch,
                   absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens));
   }
   const int64_t rows = num_tokens - 1;
   if (!asked.rows.empty() && asked.rows.back().end > rows) {
-    return refuse(SampleStatus::kOutOfRange,
+    return reject(SampleStatus::kOutOfRange,
                   absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows));
   }
   for (const TokenCheck& check : asked.token_checks) {
     const std::optional<uint32_t> known = TokenCheckAt(check.rows);
     if (known == check.crc32c) continue;
-    return refuse(known ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
+    return reject(known ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
                   absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows));
   }
-  if (rows > 0 && TotalRows(unrecorded) == rows) return refuse(SampleStatus::kNotRecorded, "without a recorded row");
+  if (rows > 0 && TotalRows(unrecorded) == rows) return reject(SampleStatus::kNotRecorded, "without a recorded row");
 }
 
 SampleRecord KnownSample::Answer(const SampleRead& asked) const {

@@ -136,9 +136,9 @@ TEST_P(LocalSourceTest, WhatARankRecordedItReplays) {
     ASSERT_OK_AND_ASSIGN(const StagedRows staged, recorded.Fetch(other, {{.sample = "s"}}, {}));
     EXPECT_EQ(TotalRows(staged.unrecorded[0]), cp == 0 ? kTokens / 2 : kTokens / 2 - 1);
 
-    const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kLength);
+    const auto rejected = Fails(absl::StatusCode::kInvalidArgument, Reason::kLength);
     const auto short_buffer = absl::MakeConstSpan(buffer).first(buffer.size() - 1);
-    EXPECT_THAT(recorded.AddRecorded({.sample = "s", .num_tokens = kTokens}, 0, layout, map, short_buffer), refused);
+    EXPECT_THAT(recorded.AddRecorded({.sample = "s", .num_tokens = kTokens}, 0, layout, map, short_buffer), rejected);
     EXPECT_THAT(recorded.AddRecorded({.sample = "s"}, 0, layout, map, buffer),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
     ASSERT_OK_AND_ASSIGN(const BufferLayout half,
@@ -160,17 +160,17 @@ TEST_P(LocalSourceTest, WhatCannotBeReadFallsBackOrIsRefused) {
   EXPECT_EQ(StatusOf({.sample = "s", .token_checks = {wrong}}), SampleStatus::kTokensMismatch);
   ASSERT_OK(Add({.sample = "no-tokens"}));
   EXPECT_EQ(StatusOf({.sample = "no-tokens", .token_checks = {CheckOf(tokens_, 20)}}), SampleStatus::kTokensNotKnown);
-  const auto refused = Fetch({.sample = "t"});
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kNoSample));
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("sample t: NOT_FOUND"));
+  const auto rejected = Fetch({.sample = "t"});
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kFailedPrecondition, Reason::kNoSample));
+  EXPECT_THAT(std::string(rejected.status().message()), HasSubstr("sample t: NOT_FOUND"));
 }
 
 TEST_P(LocalSourceTest, SamplesByHandle) {
   ASSERT_OK(Add({.sample = "s"}));
   EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kOk);
   EXPECT_EQ(StatusOf({.handle = SampleHandle("t")}), SampleStatus::kNotFound);
-  const auto refused = Fetch({.handle = 5});
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("with handle 5: NOT_FOUND"));
+  const auto rejected = Fetch({.handle = 5});
+  EXPECT_THAT(std::string(rejected.status().message()), HasSubstr("with handle 5: NOT_FOUND"));
   EXPECT_TRUE(source_.Remove("s"));
   EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kNotFound);
 }
@@ -179,10 +179,10 @@ TEST_P(LocalSourceTest, TwoSamplesWithOneHandleAreRefused) {
   source_ = LocalSource(geometry_, [](absl::string_view id) { return id == "t" ? 1 : 5; });
   ASSERT_OK(Add({.sample = "s"}));
   ASSERT_OK(Add({.sample = "s"}));
-  const absl::Status refused = Add({.sample = "u"});
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
-  EXPECT_EQ(GetErrorDetail(refused)->sample, "u");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("sample \"u\" has the same handle as sample \"s\""));
+  const absl::Status rejected = Add({.sample = "u"});
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
+  EXPECT_EQ(GetErrorDetail(rejected)->sample, "u");
+  EXPECT_THAT(std::string(rejected.message()), HasSubstr("sample \"u\" has the same handle as sample \"s\""));
   ASSERT_OK(Add({.sample = "t"}));
   EXPECT_EQ(source_.size(), 2);
   EXPECT_FALSE(source_.Remove("u"));

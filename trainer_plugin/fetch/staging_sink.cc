@@ -155,8 +155,8 @@ absl::Status StagingSink::GiveUp(absl::string_view why) {
   for (int32_t index = told_; index < static_cast<int32_t>(slices_.size()); ++index) {
     const SampleStatus status = out_.records[slices_[index]].status;
     if (status != SampleStatus::kOk && status != SampleStatus::kUnspecified) continue;
-    absl::Status refused = OnRecord({.index = index, .status = SampleStatus::kNotReady, .message = std::string(why)});
-    if (!refused.ok()) return refused;
+    absl::Status rejected = OnRecord({.index = index, .status = SampleStatus::kNotReady, .message = std::string(why)});
+    if (!rejected.ok()) return rejected;
   }
   return absl::OkStatus();
 }

@@ -114,7 +114,7 @@ class CachedFetch {
   // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
   // As its slices are to be read: as it was told, but ahead it waits for no rows, or those that are there would wait
-  // with it, and no sample is refused that nobody needs yet.
+  // with it, and no sample is rejected that nobody needs yet.
   FetchOptions read_options() const;
   // The answer to the last Next: its records and pieces of the slices that were to be read.
   void Give(const StagedRows& read);

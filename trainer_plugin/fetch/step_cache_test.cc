@@ -185,10 +185,10 @@ TEST_F(StepCacheTest, OnlyWhatWasAgreedIsUsed) {
   Add(0, 100);
   cache->Clear();
   for (const MissingPolicy missing : {MissingPolicy::kStrict, MissingPolicy::kLive, MissingPolicy::kDrop}) {
-    const auto refused = Fetch(cache, plan, sequences, missing);
-    EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kConflictingRows));
-    EXPECT_EQ(GetErrorDetail(refused.status())->field, "content_id");
-    EXPECT_EQ(GetErrorDetail(refused.status())->sample, "s0");
+    const auto rejected = Fetch(cache, plan, sequences, missing);
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kFailedPrecondition, Reason::kConflictingRows));
+    EXPECT_EQ(GetErrorDetail(rejected.status())->field, "content_id");
+    EXPECT_EQ(GetErrorDetail(rejected.status())->sample, "s0");
   }
   sequences[0] = {.sample = "s0", .live = true};
   ASSERT_OK_AND_ASSIGN(const StagedRows live, Fetch(cache, plan, sequences));

@@ -64,20 +64,20 @@ TEST(HybridPattern, GivenStages) {
 }
 
 TEST(HybridPattern, RefusalsStateTheRule) {
-  const auto refused = [](const std::string& text, LayerSplit split, const std::string& words) {
+  const auto rejected = [](const std::string& text, LayerSplit split, const std::string& words) {
     split.hybrid = *ParseHybridPattern(text);
     if (split.num_layers == 0) split.num_layers = split.hybrid->num_layers();
     const auto table = LayerTable::Create(split);
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
     EXPECT_THAT(std::string(table.status().message()), HasSubstr(words)) << text;
   };
-  refused("MEMEMEM", {.pipeline_size = 2}, "without \"|\" are not a multiple of 2");
-  refused("MEME", {.pipeline_size = 2, .virtual_stages = 2}, "no virtual stages");
-  refused("ME|ME|ME", {.pipeline_size = 2}, "not a multiple of 2 pipeline ranks");
-  refused("ME|ME|ME|ME", {.pipeline_size = 2, .virtual_stages = 1}, "make 2");
-  refused("ME|ME", {.pipeline_size = 1}, "at least two pipeline ranks");
-  refused("MEME", {.num_layers = 5}, "4 symbols");
-  refused("MEME/ME", {.mtp_num_layers = 2}, "1 MTP depths");
+  rejected("MEMEMEM", {.pipeline_size = 2}, "without \"|\" are not a multiple of 2");
+  rejected("MEME", {.pipeline_size = 2, .virtual_stages = 2}, "no virtual stages");
+  rejected("ME|ME|ME", {.pipeline_size = 2}, "not a multiple of 2 pipeline ranks");
+  rejected("ME|ME|ME|ME", {.pipeline_size = 2, .virtual_stages = 1}, "make 2");
+  rejected("ME|ME", {.pipeline_size = 1}, "at least two pipeline ranks");
+  rejected("MEME", {.num_layers = 5}, "4 symbols");
+  rejected("MEME/ME", {.mtp_num_layers = 2}, "1 MTP depths");
 }
 
 TEST(HybridPattern, OneRankHoldsSeveralChunksIfToldSo) {

@@ -203,7 +203,7 @@ absl::Status CheckEntries(absl::string_view stage) {
   for (const char entry : stage) {
     if (absl::string_view("EtmL").find(entry) != absl::string_view::npos) continue;
     return InvalidLayout(absl::StrCat("'", absl::string_view(&entry, 1), "' in stage \"", stage,
-                                      "\" is none of E (embedding), t (decoder layer), m (MTP) and L (loss); repeats "
+                                      "\" must be E (embedding), t (decoder layer), m (MTP) or L (loss); repeats "
                                       "are x*n and (…)*n, without groups in groups"));
   }
   return absl::OkStatus();
@@ -215,7 +215,7 @@ absl::StatusOr<char> EntryOfName(absl::string_view name) {
   if (plain == "decoder") return kStageDecoder;
   if (plain == "mtp") return kStageMtp;
   if (plain == "loss") return kStageLoss;
-  return InvalidLayout(absl::StrCat("\"", name, "\" is none of embedding, decoder, mtp and loss"));
+  return InvalidLayout(absl::StrCat("\"", name, "\" must be embedding, decoder, mtp or loss"));
 }
 
 int64_t CountOf(absl::string_view stage, char entry) { return std::count(stage.begin(), stage.end(), entry); }

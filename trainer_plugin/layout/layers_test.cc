@@ -20,34 +20,34 @@ std::vector<OwnedLayer> Owned(const Geometry& geometry, const LayerSplit& split,
 }
 
 TEST(LayerTable, RefusalsStateTheRule) {
-  const auto refused = [](const LayerSplit& split, const std::string& words) {
+  const auto rejected = [](const LayerSplit& split, const std::string& words) {
     const auto table = LayerTable::Create(split);
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
     EXPECT_THAT(std::string(table.status().message()), ::testing::HasSubstr(words));
   };
-  refused({.num_layers = 0}, "split.num_layers");
-  refused({.num_layers = 8, .pipeline_size = 0}, "split.pipeline_size");
-  refused({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 0}, "split.virtual_stages");
-  refused({.num_layers = 10, .pipeline_size = 4}, "not a multiple of 4 pipeline ranks");
-  refused({.num_layers = 12, .pipeline_size = 4, .virtual_stages = 2}, "not a multiple of 2 virtual stages");
-  refused({.num_layers = 12, .virtual_stages = 3}, "at least two pipeline ranks");
-  refused({.num_layers = 32, .pipeline_size = 2, .account_for_embedding = true}, "32 layers + 1");
-  refused({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 3, .account_for_loss = true}, "excludes");
-  refused({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 0}, "at least one layer");
-  refused({.num_layers = 12, .pipeline_size = 4, .last_stage_layers = 0}, "at least one layer");
-  refused({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "one rank");
-  refused({.num_layers = 12, .first_stage_layers = 6}, "do not split evenly");
-  refused({.num_layers = 8, .pipeline_size = 2, .first_stage_layers = 8}, "do not split evenly");
-  refused({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 2, .last_stage_layers = 3}, "less 5");
-  refused({.num_layers = 16, .pipeline_size = 2, .virtual_stages = 2, .first_stage_layers = 8, .last_stage_layers = 8},
-          "no middle stage");
-  refused({.num_layers = 8, .pipeline_size = 4, .mtp_num_layers = -1}, "split.mtp_num_layers");
+  rejected({.num_layers = 0}, "split.num_layers");
+  rejected({.num_layers = 8, .pipeline_size = 0}, "split.pipeline_size");
+  rejected({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 0}, "split.virtual_stages");
+  rejected({.num_layers = 10, .pipeline_size = 4}, "not a multiple of 4 pipeline ranks");
+  rejected({.num_layers = 12, .pipeline_size = 4, .virtual_stages = 2}, "not a multiple of 2 virtual stages");
+  rejected({.num_layers = 12, .virtual_stages = 3}, "at least two pipeline ranks");
+  rejected({.num_layers = 32, .pipeline_size = 2, .account_for_embedding = true}, "32 layers + 1");
+  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 3, .account_for_loss = true}, "excludes");
+  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 0}, "at least one layer");
+  rejected({.num_layers = 12, .pipeline_size = 4, .last_stage_layers = 0}, "at least one layer");
+  rejected({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "one rank");
+  rejected({.num_layers = 12, .first_stage_layers = 6}, "do not split evenly");
+  rejected({.num_layers = 8, .pipeline_size = 2, .first_stage_layers = 8}, "do not split evenly");
+  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 2, .last_stage_layers = 3}, "less 5");
+  rejected({.num_layers = 16, .pipeline_size = 2, .virtual_stages = 2, .first_stage_layers = 8, .last_stage_layers = 8},
+           "no middle stage");
+  rejected({.num_layers = 8, .pipeline_size = 4, .mtp_num_layers = -1}, "split.mtp_num_layers");
 }
 
 TEST(LayerTable, WhatWritesStagesOutExcludesSizes) {
   const PipelineLayout layout = *ParsePipelineLayout("Ett|ttL");
   const HybridPattern hybrid = *ParseHybridPattern("ME|ME");
-  const auto refused = [](const LayerSplit& split) {
+  const auto rejected = [](const LayerSplit& split) {
     EXPECT_THAT(LayerTable::Create(split), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   };
   for (LayerSplit split : {LayerSplit{.num_layers = 4, .pipeline_size = 2, .layout = layout},
@@ -55,23 +55,23 @@ TEST(LayerTable, WhatWritesStagesOutExcludesSizes) {
     EXPECT_OK(LayerTable::Create(split));
     LayerSplit other = split;
     other.first_stage_layers = 2;
-    refused(other);
+    rejected(other);
     other = split;
     other.last_stage_layers = 2;
-    refused(other);
+    rejected(other);
     other = split;
     other.account_for_embedding = true;
-    refused(other);
+    rejected(other);
     other = split;
     other.account_for_loss = true;
-    refused(other);
+    rejected(other);
     other = split;
     other.virtual_stages = 2;
-    refused(other);
+    rejected(other);
     other = split;
     other.layout = layout;
     other.hybrid = hybrid;
-    refused(other);
+    rejected(other);
   }
 }
 

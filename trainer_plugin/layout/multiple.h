@@ -8,7 +8,7 @@
 
 namespace routing_replay::trainer {
 
-// Far above what a stream may have: a result that reaches it makes a layout that is refused.
+// Far above what a stream may have: a result that reaches it makes a layout that is rejected.
 inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
 
 // Both of 1 … kMaxMultiple, and so is the result.

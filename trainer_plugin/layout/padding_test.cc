@@ -226,7 +226,7 @@ TEST(Padding, MegatronPartitions) {
 }
 
 TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
-  const auto refused = [](PaddingPolicy policy, int64_t recorded, const char* words) {
+  const auto rejected = [](PaddingPolicy policy, int64_t recorded, const char* words) {
     UnpaddedBatch batch = Batch({6}, 1, 1, false);
     batch.sequences[0].recorded_rows = recorded;
     const auto prediction = PredictPadding(batch, policy);
@@ -234,16 +234,16 @@ TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
     EXPECT_THAT(std::string(prediction.status().message()), HasSubstr(words));
   };
   for (const int64_t recorded : {4, 6}) {
-    refused(SlimePadding{}, recorded, "slime takes T - 1");
-    refused(MilesPadding{}, recorded, "miles takes T - 1");
-    refused(ArealPadding{}, recorded, "AReaL takes T - 1");
+    rejected(SlimePadding{}, recorded, "slime takes T - 1");
+    rejected(MilesPadding{}, recorded, "miles takes T - 1");
+    rejected(ArealPadding{}, recorded, "AReaL takes T - 1");
   }
   for (const int64_t recorded : {4, 7}) {
-    refused(VerlPadding{}, recorded, "verl takes T or T - 1");
-    refused(MsSwiftPadding{}, recorded, "ms-swift takes T or T - 1");
+    rejected(VerlPadding{}, recorded, "verl takes T or T - 1");
+    rejected(MsSwiftPadding{}, recorded, "ms-swift takes T or T - 1");
   }
-  refused(NemoRlPadding{}, 7, "NeMo-RL takes at most T");
-  refused(SkyRlPadding{}, 7, "SkyRL takes at most T");
+  rejected(NemoRlPadding{}, 7, "NeMo-RL takes at most T");
+  rejected(SkyRlPadding{}, 7, "SkyRL takes at most T");
 }
 
 TEST(Padding, WhatIsOfNoSampleIsPaddedAsAnyOther) {

@@ -59,7 +59,7 @@ TEST(Pieces, TheyMustCoverTheirSequences) {
   ASSERT_OK_AND_ASSIGN(const RowMap map, BuildRowMap(layout, {}));
   const SequencePiece whole{"a", 0, 0, 8, 0, 7}, second{"b", 1, 0, 4, 3, 3};
   EXPECT_OK(ShowPieces(map, layout, {whole, second}));
-  const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
+  const auto rejected = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
   for (const std::vector<SequencePiece>& wrong : std::vector<std::vector<SequencePiece>>{
            {whole},
            {second, whole},
@@ -71,7 +71,7 @@ TEST(Pieces, TheyMustCoverTheirSequences) {
            {whole, {"b", 2, 0, 4, 0, 3}},
            {whole, {"b", 1, 0, 0, 0, 0}},
        }) {
-    EXPECT_THAT(ShowPieces(map, layout, wrong), refused);
+    EXPECT_THAT(ShowPieces(map, layout, wrong), rejected);
   }
 }
 

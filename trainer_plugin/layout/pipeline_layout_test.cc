@@ -55,8 +55,8 @@ TEST(PipelineLayoutFromNames, AnyCase) {
 }
 
 TEST(PipelineLayout, RefusalsStateTheRule) {
-  const auto refused = [](const std::string& text, int32_t pipeline_size, int32_t layers, int32_t mtp,
-                          const std::string& words) {
+  const auto rejected = [](const std::string& text, int32_t pipeline_size, int32_t layers, int32_t mtp,
+                           const std::string& words) {
     const auto table = LayerTable::Create({.num_layers = layers,
                                            .pipeline_size = pipeline_size,
                                            .layout = *ParsePipelineLayout(text),
@@ -64,19 +64,19 @@ TEST(PipelineLayout, RefusalsStateTheRule) {
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
     EXPECT_THAT(std::string(table.status().message()), HasSubstr(words)) << text;
   };
-  refused("Ett|tt|ttL", 2, 6, 0, "3 stages are not a multiple of 2 pipeline ranks");
-  refused("Ett|ttL", 1, 4, 0, "at least two pipeline ranks");
-  refused("tE|tL", 2, 2, 0, "embedding (E)");
-  refused("EtEt|tL", 2, 3, 0, "embedding (E)");
-  refused("", 1, 2, 0, "embedding (E)");
-  refused("Et|tt", 2, 3, 0, "loss (L)");
-  refused("Ett|LtL", 2, 3, 0, "loss (L)");
-  refused("Ett|ttL", 2, 5, 0, "4 decoder layers (t), not num_layers = 5");
-  refused("Et|tmL", 2, 2, 0, "1 MTP layers (m), not mtp_num_layers = 0");
-  refused("Et|tL", 2, 2, 1, "0 MTP layers (m), not mtp_num_layers = 1");
-  refused("Etm|tL", 2, 2, 1, "behind a MTP layer");
-  refused("Et|tm|m|L", 2, 2, 2, "not all in one stage");
-  refused("Et|tm||L", 2, 2, 1, "last chunk");
+  rejected("Ett|tt|ttL", 2, 6, 0, "3 stages are not a multiple of 2 pipeline ranks");
+  rejected("Ett|ttL", 1, 4, 0, "at least two pipeline ranks");
+  rejected("tE|tL", 2, 2, 0, "embedding (E)");
+  rejected("EtEt|tL", 2, 3, 0, "embedding (E)");
+  rejected("", 1, 2, 0, "embedding (E)");
+  rejected("Et|tt", 2, 3, 0, "loss (L)");
+  rejected("Ett|LtL", 2, 3, 0, "loss (L)");
+  rejected("Ett|ttL", 2, 5, 0, "4 decoder layers (t), not num_layers = 5");
+  rejected("Et|tmL", 2, 2, 0, "1 MTP layers (m), not mtp_num_layers = 0");
+  rejected("Et|tL", 2, 2, 1, "0 MTP layers (m), not mtp_num_layers = 1");
+  rejected("Etm|tL", 2, 2, 1, "behind a MTP layer");
+  rejected("Et|tm|m|L", 2, 2, 2, "not all in one stage");
+  rejected("Et|tm||L", 2, 2, 1, "last chunk");
 }
 
 TEST(PipelineLayout, EntriesMadeByHandAreChecked) {

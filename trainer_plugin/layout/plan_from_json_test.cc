@@ -98,7 +98,7 @@ TEST(PlanFromJson, PolicyAndPlaceInALocalGroup) {
 }
 
 TEST(PlanFromJson, NamesWhatIsWrong) {
-  const auto refused = [](const std::string& field, auto change) {
+  const auto rejected = [](const std::string& field, auto change) {
     Json description = Moonlight();
     change(description);
     const auto plan = PlanFromJson(description.dump());
@@ -106,17 +106,17 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
     EXPECT_THAT(std::string(plan.status().message()), ::testing::StartsWith(field + ":"));
     EXPECT_EQ(GetErrorDetail(plan.status()).value_or(ErrorDetail{}).field, field);
   };
-  refused("gometry", [](Json& d) { d["gometry"] = 1; });
-  refused("geometry.experts", [](Json& d) { d["geometry"]["experts"] = 1; });
-  refused("split.vpp", [](Json& d) { d["split"]["vpp"] = 1; });
-  refused("micro_batch.cp", [](Json& d) { d["micro_batch"]["cp"] = 1; });
-  refused("micro_batch.batch_size", [](Json& d) { d["micro_batch"]["batch_size"] = 1; });
-  refused("micro_batch.sequences[0].length", [](Json& d) { d["micro_batch"]["sequences"][0]["length"] = 1; });
-  refused("rank.ep", [](Json& d) { d["rank"]["ep"] = 1; });
-  refused("geometry", [](Json& d) { d.erase("geometry"); });
-  refused("micro_batch.total_rows", [](Json& d) { d["micro_batch"].erase("total_rows"); });
-  refused("micro_batch.sequences[0].tokens", [](Json& d) { d["micro_batch"]["sequences"][0].erase("tokens"); });
-  refused("micro_batch.cu_seqlens", [](Json& d) {
+  rejected("gometry", [](Json& d) { d["gometry"] = 1; });
+  rejected("geometry.experts", [](Json& d) { d["geometry"]["experts"] = 1; });
+  rejected("split.vpp", [](Json& d) { d["split"]["vpp"] = 1; });
+  rejected("micro_batch.cp", [](Json& d) { d["micro_batch"]["cp"] = 1; });
+  rejected("micro_batch.batch_size", [](Json& d) { d["micro_batch"]["batch_size"] = 1; });
+  rejected("micro_batch.sequences[0].length", [](Json& d) { d["micro_batch"]["sequences"][0]["length"] = 1; });
+  rejected("rank.ep", [](Json& d) { d["rank"]["ep"] = 1; });
+  rejected("geometry", [](Json& d) { d.erase("geometry"); });
+  rejected("micro_batch.total_rows", [](Json& d) { d["micro_batch"].erase("total_rows"); });
+  rejected("micro_batch.sequences[0].tokens", [](Json& d) { d["micro_batch"]["sequences"][0].erase("tokens"); });
+  rejected("micro_batch.cu_seqlens", [](Json& d) {
     d["micro_batch"] = {{"format", "BSHD"},
                         {"batch_size", 1},
                         {"padded_length", 4},
@@ -124,44 +124,46 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
                         {"partition", "zigzag_per_sequence"},
                         {"sequences", Json::array()}};
   });
-  refused("micro_batch.partition", [](Json& d) { d["micro_batch"].erase("partition"); });
-  refused("micro_batch.sequences", [](Json& d) { d["micro_batch"].erase("sequences"); });
-  refused("micro_batch.padding", [](Json& d) { d["micro_batch"]["padding"] = 1; });
-  refused("micro_batch.format", [](Json& d) { d["micro_batch"]["format"] = "SBHD"; });
-  refused("micro_batch.sequence_parallel", [](Json& d) { d["micro_batch"]["sequence_parallel"] = 1; });
-  refused("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = 2.5; });
-  refused("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = int64_t{1} << 40; });
-  refused("micro_batch.total_rows", [](Json& d) { d["micro_batch"]["total_rows"] = ~uint64_t{0}; });
-  refused("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
-  refused("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
-  refused("rank", [](Json& d) { d["rank"] = 3; });
+  rejected("micro_batch.partition", [](Json& d) { d["micro_batch"].erase("partition"); });
+  rejected("micro_batch.sequences", [](Json& d) { d["micro_batch"].erase("sequences"); });
+  rejected("micro_batch.padding", [](Json& d) { d["micro_batch"]["padding"] = 1; });
+  rejected("micro_batch.format", [](Json& d) { d["micro_batch"]["format"] = "SBHD"; });
+  rejected("micro_batch.sequence_parallel", [](Json& d) { d["micro_batch"]["sequence_parallel"] = 1; });
+  rejected("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = 2.5; });
+  rejected("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = int64_t{1} << 40; });
+  rejected("micro_batch.total_rows", [](Json& d) { d["micro_batch"]["total_rows"] = ~uint64_t{0}; });
+  rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
+  rejected("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
+  rejected("rank", [](Json& d) { d["rank"] = 3; });
   // Refused behind the description.
-  refused("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
-  refused("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
-  refused("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
-  refused("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
-  refused("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
-  refused("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
+  rejected("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
+  rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  rejected("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
+  rejected("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
+  rejected("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
+  rejected("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
   // The split has no layers of its own to say.
-  refused("geometry.num_layers", [](Json& d) {
+  rejected("geometry.num_layers", [](Json& d) {
     d["split"] = {{"pipeline_size", 7}};
     d["rank"]["pp"] = 0;
   });
-  refused("split.layout", [](Json& d) { d["split"]["layout"] = "Ex"; });
-  refused("split.layout", [](Json& d) { d["split"]["layout"] = 1; });
-  refused("split.layout", [](Json& d) { d["split"] = {{"pipeline_size", 2}, {"layout", "Et|tL"}}; });
-  refused("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = "MX"; });
-  refused("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = 1; });
-  refused("split.mtp_num_layers", [](Json& d) { d["split"]["mtp_num_layers"] = -1; });
-  refused("native_layers", [](Json& d) { d["native_layers"] = 1; });
-  refused("megatron", [](Json& d) { d["megatron"] = Json::object(); });
-  refused("rank.model", [](Json& d) { d["rank"]["model"] = 1; });
-  refused("rank.model[0].layer_numbers", [](Json& d) { d["rank"]["model"] = {Json::object()}; });
-  refused("rank.model[0].numbers", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {14}}, {"numbers", {1}}}}; });
-  refused("rank.model", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {1}}}}; });
-  refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
-  refused("micro_batch.sequences[0]",
-          [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
+  rejected("split.layout", [](Json& d) { d["split"]["layout"] = "Ex"; });
+  rejected("split.layout", [](Json& d) { d["split"]["layout"] = 1; });
+  rejected("split.layout", [](Json& d) { d["split"] = {{"pipeline_size", 2}, {"layout", "Et|tL"}}; });
+  rejected("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = "MX"; });
+  rejected("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = 1; });
+  rejected("split.mtp_num_layers", [](Json& d) { d["split"]["mtp_num_layers"] = -1; });
+  rejected("native_layers", [](Json& d) { d["native_layers"] = 1; });
+  rejected("megatron", [](Json& d) { d["megatron"] = Json::object(); });
+  rejected("rank.model", [](Json& d) { d["rank"]["model"] = 1; });
+  rejected("rank.model[0].layer_numbers", [](Json& d) { d["rank"]["model"] = {Json::object()}; });
+  rejected("rank.model[0].numbers", [](Json& d) {
+    d["rank"]["model"] = {{{"layer_numbers", {14}}, {"numbers", {1}}}};
+  });
+  rejected("rank.model", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {1}}}}; });
+  rejected("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
+  rejected("micro_batch.sequences[0]",
+           [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
 }
 
 std::vector<int> LayersOf(const Json& plan) {
@@ -232,16 +234,16 @@ TEST(PlanFromJson, ARunWithoutHashLayers) {
   description["rank"] = {{"pp", 1}};
   EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(3, 4, 5));
   EXPECT_EQ(PlanOf(description)["layers"][0]["ordinal"], 1);
-  const auto refused = [&](Json geometry, int pp) {
+  const auto rejected = [&](Json geometry, int pp) {
     description["run_geometry"] = std::move(geometry);
     description["rank"] = {{"pp", pp}};
     const absl::Status status = PlanFromJson(description.dump()).status();
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "run_geometry") << status;
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).reason, Reason::kGeometryMismatch) << status;
   };
-  refused({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 0);
-  refused({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {3, 4, 5}}}, 1);
-  refused({{"num_layers", 6}, {"num_experts", 32}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 1);
+  rejected({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 0);
+  rejected({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {3, 4, 5}}}, 1);
+  rejected({{"num_layers", 6}, {"num_experts", 32}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 1);
 }
 
 TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {

@@ -108,7 +108,7 @@ TEST(DiagnoseTest, WhatNoMistakeGivesIsSaidSo) {
 }
 
 TEST(DiagnoseTest, WhatWasSeenMustFit) {
-  const auto refused = [](const char* observed) {
+  const auto rejected = [](const char* observed) {
     Json description = Moonlight();
     description["observed"] = Json::parse(observed);
     return DiagnoseFromJson(description.dump()).status();
@@ -116,10 +116,10 @@ TEST(DiagnoseTest, WhatWasSeenMustFit) {
   EXPECT_THAT(DiagnoseFromJson(Moonlight().dump()), Fails(kInvalid, Reason::kField));
   for (const char* observed : {"{}", "[]", R"({"rows": 1})", R"({"rows": [[0]]})", R"({"rows": [[0, -1]]})",
                                R"({"rows": [[1, 0]]})", R"({"layers": ["a"]})", R"({"columns": []})"}) {
-    EXPECT_THAT(refused(observed), Fails(kInvalid, Reason::kField)) << observed;
+    EXPECT_THAT(rejected(observed), Fails(kInvalid, Reason::kField)) << observed;
   }
-  EXPECT_THAT(refused(R"({"rows": [[0, 1]]})"), Fails(kInvalid, Reason::kShape));
-  EXPECT_THAT(refused(R"({"layers": [1]})"), Fails(kInvalid, Reason::kShape));
+  EXPECT_THAT(rejected(R"({"rows": [[0, 1]]})"), Fails(kInvalid, Reason::kShape));
+  EXPECT_THAT(rejected(R"({"layers": [1]})"), Fails(kInvalid, Reason::kShape));
 }
 
 }  // namespace

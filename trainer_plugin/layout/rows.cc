@@ -382,20 +382,20 @@ class RowMapBuilder {
 };
 
 absl::Status CheckRun(const MicroBatchLayout& layout, size_t record, const RowMap& map, const RowRun& run) {
-  const auto refuse = [record](absl::string_view what) {
+  const auto reject = [record](absl::string_view what) {
     return Invalid("records", absl::StrCat("record ", record, " ", what));
   };
   if (run.sequence < 0 || static_cast<size_t>(run.sequence) >= layout.sequences.size()) {
-    return refuse(absl::StrCat("shows sequence ", run.sequence, " of ", layout.sequences.size()));
+    return reject(absl::StrCat("shows sequence ", run.sequence, " of ", layout.sequences.size()));
   }
   const int64_t rows = layout.sequences[run.sequence].recorded_rows;
   if (run.row < 0 || run.row > rows || run.count > rows - run.row) {
-    return refuse(absl::StrCat("shows ", run.count, " rows from row ", run.row, " of sequence ", run.sequence,
+    return reject(absl::StrCat("shows ", run.count, " rows from row ", run.row, " of sequence ", run.sequence,
                                ", which has ", rows));
   }
   if (run.stride < 1 || run.local_row < 0 || run.local_row >= map.rows ||
       run.count - 1 > (map.rows - 1 - run.local_row) / run.stride) {
-    return refuse(absl::StrCat("has ", run.count, " rows from local row ", run.local_row, " of ", map.rows));
+    return reject(absl::StrCat("has ", run.count, " rows from local row ", run.local_row, " of ", map.rows));
   }
   return absl::OkStatus();
 }

@@ -11,22 +11,22 @@
 namespace routing_replay::trainer {
 namespace {
 
-absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("merge.", field, ": ", what),
                    {.reason = reason, .field = absl::StrCat("merge.", field)});
 }
 
 absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecord& record) {
-  const auto refuse = [index](Reason reason, absl::string_view what) {
-    return Refuse(reason, "records", absl::StrCat("record ", index, " ", what));
+  const auto reject = [index](Reason reason, absl::string_view what) {
+    return Reject(reason, "records", absl::StrCat("record ", index, " ", what));
   };
-  if (!(record.layout.geometry() == geometry)) return refuse(Reason::kGeometryMismatch, "is of another geometry");
+  if (!(record.layout.geometry() == geometry)) return reject(Reason::kGeometryMismatch, "is of another geometry");
   if (record.row_map.rows != record.layout.rows()) {
-    return refuse(Reason::kLength,
+    return reject(Reason::kLength,
                   absl::StrCat("has a row map of ", record.row_map.rows, " rows, not ", record.layout.rows()));
   }
   if (static_cast<int64_t>(record.indices.size()) != record.layout.bytes()) {
-    return refuse(Reason::kLength, absl::StrCat("has ", record.indices.size(), " bytes, not ", record.layout.bytes()));
+    return reject(Reason::kLength, absl::StrCat("has ", record.indices.size(), " bytes, not ", record.layout.bytes()));
   }
   return absl::OkStatus();
 }
@@ -165,7 +165,7 @@ absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometr
   Merger merger(geometry, layout, records, options);
   for (int32_t ordinal : options.ordinals ? *options.ordinals : AllOrdinals(geometry)) {
     if (ordinal < 0 || ordinal >= geometry.num_moe_layers()) {
-      return Refuse(Reason::kField, "ordinals",
+      return Reject(Reason::kField, "ordinals",
                     absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
     }
     if (auto s = merger.Add(ordinal); !s.ok()) return s;

@@ -102,36 +102,36 @@ struct SequenceWork {
   int64_t longest_run = 0;
 };
 
-absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("realign.", field, ": ", what),
                    {.reason = reason, .field = absl::StrCat("realign.", field)});
 }
 
 absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, int32_t index) {
   const StagedPiece& piece = input.pieces[index];
-  const auto refuse = [index](Reason reason, absl::string_view what) {
-    return Refuse(reason, "pieces", absl::StrCat("piece ", index, ": ", what));
+  const auto reject = [index](Reason reason, absl::string_view what) {
+    return Reject(reason, "pieces", absl::StrCat("piece ", index, ": ", what));
   };
   if (piece.sequence < 0 || static_cast<size_t>(piece.sequence) >= input.unrecorded.size()) {
-    return refuse(Reason::kField, absl::StrCat("sequence ", piece.sequence, " does not exist"));
+    return reject(Reason::kField, absl::StrCat("sequence ", piece.sequence, " does not exist"));
   }
   if (piece.layer_begin < 0 || piece.layer_count < 1 || piece.layer_begin >= layout.num_layers() ||
       piece.layer_count > layout.num_layers() - piece.layer_begin) {
-    return refuse(Reason::kField, absl::StrCat(piece.layer_count, " layers from slot ", piece.layer_begin,
+    return reject(Reason::kField, absl::StrCat(piece.layer_count, " layers from slot ", piece.layer_begin,
                                                " are not among the ", layout.num_layers(), " local ones"));
   }
   if (piece.rows.empty() || !RowRange{0, kMaxRows}.contains(piece.rows)) {
-    return refuse(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " cannot be"));
+    return reject(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " cannot be"));
   }
   const bool known_codec = piece.codec == Codec::kRaw || piece.codec == Codec::kPacked;
   const int32_t max_bit_offset = piece.codec == Codec::kPacked ? 7 : 0;
   if (!known_codec || piece.bit_offset < 0 || piece.bit_offset > max_bit_offset) {
-    return refuse(Reason::kField, absl::StrCat("codec ", static_cast<int>(piece.codec), " with bit offset ",
+    return reject(Reason::kField, absl::StrCat("codec ", static_cast<int>(piece.codec), " with bit offset ",
                                                piece.bit_offset, " cannot be"));
   }
   const int64_t bytes = PieceBytes(layout, piece);
   if (piece.offset < 0 || piece.offset > input.staging_bytes || bytes > input.staging_bytes - piece.offset) {
-    return refuse(Reason::kLength, absl::StrCat(bytes, " bytes at ", piece.offset, " are not inside the ",
+    return reject(Reason::kLength, absl::StrCat(bytes, " bytes at ", piece.offset, " are not inside the ",
                                                 input.staging_bytes, " staged"));
   }
   return absl::OkStatus();
@@ -139,16 +139,16 @@ absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, i
 
 absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) {
   if (static_cast<int64_t>(input.row_map.size()) != layout.rows()) {
-    return Refuse(Reason::kLength, "row_map",
+    return Reject(Reason::kLength, "row_map",
                   absl::StrCat("has ", input.row_map.size(), " rows, the layout ", layout.rows()));
   }
   for (size_t i = 0; i < input.row_map.size(); ++i) {
     const LocalRow& row = input.row_map[i];
-    if (row.state > RowState::kLive) return Refuse(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
+    if (row.state > RowState::kLive) return Reject(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
     if (row.state != RowState::kReplayed) continue;
     if (row.sequence < 0 || static_cast<size_t>(row.sequence) >= input.unrecorded.size() || row.row < 0 ||
         row.row >= kMaxRows) {
-      return Refuse(Reason::kField, "row_map",
+      return Reject(Reason::kField, "row_map",
                     absl::StrCat("local row ", i, " shows row ", row.row, " of sequence ", row.sequence));
     }
   }
@@ -157,7 +157,7 @@ absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) 
 
 absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   for (const std::vector<RowRange>& ranges : input.unrecorded) {
-    if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Refuse(Reason::kField, "unrecorded", s.message());
+    if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Reject(Reason::kField, "unrecorded", s.message());
   }
   for (size_t i = 0; i < input.pieces.size(); ++i) {
     if (auto s = CheckPiece(layout, input, static_cast<int32_t>(i)); !s.ok()) return s;
@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, c
   std::vector<RowRange> delivered;
   for (RowRange range : ranges) {
     if (!delivered.empty() && range.begin < delivered.back().end) {
-      return Refuse(Reason::kField, "pieces", absl::StrCat("rows ", ToString(range), " of a layer overlap others"));
+      return Reject(Reason::kField, "pieces", absl::StrCat("rows ", ToString(range), " of a layer overlap others"));
     }
     AppendMerged(delivered, range);
   }

@@ -102,7 +102,7 @@ TEST(Realign, LastRowsOnFillerUnlessTheirSequenceFallsBack) {
 
 TEST(Realign, RefusesAnyMissingPieceThatTheMapNeeds) {
   std::mt19937 random(3);
-  int refused = 0;
+  int rejected = 0;
   for (int round = 0; round < 150; ++round) {
     Scenario s = RandomScenario(random);
     if (s.pieces.empty()) continue;
@@ -124,13 +124,13 @@ TEST(Realign, RefusesAnyMissingPieceThatTheMapNeeds) {
       EXPECT_OK(plan);
       continue;
     }
-    ++refused;
+    ++rejected;
     ASSERT_THAT(plan, Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
     const ErrorDetail detail = *GetErrorDetail(plan.status());
     EXPECT_EQ(detail.missing_rows, missing);
     EXPECT_EQ(detail.layer, s.layout.layer(piece.layer_begin).layer_id);
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(rejected, 20);
 }
 
 // Three layers, one sequence of four rows, staged in one RAW piece; two local rows.

@@ -17,20 +17,20 @@ namespace {
 
 static_assert(kMaxSlots == kMaxTopK, "per-row scratch must hold every row that the wire carries");
 
-absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("router.", field, ": ", what),
                    {.reason = reason, .field = absl::StrCat("router.", field)});
 }
 
 absl::Status CheckInRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Refuse(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
+  return Reject(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
 }
 
 // A tensor of `size` elements must be [rows][width].
 absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
   if (size % width == 0 && size / width == rows) return absl::OkStatus();
-  return Refuse(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));
+  return Reject(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));
 }
 
 absl::Status CheckOptionalSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
@@ -54,11 +54,11 @@ absl::Status CheckGroups(const RouterConfig& config) {
   const int32_t max_chosen = std::min(config.num_groups, config.top_k);
   if (auto s = CheckInRange("group_topk", config.group_topk, 1, max_chosen); !s.ok()) return s;
   if (config.num_experts % config.num_groups != 0) {
-    return Refuse(Reason::kField, "num_groups", absl::StrCat("does not divide ", config.num_experts, " experts"));
+    return Reject(Reason::kField, "num_groups", absl::StrCat("does not divide ", config.num_experts, " experts"));
   }
   const int32_t group_size = config.num_experts / config.num_groups;
   if (config.top_k > config.group_topk * group_size) {
-    return Refuse(Reason::kField, "group_topk",
+    return Reject(Reason::kField, "group_topk",
                   absl::StrCat(config.group_topk, " groups of ", group_size, " hold fewer than K = ", config.top_k));
   }
   return absl::OkStatus();
@@ -72,13 +72,13 @@ absl::Status CheckRouterConfig(const RouterConfig& config) {
   if (auto s = CheckInRange("num_experts", config.num_experts, 1, kMaxExperts); !s.ok()) return s;
   if (auto s = CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)); !s.ok()) return s;
   if (config.score_function > ScoreFunction::kSqrtSoftplus) {
-    return Refuse(Reason::kField, "score_function", "is none of softmax, sigmoid, sqrtsoftplus");
+    return Reject(Reason::kField, "score_function", "must be softmax, sigmoid or sqrtsoftplus");
   }
   if (config.pre_softmax && config.score_function != ScoreFunction::kSoftmax) {
-    return Refuse(Reason::kField, "pre_softmax", "needs the softmax score function");
+    return Reject(Reason::kField, "pre_softmax", "needs the softmax score function");
   }
-  if (config.rounding > Rounding::kEachStep) return Refuse(Reason::kField, "rounding", "is none of once, each step");
-  if (!std::isfinite(config.scaling_factor)) return Refuse(Reason::kField, "scaling_factor", "is not finite");
+  if (config.rounding > Rounding::kEachStep) return Reject(Reason::kField, "rounding", "must be once or each step");
+  if (!std::isfinite(config.scaling_factor)) return Reject(Reason::kField, "scaling_factor", "is not finite");
   return CheckGroups(config);
 }
 

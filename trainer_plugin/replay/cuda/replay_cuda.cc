@@ -69,7 +69,7 @@ absl::Status CheckCudaDevice(int32_t device) {
 
 namespace {
 
-absl::Status Refuse(absl::string_view call, absl::string_view field, absl::string_view what) {
+absl::Status Reject(absl::string_view call, absl::string_view field, absl::string_view what) {
   const std::string name = absl::StrCat(call, ".", field);
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
                    {.reason = Reason::kField, .field = name});
@@ -82,19 +82,19 @@ struct Pointer {
 
 absl::Status CheckThere(absl::string_view call, std::initializer_list<Pointer> pointers) {
   for (const Pointer& pointer : pointers) {
-    if (pointer.address == nullptr) return Refuse(call, pointer.name, "is null");
+    if (pointer.address == nullptr) return Reject(call, pointer.name, "is null");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckRows(absl::string_view call, int64_t rows) {
   if (rows >= 0 && rows <= kMaxLocalRows) return absl::OkStatus();
-  return Refuse(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
+  return Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
 }
 
 absl::Status CheckDtype(absl::string_view call, Dtype dtype) {
   if (dtype <= Dtype::kFloat16) return absl::OkStatus();
-  return Refuse(call, "dtype", "is none of float32, float64, bfloat16, float16");
+  return Reject(call, "dtype", "must be float32, float64, bfloat16 or float16");
 }
 
 // What all calls of a router have in common. Pointers are not looked at where there are no rows.
@@ -116,11 +116,11 @@ absl::Status Launched(absl::string_view call, cudaError_t error) {
 
 absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
   constexpr absl::string_view kCall = "realign";
-  if (call.units < 0) return Refuse(kCall, "units", "is negative");
+  if (call.units < 0) return Reject(kCall, "units", "is negative");
   // A rank without layers has no index buffer, one without recorded rows nothing staged.
   if (auto s = CheckThere(kCall, {{"packed_plan", call.packed_plan}, {"states", call.states}}); !s.ok()) return s;
   if (reinterpret_cast<uintptr_t>(call.packed_plan) % kPackedPlanAlignment != 0) {
-    return Refuse(kCall, "packed_plan", absl::StrCat("is not on a multiple of ", kPackedPlanAlignment));
+    return Reject(kCall, "packed_plan", absl::StrCat("is not on a multiple of ", kPackedPlanAlignment));
   }
   return Launched(kCall, RunRealign(call.packed_plan, call.staging, call.indices, call.states, call.units, stream));
 }
@@ -175,7 +175,7 @@ absl::Status LaunchRecordIds(const RouterConfig& config, const CudaRecordIds& ca
   constexpr absl::string_view kCall = "record_ids";
   absl::Status valid =
       CheckCall(kCall, config, Dtype::kFloat32, call.rows, {{"ids", call.ids}, {"indices", call.indices}});
-  if (valid.ok() && call.type > IdType::kUint8) valid = Refuse(kCall, "type", "is none of int64, int32, int16, uint8");
+  if (valid.ok() && call.type > IdType::kUint8) valid = Reject(kCall, "type", "must be int64, int32, int16 or uint8");
   if (!valid.ok() || call.rows == 0) return valid;
   return Launched(kCall, RunRecordIds(call.type, config, IdBytes(config), call.ids, call.rows * config.top_k,
                                       call.indices, call.counters, stream));

@@ -1,4 +1,4 @@
-// What a launch refuses before it reaches a GPU: needs none.
+// What a launch rejects before it reaches a GPU: needs none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

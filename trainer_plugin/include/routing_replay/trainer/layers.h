@@ -109,7 +109,7 @@ struct MtpPlacement {
 class LayerTable {
  public:
   // INVALID_ARGUMENT (kField, field "split.…"), the message stating the rule that is broken, for every split that
-  // Megatron refuses, and for those it accepts although its chunks then do not hold each layer once: P = 1 with several
+  // Megatron rejects, and for those it accepts although its chunks then do not hold each layer once: P = 1 with several
   // stages (but for a hybrid pattern with V given) or with both a first and a last stage, and a hybrid pattern whose
   // given first and last stage of P = 2 leave layers out.
   // Sources: get_num_layers_to_build and get_transformer_layer_offset; TransformerConfig.__post_init__;

@@ -35,7 +35,7 @@ class BufferLayout {
     int32_t ep_size = 1;            // Size of the expert-parallel group: spreads filler.
   };
   // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that stands twice, rows outside
-  // [0, kMaxLocalRows], and an E that ep_size does not divide (no filler is balanced then, and Megatron refuses it).
+  // [0, kMaxLocalRows], and an E that ep_size does not divide (no filler is balanced then, and Megatron rejects it).
   static absl::StatusOr<BufferLayout> Create(const Geometry& geometry, const Options& options);
 
   const Geometry& geometry() const { return geometry_; }

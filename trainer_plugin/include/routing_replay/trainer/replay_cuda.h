@@ -12,7 +12,7 @@
 //
 // All pointers are device pointers that the caller owns until the stream has passed the call; tensors are contiguous
 // and on a multiple of their elements' size. INVALID_ARGUMENT for arguments that cannot be (as the CPU's functions, and
-// kField naming a pointer that is missing); INTERNAL with CUDA's words where it refuses a launch. Thread-safe.
+// kField naming a pointer that is missing); INTERNAL with CUDA's words where it rejects a launch. Thread-safe.
 #ifndef ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 #define ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 
