@@ -57,9 +57,9 @@ assert not {"grpc", "google.protobuf", "torch"} & set(sys.modules)
 # The kernels are in the wheel, load where there is no driver, and say what is missing.
 KERNELS = """
 import routing_replay_trainer
-from routing_replay_trainer import _cuda
+from routing_replay_trainer import _core
 try:
-    _cuda.library(0)
+    _core.cuda_library(0)
     print("kernels: they run here")
 except routing_replay_trainer.FailedPreconditionError as error:
     assert error.field != "cuda.library", error

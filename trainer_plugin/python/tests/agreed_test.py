@@ -12,8 +12,7 @@ from step_test import PLENTY, SAMPLES, CountingSource, expected_of, geometry_of,
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._micro_batch import Sequence, described, expected
-from routing_replay_trainer._steps import Steps
-from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
+from routing_replay_trainer.agreed import Steps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract
@@ -28,9 +27,9 @@ class AgreedTest(unittest.TestCase):
         self.source = StepSource(self.rows, deadline=20.0)
         self.addCleanup(self.source.close)
 
-    def steps(self, missing: Any, limit: float = 1.0) -> AgreedSteps:
+    def steps(self, missing: Any, limit: float = 1.0) -> Steps:
         self.source.begin_step()
-        return AgreedSteps(self.source, missing=missing, max_fallback_fraction=limit)
+        return Steps(self.source, missing=missing, max_fallback_fraction=limit)
 
     def test_what_was_decided_holds_for_the_step(self) -> None:
         for missing, named in (("live", "live"), ("drop", "dropped")):
@@ -86,7 +85,7 @@ class AgreedTest(unittest.TestCase):
     def test_what_only_compares_binds_nothing(self) -> None:
         """A sample that turns out to be another one falls back, and is counted."""
         self.source.begin_step()
-        steps = AgreedSteps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
+        steps = Steps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
         self.assertEqual(steps.begin([trainer.FetchSequence(name) for name in ("s0", "s1")]).replayed, 2)
         said = steps.apply(
             [
@@ -108,7 +107,7 @@ class AgreedTest(unittest.TestCase):
         self.rows.add("mute", rows_of(9, 1))
         absent = trainer.FetchSequence("absent", 9)
         plan = plan_of({"mute": 9, "absent": 9})
-        steps = AgreedSteps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
+        steps = Steps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
 
         def run(*sequences: Any, begun: bool, passes: int = 1) -> None:
             self.source.begin_step()
@@ -194,7 +193,7 @@ class AgreedTest(unittest.TestCase):
         self.assertEqual(begun.fallen_back, 29)
 
     def test_fetches_that_fall_back_without_a_step(self) -> None:
-        steps = AgreedSteps(self.source, missing="live")
+        steps = Steps(self.source, missing="live")
         plan = plan_of({**some(0, 1), "absent": 9})
         steps.saw(self.source.fetch(plan_of(some(0, 1, 2))))
         steps.end_pass()
@@ -371,9 +370,7 @@ class StepsTest(unittest.TestCase):
         self.addCleanup(self.steps.close)
 
     def test_weight_versions(self) -> None:
-        def samples() -> list[trainer.FetchSequence]:
-            return [trainer.FetchSequence("s0")]
-
+        samples = [trainer.FetchSequence("s0")]
         for wrong in ("17", 17.0, True, -2, 2**63):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
                 self.steps.begin(samples, wrong)  # type: ignore[arg-type]
@@ -394,7 +391,7 @@ class StepsTest(unittest.TestCase):
             self.contract = Contract(kind)
             steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, self.contract)
             self.addCleanup(steps.close)
-            return steps.begin(lambda: [trainer.FetchSequence("s0")], 17)
+            return steps.begin([trainer.FetchSequence("s0")], 17)
 
         labels, unknown = [[0, 4, -1, "x"], [4, 8, -1, "y"]], [[0, 4, -1, ""], [4, 8, 15, ""]]
         for weights in (labels, unknown, [[0, 4, 15, "x"], [4, 8, 15, "y"]]):
@@ -420,7 +417,7 @@ class ReplicaTest(unittest.TestCase):
             change(collective.rank, rows)
             with StepSource(rows, deadline=20.0) as source:
                 source.begin_step()
-                steps = AgreedSteps(source, missing=missing, collective=collective, **options)
+                steps = Steps(source, missing=missing, collective=collective, **options)
                 expected = [*expected_of(*range(6)), *copies]
                 try:
                     begun = steps.begin(expected)
@@ -442,13 +439,11 @@ class ReplicaTest(unittest.TestCase):
                 rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
             steps = Steps(rows, "live", collective, 0.5, 600.0, PLENTY, Contract())
 
-            def expecting() -> list[trainer.FetchSequence]:
-                if collective.rank == 3:
-                    raise trainer.InvalidArgumentError("lengths: 5 for 6 sequences")
-                return expected_of(*range(6))
-
             try:
-                steps.begin(expecting, 7)
+                if collective.rank == 3:
+                    steps.stay_away(wrong := trainer.InvalidArgumentError("lengths: 5 for 6 sequences"))
+                    raise wrong
+                steps.begin(expected_of(*range(6)), 7)
             except trainer.ReplayError as error:
                 return error.message
             finally:
@@ -489,7 +484,7 @@ class ReplicaTest(unittest.TestCase):
             change(labels, collective.rank, rows)
             steps = Steps(rows, "strict", collective, 0.5, 20.0, PLENTY, Contract("strict"))
             try:
-                steps.begin(lambda: expected_of(*range(6)), 7)
+                steps.begin(expected_of(*range(6)), 7)
             except trainer.FailedPreconditionError as error:
                 return error.reason, error.sample, error.message
             finally:

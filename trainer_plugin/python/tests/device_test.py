@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _cuda
+from routing_replay_trainer import _core
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 
@@ -17,7 +17,7 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 class KernelsTest(unittest.TestCase):
     def test_what_is_missing_is_said(self) -> None:
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
-            _cuda.library(4711)
+            _core.cuda_library(4711)
         self.assertIn(caught.exception.field, ("cuda.library", "cuda.driver", "cuda.device"))
 
 
@@ -27,7 +27,7 @@ try:
 
     from routing_replay_trainer import ops
     from routing_replay_trainer._device_buffers import DeviceBuffers, buffers_for
-    from routing_replay_trainer._tally import Counted
+    from routing_replay_trainer._hooks import Counted
 except ImportError as missing:
     result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(KernelsTest))
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import described, of_hf
 from routing_replay_trainer.hf import Sequence
-from routing_replay_trainer.hf import _micro_batch as micro_batch
 from routing_replay_trainer.hf import _modules as modules
-from routing_replay_trainer.hf._rewrite import ATTRIBUTE, Unknown, rewritten
+from routing_replay_trainer.hf._modules import ATTRIBUTE, Unknown, rewritten
 
 torch = types.SimpleNamespace(topk=lambda *arguments, **options: "live")
 
@@ -160,9 +160,8 @@ class ModulesTest(unittest.TestCase):
 
 def describe(sequences: Any, cp_size: int = 1, **given: Any) -> Any:
     names = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
-    return micro_batch.describe(
-        sequences, **{name: given.pop(name, None) for name in names}, cp_size=cp_size, layout=given
-    )
+    arguments = {name: given.pop(name, None) for name in names}
+    return described(sequences, *of_hf(len(sequences), **arguments, layout={"cp_size": cp_size} | given))
 
 
 class MicroBatchTest(unittest.TestCase):

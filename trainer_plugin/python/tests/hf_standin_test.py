@@ -24,8 +24,8 @@ try:
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
-    from routing_replay_trainer.hf import _micro_batch as hf_micro_batch
-    from routing_replay_trainer.hf._choice import Choice
+    from routing_replay_trainer._micro_batch import described, of_hf
+    from routing_replay_trainer.hf._replay import Choice
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")
     sys.exit(SKIPPED)
@@ -71,7 +71,7 @@ class RoutedExpertsTest(unittest.TestCase):
         source.add("a", rows)
         source.add("b", rows[:2])
         mask = np.array([[1] * 6, [0, 0, 0, 1, 1, 1]])
-        with_layout = hf_micro_batch.describe(["a", "b"], None, mask, None, None, None, 1, {})
+        with_layout = described(["a", "b"], *of_hf(2, None, mask, None, None, None, {}))
         plan = trainer.plan(self.geometry, with_layout.layout)
         return source.fetch(plan, sequences=with_layout.fetch, **options), rows
 

@@ -16,7 +16,7 @@ KERNELS = "librouting_replay_trainer_cuda.so"
 # Does on the CPU what a trainer does, then says which libraries of CUDA are in the process.
 ON_THE_CPU = """
 import numpy as np, routing_replay_trainer as trainer
-from routing_replay_trainer import _cuda
+from routing_replay_trainer import _core
 geometry = {"num_layers": 2, "num_experts": 16, "top_k": 2}
 source = trainer.LocalSource(geometry)
 ids = np.tile(np.arange(2, dtype=np.int32), (7, 2, 1))
@@ -24,13 +24,13 @@ source.add("a", ids, num_tokens=8)
 batch = {"format": "THD", "sequences": [{"sample": "a", "tokens": 8}], "cu_seqlens_padded": [0, 8], "total_rows": 8}
 replay = source.fetch(trainer.plan(geometry, batch | {"partition": "contiguous"}))
 assert (replay.indices[0][:7] == ids[:, 0]).all()
-assert _cuda.library.cache_info().misses == 0
+assert _core.cuda_library.cache_info().misses == 0
 """
 ASKED = """
 import routing_replay_trainer
-from routing_replay_trainer import _cuda
+from routing_replay_trainer import _core
 try:
-    _cuda.library(0)
+    _core.cuda_library(0)
     print("runs")
 except routing_replay_trainer.FailedPreconditionError as error:
     print(error.field)

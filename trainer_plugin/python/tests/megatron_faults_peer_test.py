@@ -27,9 +27,9 @@ try:
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, Rollout
     from step_test import SAMPLES, geometry_of, plan_of, rows_of, some
 
+    from routing_replay_trainer._attached import Fetching
     from routing_replay_trainer._micro_batch import MicroBatch
     from routing_replay_trainer._passes import PassKey
-    from routing_replay_trainer._steps import Fetching
     from routing_replay_trainer.megatron import _replay
     from routing_replay_trainer.metrics import Counters
     from routing_replay_trainer.on_policy import Contract

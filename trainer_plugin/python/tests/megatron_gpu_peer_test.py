@@ -12,7 +12,7 @@ from unittest import mock
 from routing_replay import errors
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _cuda, megatron
+from routing_replay_trainer import _core, megatron
 from routing_replay_trainer.megatron import _modules
 
 SKIPPED = 77  # What ctest takes for a skipped test.
@@ -27,7 +27,7 @@ try:
     from megatron_rollouts import LENGTHS, MICRO_BATCHES, Rollout
 
     from routing_replay_trainer._device_buffers import DeviceBuffers
-    from routing_replay_trainer.megatron import _fused
+    from routing_replay_trainer.megatron import _inject
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -43,7 +43,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
 
     def setUp(self) -> None:
         super().setUp()
-        patch = mock.patch.object(_fused, "has_code", lambda device: False)
+        patch = mock.patch.object(_inject, "has_code", lambda device: False)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -119,7 +119,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         _KERNELS.cache_clear()
         self.addCleanup(_KERNELS.cache_clear)
         with (
-            mock.patch.object(_cuda, "library", side_effect=too_old),
+            mock.patch.object(_core, "cuda_library", side_effect=too_old),
             self.assertLogs("routing_replay_trainer", "WARNING") as logged,
         ):
             self.assertIsNone(_KERNELS(0))
@@ -128,7 +128,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         self.assertRegex(logged.output[0], "without its kernels.*CUDA 12.2")
 
 
-_KERNELS = _cuda.kernels
+_KERNELS = _core.kernels
 
 
 class ConfigurationTest(unittest.TestCase):

@@ -25,7 +25,8 @@ try:
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, PIPELINE, CountingSource, Rollout, by_hand
     from torch.overrides import TorchFunctionMode
 
-    from routing_replay_trainer.megatron import _modules, _replay
+    from routing_replay_trainer import _attached
+    from routing_replay_trainer.megatron import _modules
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -368,7 +369,7 @@ class MegatronTest(MegatronCase):
         chunks = self.chunks(config)
         rollout = Rollout(config, 11)
         with (
-            mock.patch.object(_replay, "Plan", side_effect=_replay.Plan) as made,
+            mock.patch.object(_attached, "Plan", side_effect=_attached.Plan) as made,
             mock.patch.object(_modules, "config_json", side_effect=_modules.config_json) as read,
         ):
             replay = self.attach(chunks, config, CountingSource(rollout.source))

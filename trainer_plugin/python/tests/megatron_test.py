@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _attached
+from routing_replay_trainer._attached import Options
 from routing_replay_trainer._buffers import Buffers, Slots
-from routing_replay_trainer._micro_batch import expected
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
-from routing_replay_trainer._steps import Steps
+from routing_replay_trainer._micro_batch import MicroBatch, described, expected, of_megatron
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
+from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
-from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
 from routing_replay_trainer.on_policy import Contract
 
@@ -120,9 +119,9 @@ class ModulesTest(unittest.TestCase):
         self.assertEqual(sorted(said), ["moe_layer_freq", "num_layers", "pipeline_model_parallel_layout", "timers"])
 
 
-def describe(sequences: Any, **given: Any) -> micro_batch.MicroBatch:
+def describe(sequences: Any, **given: Any) -> MicroBatch:
     known = {name: given.pop(name, None) for name in ("tokens", "packed_seq_params", "lengths")}
-    return micro_batch.describe(sequences, **known, parallel={"cp_size": 2}, layout=given)
+    return described(sequences, *of_megatron(**known, layout=given, parallel={"cp_size": 2}))
 
 
 class MicroBatchTest(unittest.TestCase):
@@ -175,11 +174,11 @@ class MicroBatchTest(unittest.TestCase):
             with self.subTest(given):
                 known = {name: given.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
                 layout = {name: value for name, value in given.items() if name not in known}
-                expected = micro_batch.expect(["a", 7], **known, layout=layout)
+                found = expected(["a", 7], *of_megatron(**known, layout=layout))
                 self.assertEqual(
-                    [one._json() for one in expected], [one._json() for one in describe(["a", 7], **given).fetch]
+                    [one._json() for one in found], [one._json() for one in describe(["a", 7], **given).fetch]
                 )
-        nothing = micro_batch.expect(["a", trainer.megatron.Sequence("b", rows=3)], None, None, None, {})
+        nothing = expected(["a", trainer.megatron.Sequence("b", rows=3)], None, None, {})
         self.assertEqual(nothing, [trainer.FetchSequence("a"), trainer.FetchSequence("b", rows=3)])
         for field, wrong in (
             ("tokens", {"tokens": lists}),
@@ -193,7 +192,7 @@ class MicroBatchTest(unittest.TestCase):
             with self.subTest(wrong), self.assertRaises(trainer.InvalidArgumentError) as caught:
                 known = {name: wrong.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
                 layout = {name: value for name, value in wrong.items() if name not in known}
-                micro_batch.expect(["a", "b", "c"], **known, layout=layout)
+                expected(["a", "b", "c"], *of_megatron(**known, layout=layout))
             self.assertEqual(caught.exception.field, field)
 
     def test_documents_that_nobody_has_named(self) -> None:
@@ -218,7 +217,7 @@ class MicroBatchTest(unittest.TestCase):
                 steps = Steps(source, "strict", None, 0.05, 120.0, 0, Contract())
                 for begin in (False, True):
                     if begin:
-                        steps.begin(lambda: expected(["a"], None, [3], {}), None)
+                        steps.begin(expected(["a"], None, [3], {}))
                     batch = steps.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
                     steps.saw(batch)
                     self.assertEqual(batch.fallback_sequences, 0)
@@ -352,66 +351,13 @@ class SlotsTest(unittest.TestCase):
             self.assertEqual(plan.buffer_bytes, plan.index_bytes)
 
 
-class ReplayTargetsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.targets = ReplayTargets()
-        self.training, self.alone = PassKey(1, 2, 0), PassKey(1, 3, 0)
-        self.targets.add(self.training, [4, 6], 30)
-        self.targets.add(self.alone, [4], 31, forward_only=True)
-
-    def test_forward_and_recompute_read_the_same_entry(self) -> None:
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 6 before its forward pass"):
-            self.targets.recompute(self.training, 6)
-        self.assertEqual(self.targets.forward(self.training, 6), (30, 1))
-        self.assertEqual(self.targets.forward(self.alone, 4), (31, 0))
-        self.targets.end_forward(self.alone)  # It is gone with its last layer.
-        self.assertEqual(self.targets.forward(self.training, 4), (30, 0))
-        self.targets.end_forward(self.training)
-        for _ in range(2):
-            self.assertEqual(self.targets.recompute(self.training, 6), (30, 1))
-        self.assertEqual(len(self.targets), 2)
-        self.targets.finish(self.training)
-        self.targets.end_step(1)
-        self.assertEqual(len(self.targets), 0)
-
-    def test_what_is_not_there_names_the_key(self) -> None:
-        for key, layer, words in (
-            (PassKey(1, 2, 1), 4, "step 1, micro-batch 2, virtual stage 1, layer 4, nor for any layer of that pass"),
-            (self.training, 5, "step 1, micro-batch 2, virtual stage 0, layer 5$"),
-        ):
-            with self.assertRaisesRegex(trainer.ReplayError, words) as raised:
-                self.targets.forward(key, layer)
-            self.assertEqual((raised.exception.code, raised.exception.field), ("NOT_FOUND", "targets"))
-            self.assertEqual(raised.exception.layer, layer)
-        with self.assertRaises(trainer.ReplayError):
-            self.targets.add(self.training, [4], 32)
-        self.targets.forward(self.training, 4)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "asked for its ids before"):
-            self.targets.forward(self.training, 4)
-
-    def test_routers_that_never_ask(self) -> None:
-        self.targets.forward(self.training, 4)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 6 never asked"):
-            self.targets.end_forward(self.training)
-        self.assertEqual(len(self.targets), 1)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 4 never asked"):
-            self.targets.end_step(1)
-        self.assertEqual(len(self.targets), 0)
-        self.targets.add(self.training, [4], 30)
-        self.targets.forward(self.training, 4)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "1 passes were not finished"):
-            self.targets.end_step(1)
-        with self.assertRaises(trainer.ReplayError):
-            self.targets.finish(self.training)
-
-
 class PassesTest(unittest.TestCase):
     """Ids say which micro-batch, chunk and layer they are of."""
 
     def setUp(self) -> None:
-        self.targets, self.buffers = ReplayTargets(), Buffers()
+        self.buffers = Buffers()
         lock = new_lock()
-        self.chunks = [ChunkPasses(chunk, self.targets, self.buffers, lock) for chunk in LAYERS]
+        self.chunks = [ChunkPasses(chunk, self.buffers, lock) for chunk in LAYERS]
         self.plans = [plan_of(chunk) for chunk in LAYERS]
 
     def begin(self, step: int, index: int, chunk: int, *, forward_only: bool = False) -> Pass:
@@ -422,7 +368,7 @@ class PassesTest(unittest.TestCase):
             ids[:] = 8 * index + layer.layer
         batch = trainer.Batch(plan, indices, np.zeros(ROWS, np.uint8), ROWS, 0, 0, 0, ())
         entered = Pass(PassKey(step, index, chunk), batch, number, "replay", forward_only)
-        self.chunks[chunk].begin(entered, LAYERS[chunk])
+        self.chunks[chunk].begin(entered)
         return entered
 
     def ask_all(self, index: int, chunk: int, *, recompute: bool = False) -> None:
@@ -445,8 +391,8 @@ class PassesTest(unittest.TestCase):
                     self.ask_all(index, chunk, recompute=True)
                 self.chunks[chunk].end_backward(of)
             most = max(most, self.buffers.bytes)
-        self.assertEqual(len(self.targets), 0)
-        self.targets.end_step(step)
+        for chunk in self.chunks:
+            check_all_finished(chunk.drop_all())
         return most
 
     def test_random_orders(self) -> None:
@@ -464,6 +410,24 @@ class PassesTest(unittest.TestCase):
                     order.append(("backward", *flying.pop(choose.randrange(len(flying)))))
             held = self.step(seed, order, recompute=bool(seed % 2))
             self.assertLessEqual(held, 12 * self.plans[0].buffer_bytes)
+
+    def test_what_does_not_fit_the_pass_names_it(self) -> None:
+        of = self.begin(1, 2, 0)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "kept for step 1, micro-batch 2, .* 0 already"):
+            self.begin(1, 2, 0)
+        with self.assertRaisesRegex(
+            trainer.FailedPreconditionError, "micro-batch 2, virtual stage 0, layer 5"
+        ) as caught:
+            self.chunks[0].ask(5, recompute=False)
+        self.assertEqual((caught.exception.field, caught.exception.layer), ("targets", 5))
+        self.chunks[0].ask(0, recompute=False)
+        self.chunks[0].begin_backward(of)
+        self.chunks[0].ask(0, recompute=True)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 1 before its forward pass"):
+            self.chunks[0].ask(1, recompute=True)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "1 passes .* step 1, micro-batch 2"):
+            check_all_finished(self.chunks[0].drop_all())
+        self.assertEqual(self.chunks[0].in_flight, 0)
 
     def test_outside_of_a_pass_nothing_replays(self) -> None:
         self.assertIsNone(self.chunks[0].ask(0, recompute=False))
@@ -507,7 +471,7 @@ class PassesTest(unittest.TestCase):
             self.begin(0, index, 0, forward_only=True)
             self.ask_all(index, 0)
             self.chunks[0].end_forward()
-            self.assertEqual(len(self.targets), 0)
+            self.assertEqual(self.chunks[0].in_flight, 0)
         self.assertEqual(self.buffers.bytes, self.plans[0].buffer_bytes)
 
     def test_a_router_that_does_not_ask(self) -> None:
@@ -517,7 +481,7 @@ class PassesTest(unittest.TestCase):
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "never asked") as caught:
                 self.chunks[0].end_forward()
             self.assertEqual(caught.exception.layer, 1)
-            self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+            self.assertEqual(self.chunks[0].in_flight, 0)
 
     def test_a_router_that_asks_twice(self) -> None:
         self.begin(0, 0, 0)
@@ -525,7 +489,7 @@ class PassesTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "asked for its ids before"):
             self.chunks[0].ask(0, recompute=False)
         self.chunks[0].abandon()
-        self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+        self.assertEqual(self.chunks[0].in_flight, 0)
 
 
 class OptionsTest(unittest.TestCase):
@@ -552,7 +516,7 @@ class OptionsTest(unittest.TestCase):
             recording | {"writer": 1},
             {"mode": "disabled"},
         ):
-            _attached.check(**fine | change)
+            Options(**fine | change)
         for name, change in (
             ("mode", {"mode": "R4"}),
             ("missing", {"missing": "nonsense"}),
@@ -571,7 +535,7 @@ class OptionsTest(unittest.TestCase):
             ("on_policy", recording | {"on_policy": "strict"}),
         ):
             with self.subTest(change), self.assertRaises(trainer.InvalidArgumentError) as caught:
-                _attached.check(**fine | change)
+                Options(**fine | change)
             self.assertEqual(caught.exception.field, name)
 
     def test_no_rank_of_a_replica_decides_alone(self) -> None:
@@ -579,18 +543,26 @@ class OptionsTest(unittest.TestCase):
         replica, sizes = modules.replica(config)
         self.assertEqual((replica, modules.replica(None)[0]), (6, 1))
         groups = {size: types.SimpleNamespace(rank=0, size=size) for size in (1, 2, 6)}
+        source = trainer.LocalSource({"num_layers": 2, "num_experts": 64, "top_k": 1})
+
+        def check(mode: Any, missing: Any, agree: Any, replica: int) -> None:
+            reads = mode in ("R3", "shadow")
+            numbers = {"max_fallback_fraction": 0, "fetch_deadline": 1, "cache_bytes": 0, "alarm_no_overlap": None}
+            options = Options(source if reads else None, mode, missing, agree, **numbers, on_policy=None)
+            options.check_agreement(replica, sizes)
+
         for mode, missing, agree in (
             *(("R3", missing, groups[6]) for missing in ("strict", "live", "drop")),
             *((mode, "live", None) for mode in ("shadow", "R2", "disabled")),
             ("R3", "strict", None),
             ("R3", "strict", groups[2]),
         ):
-            _attached.check_agreement(mode, missing, agree, replica, sizes)
-        _attached.check_agreement("R3", "live", None, 1, sizes)
+            check(mode, missing, agree, replica)
+        check("R3", "live", None, 1)
         for missing in ("live", "drop"):
             for agree in (None, groups[1], groups[2]):
                 with self.assertRaisesRegex(trainer.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
-                    _attached.check_agreement("R3", missing, agree, replica, sizes)
+                    check("R3", missing, agree, replica)
                 self.assertEqual(caught.exception.field, "agree")
 
 

@@ -25,9 +25,7 @@ import routing_replay
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import collective, hf, megatron
-from routing_replay_trainer._micro_batch import expected
-from routing_replay_trainer.hf._micro_batch import describe as hf_describe
-from routing_replay_trainer.megatron._micro_batch import describe
+from routing_replay_trainer._micro_batch import described, expected, of_hf, of_megatron
 from routing_replay_trainer.megatron._schedule import micro_batch_index
 
 ROOT = Path(__file__).parents[2]
@@ -100,10 +98,11 @@ class Replay:
             models = self.model if isinstance(self.model, list) else [self.model]
             micro_batch_index(0, [model.current_microbatch for model in models] if in_schedule else [], index)
         if self._face == "hf":
-            one = hf_describe(sequences, said["tokens"], said["attention_mask"], None, None, None, cp_size=1, layout={})
+            given = of_hf(len(sequences), said["tokens"], said["attention_mask"], None, None, None, {})
         else:
             known = {name: said.pop(name, None) for name in names}
-            one = describe(sequences, **known, parallel={"cp_size": 1, "tp_size": 1}, layout=said)
+            given = of_megatron(**known, layout=said, parallel={"cp_size": 1, "tp_size": 1})
+        one = described(sequences, *given)
         assert self.open is None
         self.open = self._source.fetch(trainer.plan(GEOMETRY, one.layout), sequences=one.fetch)
         self.log.append("micro_batch")

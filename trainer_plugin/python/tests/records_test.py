@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import MicroBatch, of_megatron
+from routing_replay_trainer._micro_batch import described as describe
 from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Collective, LocalGroup
 from routing_replay_trainer.megatron import RecordWriter, Sequence
-from routing_replay_trainer.megatron._micro_batch import MicroBatch, describe
 
 CP, TP, PP, CHUNKS = 2, 2, 2, 2
 LAYERS, EXPERTS, TOP_K = 8, 300, 3
@@ -53,7 +54,7 @@ def described(index: int, sequence_parallel: bool, names: list[str] | None = Non
     ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index][: len(names)]])
     parallel = {"cp_size": CP, "tp_size": TP, "sequence_parallel": sequence_parallel}
     layout = {"format": "THD", "cu_seqlens_padded": [0, *ends.tolist()], "total_rows": int(ends[-1])}
-    return describe(names, tokens(index)[: len(names)], None, None, parallel, layout)
+    return describe(names, *of_megatron(tokens(index)[: len(names)], None, None, layout, parallel))
 
 
 def ranks() -> list[dict[str, int]]:
@@ -313,7 +314,7 @@ class WriterTest(unittest.TestCase):
     def test_only_whole_samples_with_a_name(self) -> None:
         writer = RecordWriter(LocalGroup(1)[0], Run())
         for part in (Sequence("a", rows=4), 7, ["a", "b"]):
-            said = describe([part], [np.arange(8)], None, None, {}, {"padding": {}})
+            said = describe([part], *of_megatron([np.arange(8)], None, None, {"padding": {}}))
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences"):
                 writer.keep(PassKey(0, 0, 0), {}, said, np.zeros(1, np.uint8))
 
@@ -353,7 +354,7 @@ class WriterTest(unittest.TestCase):
         # A sample of one token has no rows.
         writer = RecordWriter(None, run)
         layout = {"format": "THD", "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
-        said = describe(["five", "one"], [np.arange(5), np.arange(1)], None, None, {}, layout)
+        said = describe(["five", "one"], *of_megatron([np.arange(5), np.arange(1)], None, None, layout))
         arguments = {"micro_batch": said.layout, "megatron": CONFIG | {"pipeline_model_parallel_size": 1}}
         arguments["megatron"].pop("virtual_pipeline_model_parallel_size")
         writer.keep(PassKey(0, 0, 0), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
@@ -362,7 +363,7 @@ class WriterTest(unittest.TestCase):
         self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
         # Under the name of an earlier rollout, whose rows stay unless the sample begins anew.
-        said = describe(["new", "five"], [np.arange(5)] * 2, None, None, {}, layout)
+        said = describe(["new", "five"], *of_megatron([np.arange(5)] * 2, None, None, layout))
         arguments |= {"micro_batch": said.layout}
         plan = trainer.Plan(None, **arguments)
         other = recorded(said, plan)

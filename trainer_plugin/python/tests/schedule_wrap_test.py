@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,14 @@ from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf, megatron
 from routing_replay_trainer._micro_batch import MicroBatch, expected
-from routing_replay_trainer._steps import NO_STEP, Steps
+from routing_replay_trainer.agreed import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
-from routing_replay_trainer.megatron._micro_batch import check_group
+from routing_replay_trainer.megatron._schedule import check_group
 from routing_replay_trainer.on_policy import Contract
 
 
-def expecting(sequences: list[Any], lengths: Any = None) -> Callable[[], list[trainer.FetchSequence]]:
-    return lambda: expected(sequences, None, lengths, {})
+def expecting(sequences: list[Any], lengths: Any = None) -> list[trainer.FetchSequence]:
+    return expected(sequences, None, lengths, {})
 
 
 class Replay:
@@ -287,7 +287,7 @@ class ReplayedTest(unittest.TestCase):
         replay.steps.begin(expecting(["s0"]), None)
         self.assertEqual(replay.steps.last.dropped, ())
         with self.assertRaises(trainer.InvalidArgumentError):
-            replay.steps.begin(expecting(["s1"], [1, 2]), None)
+            replay.steps.begin(expecting(["s1"]), "newest")
         self.assertEqual(replay.steps.last, NO_STEP)
 
 

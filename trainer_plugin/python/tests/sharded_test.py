@@ -10,7 +10,7 @@ import numpy as np
 from step_test import geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.agreed import AgreedSteps
+from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.step import StepSource
 
 SAMPLES = {f"s{i}": 20 + 5 * i for i in range(24)}
@@ -50,11 +50,11 @@ class ShardedTest(unittest.TestCase):
     def expected(self) -> list[trainer.FetchSequence]:
         return [trainer.FetchSequence(name, tokens, np.arange(tokens)) for name, tokens in SAMPLES.items()]
 
-    def steps(self, missing: trainer.Missing) -> tuple[StepSource, AgreedSteps]:
+    def steps(self, missing: trainer.Missing) -> tuple[StepSource, Steps]:
         source = StepSource(self.source, deadline=20.0)
         self.addCleanup(source.close)
         source.begin_step()
-        return source, AgreedSteps(source, missing=missing, max_fallback_fraction=1.0)
+        return source, Steps(source, missing=missing, max_fallback_fraction=1.0)
 
     def expect_same(self, batch: trainer.Batch, local: trainer.Batch) -> None:
         np.testing.assert_array_equal(batch.states, local.states)

@@ -15,7 +15,7 @@ import numpy as np
 from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.agreed import AgreedSteps
+from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.step import StepSource
 
 PLENTY = 1 << 30
@@ -330,12 +330,12 @@ class ServiceTest(unittest.TestCase):
         names = ("tail", "late", "mute")
         told = [trainer.FetchSequence(name, 20, tokens) for name in names]
         source, plan = self.source(), plan_of(dict.fromkeys(names, 20))
-        steps = AgreedSteps(source, missing="live", max_fallback_fraction=1.0)
+        steps = Steps(source, missing="live", max_fallback_fraction=1.0)
         source.begin_step()
         self.assertEqual(steps.begin(told).counts, {"OK": 2, "TOKENS_NOT_KNOWN": 1})
         batch = source.fetch(plan, sequences=steps.apply(told), missing="live")
         self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
-        strict = AgreedSteps(source, missing="strict")
+        strict = Steps(source, missing="strict")
         source.begin_step()
         self.assertEqual(strict.begin(told[:2]).replayed, 2)
         source.fetch(plan_of(dict.fromkeys(names[:2], 20)), sequences=strict.apply(told[:2]))
@@ -345,7 +345,7 @@ class ServiceTest(unittest.TestCase):
 
     def test_each_slice_is_read_once(self) -> None:
         source = self.source()
-        steps = AgreedSteps(source, missing="strict")
+        steps = Steps(source, missing="strict")
         source.begin_step()
         expected = expected_of(*range(6))
         begun = steps.begin(expected)
@@ -388,9 +388,9 @@ class ServiceTest(unittest.TestCase):
         self.assertIn("not sealed; 4 rows committed", now[0]["message"])
         patient = trainer.ServiceSource(self.run_)
         self.assertEqual(patient.inspect(asked, timeout=0.2)[0]["status"], "NOT_READY")
-        begun = AgreedSteps(
-            trainer.ServiceSource(self.run_, wait=False), missing="drop", max_fallback_fraction=1.0
-        ).begin(asked)
+        begun = Steps(trainer.ServiceSource(self.run_, wait=False), missing="drop", max_fallback_fraction=1.0).begin(
+            asked
+        )
         self.assertEqual((begun.dropped, begun.replayed), (("late",), 1))
         threading.Timer(0.2, self.append_rest_of_late).start()
         later = patient.inspect(asked, timeout=30.0)
@@ -402,9 +402,7 @@ class ServiceTest(unittest.TestCase):
     def test_a_deadline_that_never_comes(self) -> None:
         source = self.source(float("inf"))
         source.begin_step()
-        self.assertEqual(
-            AgreedSteps(source, missing="strict", deadline=source.deadline).begin(expected_of(0)).replayed, 1
-        )
+        self.assertEqual(Steps(source, missing="strict", deadline=source.deadline).begin(expected_of(0)).replayed, 1)
         batch = source.fetch(plan_of(some(0)), sequences=expected_of(0))
         self.assertEqual(batch.fallback_sequences, 0)
 
@@ -453,7 +451,7 @@ class ServiceTest(unittest.TestCase):
         source = self.source()
         for missing in ("strict", "live"):
             source.begin_step()
-            steps = AgreedSteps(source, missing=missing)  # type: ignore[arg-type]
+            steps = Steps(source, missing=missing)  # type: ignore[arg-type]
             expected = expected_of(0, 1)
             steps.begin(expected)
             self.run_.truncate("s1", rows=0)
@@ -472,7 +470,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([one["status"] for one in batch.sequences], ["OK", "NOT_READY"])
         with self.assertRaises(trainer.DeadlineExceededError):
             source.fetch(plan_of(some(2)))
-        begun = AgreedSteps(source, missing="live", max_fallback_fraction=1.0).begin(expected_of(0))
+        begun = Steps(source, missing="live", max_fallback_fraction=1.0).begin(expected_of(0))
         self.assertEqual(begun.counts, {"SOURCE_FAILED": 1})
         self.gate.open()
         source = self.source()

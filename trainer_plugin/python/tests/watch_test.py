@@ -13,11 +13,10 @@ from unittest import mock
 import numpy as np
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import _watch, diagnose
-from routing_replay_trainer._micro_batch import MicroBatch, Sequence
-from routing_replay_trainer._watch import Watch
+from routing_replay_trainer import diagnose
+from routing_replay_trainer._micro_batch import MicroBatch, Sequence, described, of_megatron
+from routing_replay_trainer.diagnose import Watch
 from routing_replay_trainer.fetch import RowSource
-from routing_replay_trainer.megatron._micro_batch import describe
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, summarize
 
@@ -50,7 +49,7 @@ def micro_batch(samples: Any = SAMPLES, lengths: Any = LENGTHS) -> MicroBatch:
         qkv_format="thd", cu_seqlens_q=np.cumsum([0, *lengths]), cu_seqlens_q_padded=padded, total_tokens=None
     )
     parallel = {"cp_size": 2, "tp_size": 2, "sequence_parallel": True}
-    return describe(samples, None, params, None, parallel, {})
+    return described(samples, *of_megatron(None, params, None, {}, parallel))
 
 
 def source_of(recorded: list[np.ndarray], names: Any = SAMPLES) -> trainer.LocalSource:
@@ -188,7 +187,7 @@ class WatchTest(unittest.TestCase):
             kept.extend([*seen.live.values(), *seen.replayed.values()])
             judge(seen, no_overlap)
 
-        with mock.patch.object(_watch, "_MOST_IDS", 1200), mock.patch.object(watch, "_judge", judging):
+        with mock.patch.object(diagnose, "_MOST_IDS", 1200), mock.patch.object(watch, "_judge", judging):
             said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices()))
         self.assertIn("one_row_late", said)
         self.assertEqual(len(kept), 2 * 3)  # Layers of the rank.
@@ -237,7 +236,7 @@ class WatchTest(unittest.TestCase):
             run_step(watch, rows, micro_batch(), model.choices())
         self.assertEqual((watch.alarms, len(slow.timeouts)), (4, 1))
         self.assertLessEqual(slow.timeouts[0], 10.0)
-        with mock.patch.object(_watch, "judge_alignment", side_effect=ValueError("broken")):
+        with mock.patch.object(diagnose, "judge_alignment", side_effect=ValueError("broken")):
             said = self.warning(lambda: run_step(watch, rows, micro_batch(), model.choices()))
             self.assertIn("could not be judged: broken", said)
             with self.assertNoLogs("routing_replay_trainer"):

@@ -1,13 +1,21 @@
-"""The functions of routing_replay/trainer/capi.h, in the library that routing_replay has loaded.
+"""The functions of routing_replay/trainer/capi.h, in the library that routing_replay has loaded, those of
+librouting_replay_trainer_cuda.so, and values that users give, as these functions take them.
 
-Every call gives up the GIL while it runs. No rules here, only who owns what.
+Every call gives up the GIL while it runs. The kernels are loaded when something on a GPU asks for them, and are speed
+and nothing else: whoever can do without asks for `kernels`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
-from collections.abc import Callable, Mapping
+import logging
+import math
+import numbers
+import operator
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import (
     POINTER,
     Structure,
@@ -23,6 +31,8 @@ from ctypes import (
 )
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from routing_replay import _native, errors
 
 _ABI_VERSION = 2
@@ -246,3 +256,118 @@ def text(value: Any) -> tuple[bytes, int]:
     """A value as JSON, as functions take it."""
     encoded = json.dumps(value).encode()
     return encoded, len(encoded)
+
+
+LOG = logging.getLogger("routing_replay_trainer")
+_CUDA_ABI_VERSION = 1
+_CUDA_NAME = "librouting_replay_trainer_cuda.so"
+_CUDA_FALLIBLE: dict[str, tuple[Any, ...]] = {
+    "rrt_cuda_check_device": (c_int32,),
+    "rrt_cuda_realign": (c_void_p, c_int64, c_int64, *(c_void_p,) * 3),
+    "rrt_cuda_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 10),
+    "rrt_cuda_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 6),
+    "rrt_cuda_compare": (POINTER(Router), c_int64, *(c_void_p,) * 7),
+}
+
+
+@functools.cache
+def cuda_library(device: int) -> ctypes.CDLL:
+    """The library, fit for this device. Its functions are called with the device as the current one.
+
+    Raises FailedPreconditionError whose field is what is missing: "cuda.library" (this package was built without it),
+    "cuda.driver", "cuda.device", "cuda.architecture".
+    """
+    loaded = _load_cuda()
+    loaded.rrt_cuda_check_device(device)
+    return loaded
+
+
+@functools.cache
+def kernels(device: int) -> ctypes.CDLL | None:
+    """The same; None, and one warning that says why, where it is not fit for this device."""
+    try:
+        return cuda_library(device)
+    except errors.FailedPreconditionError as error:
+        LOG.warning("router replay: goes on without its kernels, by operators of torch and the host: %s", error.message)
+        return None
+
+
+@functools.cache
+def _load_cuda() -> ctypes.CDLL:
+    try:
+        loaded = ctypes.CDLL(str(_native.find_file(_CUDA_NAME)))
+        declare(loaded, _CUDA_FALLIBLE, {}, "rrt_cuda_", ("rrt_cuda_abi_version", _CUDA_ABI_VERSION))
+    except (ImportError, OSError) as error:
+        raise errors.FailedPreconditionError(
+            f"cuda.library: {error}; the kernels are built where nvcc is found",
+            code_name="FAILED_PRECONDITION",
+            field="cuda.library",
+        ) from error
+    return loaded
+
+
+INT32 = (-(2**31), 2**31 - 1)
+INT64 = (-(2**63), 2**63 - 1)
+UINT64 = (0, 2**64 - 1)
+
+
+def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) -> errors.InvalidArgumentError:
+    known = sample if isinstance(sample, str) else None
+    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": known}
+    return errors.InvalidArgumentError(f"{field}: {what}", **detail)
+
+
+def seconds(value: Any, field: str) -> float:
+    """A deadline, above 0; for ever is a hundred years."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
+        raise invalid(field, f"{value!r} is not a number of seconds above 0")
+    return min(float(value), 3.2e9)
+
+
+def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
+    """Also integers of numpy and the like; neither True nor 1.0."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample=sample) from None
+    low, high = bounds
+    if not low <= number <= high:
+        raise invalid(field, f"{number} is not in {low} … {high}", sample=sample)
+    return number
+
+
+def plain(value: Any, field: str, sample: Any = None) -> Any:
+    """Numbers and arrays of numpy and the like as JSON has them; entries that are None are left out. What is of the
+    wrong kind the core refuses, and names."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{field}.{key}", sample) for key, item in value.items() if item is not None}
+    if hasattr(value, "tolist"):
+        integers = getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")
+        value = value.tolist()
+        if integers:
+            return value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise invalid(field, f"{value} is not a number", sample=sample)
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise invalid(field, f"{reprlib.repr(value)} is not a value of JSON", sample=sample)
+    return [plain(item, field, sample) for item in value]
+
+
+def geometry_json(geometry: Any) -> Any:
+    """A geometry as the core takes it; a mapping, or an object with to_json() (routing_replay.Geometry)."""
+    return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry, "geometry")
+
+
+def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
+    """Token ids [n]. InvalidArgumentError naming `tokens` for what are none, or nothing at all."""
+    try:
+        array = np.asarray(tokens)
+    except ValueError as error:
+        raise invalid("tokens", str(error), "SHAPE", sample) from None
+    said = {"dtype": array.dtype.name, "axes": array.ndim, "field": "tokens", "sample": str(sample)}
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return np.frombuffer(give(LIBRARY.rrt_token_ids, *text(said), array.ctypes.data, array.nbytes), "<u4")

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from routing_replay_trainer import _cuda
+from routing_replay_trainer import _core
 from routing_replay_trainer._buffers import Buffers, Slots
-from routing_replay_trainer._launch import on
 from routing_replay_trainer.fetch import Batch, Source, slabs
+from routing_replay_trainer.ops import on
 from routing_replay_trainer.plan import Plan
 
 _BLOCKS = 4  # Pinned blocks at most: copies under way at one time.
@@ -30,7 +30,7 @@ class Queue:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._kernels = _cuda.kernels(device.index)
+        self._kernels = _core.kernels(device.index)
         self._stream = torch.cuda.Stream(device)
         # Of equal size, each with the event that its copy has ended; the one that was last taken is the last.
         self._blocks: collections.deque[tuple[torch.Tensor, torch.cuda.Event]] = collections.deque()

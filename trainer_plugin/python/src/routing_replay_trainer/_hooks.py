@@ -1,10 +1,11 @@
-"""What stands on a live model: hooks on the module whose calls are the forward parts of passes, and of each router what
-it is told. Needs torch.
+"""What stands on a live model: hooks on the module whose calls are the forward parts of passes, what each router is
+told, and what is counted there, left on the device until somebody asks. Needs torch.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,10 +13,10 @@ import torch
 from routing_replay import errors
 
 from routing_replay_trainer import ops
-from routing_replay_trainer._passes import Answer, ChunkPasses, Pass
-from routing_replay_trainer._tally import Tally
-from routing_replay_trainer._values import invalid
-from routing_replay_trainer.fetch import LIVE, UNRECORDED
+from routing_replay_trainer._core import invalid
+from routing_replay_trainer._passes import Answer, ChunkPasses, Pass, PassKey
+from routing_replay_trainer.fetch import LIVE, REPLAYED, UNRECORDED, Batch
+from routing_replay_trainer.metrics import Counters, layer_key
 from routing_replay_trainer.plan import Layer
 
 
@@ -130,6 +131,101 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
+_MOST = 512  # Kept apart at one time.
+
+
+class Counted:
+    """The counters of a router's calls. Adding none of them waits for the device or launches anything, but for one in
+    many."""
+
+    def __init__(self) -> None:
+        self._kept: list[torch.Tensor] = []
+
+    def __bool__(self) -> bool:
+        """Whether there was a call since the last time."""
+        return bool(self._kept)
+
+    def add(self, counters: torch.Tensor) -> None:
+        self._kept.append(counters)
+        if len(self._kept) == _MOST:
+            self._kept = [torch.stack(self._kept).sum(0)]
+
+    def read(self) -> dict[str, int]:
+        """All calls since the last time, by `ops.COUNTERS`; waits for the device."""
+        kept, self._kept = self._kept, []
+        total = torch.stack(kept).sum(0).tolist() if kept else [0] * len(ops.COUNTERS)
+        return dict(zip(ops.COUNTERS, total, strict=True))
+
+
+_COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Of a batch.
+
+
+class Tally:
+    """Counts since they were last taken. Overlaps stay on their device until then. What a pass has fetched counts once
+    it is settled or taken, and not where the pass was given up before."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[str] = Counter()  # And "sequences".
+        self._open: dict[PassKey, Counter[str]] = {}
+        self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
+        self._repeated: dict[int, torch.Tensor] = {}
+        self._calls = Counted()
+
+    def batch(self, key: PassKey, batch: Batch) -> None:
+        counts = {name: getattr(batch, name) for name in _COUNTED}
+        self._open[key] = Counter(counts | {"sequences": len(batch.sequences)})
+
+    def forget(self, key: PassKey | None) -> None:
+        """A pass, or all of the step, was given up."""
+        if key is None:
+            self._open.clear()
+        else:
+            self._open.pop(key, None)
+
+    def settle(self) -> None:
+        """Nobody gives up the passes that were so far."""
+        for counts in self._open.values():
+            self._rows.update(counts)
+        self._open.clear()
+
+    def overlap(self, layer: int, counts: torch.Tensor, top_k: int) -> None:
+        """counts: those of `ops.compare`"""
+        before = self._overlap.get(layer)
+        self._overlap[layer] = top_k, counts if before is None else counts + before[1]
+
+    def called(self, counters: torch.Tensor) -> None:
+        """counters: `ops.Replayed.counters` of a replaying call"""
+        self._calls.add(counters)
+
+    def repeat(self, layer: int, rows: torch.Tensor) -> None:
+        """rows: [] whose choice was another one when the forward code was run again"""
+        self._repeated[layer] = rows + self._repeated.get(layer, 0)
+
+    def count_into(self, counters: Counters) -> None:
+        """For keys of the table; all are zero then."""
+        self.settle()
+        for name in _COUNTED:
+            counters.count(name, self._rows[name])
+        rows = {name: self._rows[f"{name}_rows"] for name in ("replayed", "unrecorded", "live")}
+        for name, count in rows.items():
+            counters.ratio(f"{name}_fraction", count, sum(rows.values()))
+        counters.ratio("fallback_fraction", self._rows["fallback_sequences"], self._rows["sequences"])
+        for layer, (top_k, tensor) in self._overlap.items():
+            rows, different, disjoint, common = tensor.tolist()
+            counters.ratio(layer_key("overlap", layer), common, rows * top_k)
+            counters.count(layer_key("live_mismatch", layer), different)
+            counters.ratio("no_overlap_fraction", disjoint, rows)
+        for layer, differing in self._repeated.items():
+            counters.count(layer_key("recompute_mismatch", layer), differing.item())
+        if self._calls:
+            calls = self._calls.read()
+            for name in ("clamped_ids", "zero_probabilities"):
+                counters.count(name, calls[name])
+        self._rows.clear()
+        self._overlap.clear()
+        self._repeated.clear()
+
+
 class Binding:
     """module: the router
     name, layer: where it stands
@@ -186,10 +282,33 @@ class Binding:
             kept["states", device] = torch.from_numpy(answer.of.batch.states).to(device, non_blocking=True)
         return kept["states", device]
 
-    def chooses_live(self, answer: Answer, device: Any) -> torch.Tensor:
-        """[N] bool on the device: rows of real tokens that are not replayed."""
-        states = self.states(answer, device)
-        return (states == UNRECORDED) | (states == LIVE)
+    def replayed(
+        self, answer: Answer, device: Any, live: Callable[[], torch.Tensor], *, live_pads: bool = False
+    ) -> torch.Tensor:
+        """[N, K] int64: the ids of the record, and the choice of `live` where a row has none.
+
+        live_pads: pads choose live, too; else they take their filler
+        """
+        batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
+        # The plan's own pads: last tokens on filler count as pads, and nothing else may want a choice.
+        live_pads = live_pads and batch.plan.row_map["pads"] > 0
+        has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
+        if has_live or wants_live:
+            with torch.no_grad():
+                chosen = live()
+        if has_live:
+            states = self.states(answer, device)
+            alive = states != REPLAYED if live_pads else (states == UNRECORDED) | (states == LIVE)
+            ids = torch.where(alive.unsqueeze(1), chosen, ids)
+        if wants_live:
+            self.seen(answer, chosen)
+        self.used(answer, ids)
+        return ids
+
+    def chose(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The choice [N, K] of a pass that records or compares."""
+        self.seen(answer, chosen)
+        self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
         """The live choice [N, K]. A pass that records keeps it; others count how much it has of what is, or would be,

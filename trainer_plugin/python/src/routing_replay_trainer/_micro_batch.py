@@ -1,4 +1,8 @@
-"""What a trainer says of a micro-batch → the description of a plan, and what a fetch expects. No torch."""
+"""What a trainer says of a micro-batch, in Megatron's or Hugging Face's arguments → the description of a plan, and what
+a fetch expects. No torch.
+
+    described(["a", "b"], *of_megatron(tokens, packed_seq_params, None, {}))
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,11 @@ import types
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from routing_replay_trainer._values import INT32, integer, invalid, plain
+from routing_replay_trainer._core import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
 PACKED = (  # Fields of Megatron's PackedSeqParams.
@@ -22,6 +26,7 @@ PACKED = (  # Fields of Megatron's PackedSeqParams.
     "local_cp_size",
 )
 _BY = "packed_seq_params or tokens"
+_BY_HF = "tokens, attention_mask, position_ids or cu_seqlens"
 _LIVE = FetchSequence("", live=True)  # Of no sample.
 
 
@@ -55,7 +60,7 @@ class MicroBatch:
 
     @property
     def named(self) -> list[FetchSequence]:
-        return [one for one in self.fetch if not one.live]
+        return [fetch for fetch in self.fetch if not fetch.live]
 
     @property
     def named_layout(self) -> dict[str, Any]:
@@ -64,79 +69,195 @@ class MicroBatch:
         return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
 
-def described(
-    sequences: Listing[Any],
-    tokens: Any,
-    lengths: Any,
-    layout: Mapping[str, Any],
-    documents: Any = None,
-    by: str = _BY,
-) -> MicroBatch:
-    """Sequences, as a trainer lists them, in a layout.
+class Given(NamedTuple):
+    """The arguments of a face, as `described` and `expected` take them.
 
-    sequences: sample ids, handles, None or 0 of what routes live, `Sequence`, or lists of such pieces
-    tokens, lengths: as `micro_batch` of a face takes them
+    tokens, lengths: as `micro_batch` of the face takes them
     layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream;
         padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
-    documents: tokens of each document or row where layout does not say them
+    documents: tokens of each document or row, where the layout does not say them
     by: arguments of the face that could say lengths
+    first: of each row of a rectangle, the column of its first token; empty where that is 0
     """
+
+    tokens: Any
+    lengths: Any
+    layout: Mapping[str, Any]
+    documents: list[int] | None = None
+    by: str = _BY
+    first: Listing[int] = ()
+
+
+def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
+    """sequences: sample ids, handles, None or 0 of what routes live, `Sequence`, or lists of such pieces
+    arguments: those of `Given`
+    """
+    given = Given(*arguments)
     parts = _parts(sequences)
-    said = dict(layout)
-    unnamed = _unnamed(len(parts), _documents(said) if documents is None else documents, said)
-    counts = _lengths(len(parts), lengths, tokens, said, by)
-    said.pop("cu_seqlens", None)
-    ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
+    layout, counts, ids, unnamed = _measured(len(parts), given)
+    if counts is None:
+        raise _no_lengths(given)
+    layout.pop("cu_seqlens", None)
     whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
-    said["sequences"], fetch = [], []
-    for part, count, own in zip(parts, counts, ids, strict=True):
-        sequence, fetched = _sequence(part, count, own, whole)
-        said["sequences"].append(sequence)
+    layout["sequences"], fetch = [], []
+    for part, count, tokens in zip(parts, counts, ids or [None] * len(parts), strict=True):
+        sequence, fetched = _sequence(part, count, tokens, whole)
+        layout["sequences"].append(sequence)
         fetch += fetched
     for count in unnamed:
         piece = {"sample": "", "tokens": count, "start": 0, "rows": 0}
-        said["sequences"].append({"tokens": count, "pieces": [piece]} if count else {"sample": "", "tokens": 0})
+        layout["sequences"].append({"tokens": count, "pieces": [piece]} if count else {"sample": "", "tokens": 0})
         fetch += [_LIVE] if count else []
-    return MicroBatch(said, fetch, len(unnamed))
+    for sequence, column in zip(layout["sequences"], given.first, strict=False):
+        if column > 0:
+            sequence["first_row"] = int(column)
+    return MicroBatch(layout, fetch, len(unnamed))
 
 
-def expected(
-    sequences: Listing[Any],
-    tokens: Any,
-    lengths: Any,
-    layout: Mapping[str, Any],
-    documents: Any = None,
-    by: str = _BY,
-) -> list[FetchSequence]:
-    """What a fetch will expect of each sample of a step. Arguments as `described` takes them; of sequences of which
-    nothing is told, nothing is expected."""
+def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
+    """What a fetch will expect of each sample of a step; of sequences of unknown length, nothing. Arguments as
+    `described` takes them."""
     parts = _parts(sequences)
-    counts, ids = told(sequences, tokens, lengths, layout, documents, by)
+    counts, ids = lengths_and_tokens(sequences, *arguments)
     if counts is None:
         return [_named(piece) for part in parts for piece in part]
-    said = []
-    for part, count, own in zip(parts, counts, ids or [None] * len(parts), strict=True):
-        said += _sequence(part, count, own, True)[1]
-    return said
+    out = []
+    for part, count, tokens in zip(parts, counts, ids or [None] * len(parts), strict=True):
+        out += _sequence(part, count, tokens, True)[1]
+    return out
 
 
-def told(
-    sequences: Listing[Any],
+def lengths_and_tokens(sequences: Listing[Any], *arguments: Any) -> tuple[list[int] | None, list[Any] | None]:
+    """Of each sequence how many tokens it has, and their ids; None where nothing says it."""
+    return _measured(len(_parts(sequences)), Given(*arguments))[1:3]
+
+
+def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] | None, list[Any] | None, list[int]]:
+    """The layout, tokens of each sequence and their ids as far as they are known, and tokens of unnamed documents."""
+    layout = dict(given.layout)
+    unnamed = _unnamed(sequences, _documents(layout) if given.documents is None else given.documents, layout)
+    counts = _lengths(sequences, given.lengths, given.tokens, layout)
+    if counts is None and given.tokens is not None:
+        raise _no_lengths(given)
+    ids = None if given.tokens is None or counts is None else _tokens(given.tokens, counts, layout)
+    return layout, counts, ids, unnamed
+
+
+def _no_lengths(given: Given) -> Exception:
+    return invalid("lengths", f"neither given nor said by {given.by}", "LENGTH")
+
+
+def of_megatron(
     tokens: Any,
+    packed_seq_params: Any,
     lengths: Any,
     layout: Mapping[str, Any],
-    documents: Any = None,
-    by: str = _BY,
-) -> tuple[list[int] | None, list[Any] | None]:
-    """Of each sequence how many tokens it has, and their ids; None where nothing says it."""
-    count = len(_parts(sequences))
-    said = dict(layout)
-    _unnamed(count, _documents(said) if documents is None else documents, said)
-    if lengths is None and tokens is None and not _documents(said):
-        return None, None
-    counts = _lengths(count, lengths, tokens, said, by)
-    return counts, None if tokens is None else _tokens(tokens, counts, said)
+    parallel: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Given:
+    """See `megatron.Replay.micro_batch` for the arguments. parallel: fields of the layout that the model says"""
+    known = dict(parallel)
+    if packed_seq_params is not None and getattr(packed_seq_params, "qkv_format", "thd") in (None, "thd"):
+        known |= _packed_seq_params(packed_seq_params)
+    elif "format" not in layout and "padding" not in layout and getattr(tokens, "ndim", 0) == 2:
+        known |= {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
+    if "padding" not in layout:
+        # Of Megatron-Core: each document, or each row of a rectangle, is cut into 2 C parts.
+        known["partition"] = "zigzag_per_document" if known.get("format") == "THD" else "zigzag_per_sequence"
+    return Given(tokens, lengths, known | layout)
+
+
+def _packed_seq_params(params: Any) -> dict[str, Any]:
+    """Without padded boundaries of their own the real ones are those of the stream."""
+    real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
+    padded = getattr(params, "cu_seqlens_q_padded", None)
+    stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
+    layout: dict[str, Any] = {"format": "THD", "cu_seqlens": real, "cu_seqlens_padded": stream}
+    layout["total_rows"] = stream[-1]
+    for field, name in (("total_rows", "total_tokens"), ("tokens_per_sample",) * 2, ("local_cp_size",) * 2):
+        value = getattr(params, name, None)
+        if value is not None:
+            layout[field] = integer(value, f"packed_seq_params.{name}")
+    # NeMo-RL says the total of this rank, where context parallelism cuts the stream.
+    layout["total_rows"] = max(stream[-1], layout["total_rows"])
+    return layout
+
+
+def of_hf(
+    sequences: int,
+    tokens: Any,
+    attention_mask: Any,
+    position_ids: Any,
+    cu_seqlens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+) -> Given:
+    """See `hf.Replay.micro_batch` for the arguments. sequences: how many there are"""
+    if cu_seqlens is not None:
+        given = Given(tokens, lengths, _stream(cu_seqlens, tokens))
+    elif attention_mask is not None:
+        given = _masked(sequences, tokens, host(attention_mask), lengths)
+    elif position_ids is not None:
+        given = Given(tokens, lengths, _stream(_restarts(host(position_ids)), tokens))
+    else:
+        given = Given(tokens, lengths, _rectangle(*tokens.shape) if getattr(tokens, "ndim", 0) == 2 else {})
+    return given._replace(layout=given.layout | layout, by=_BY_HF)
+
+
+def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
+    """Rows of the stream behind the last boundary are a document of padding."""
+    real = plain(host(cu_seqlens), "cu_seqlens")
+    total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
+    stream = [*real, total] if total > real[-1] else real
+    return {
+        "format": "THD",
+        "partition": "contiguous",
+        "cu_seqlens": real,
+        "cu_seqlens_padded": stream,
+        "total_rows": stream[-1],
+    }
+
+
+def _restarts(position_ids: Any) -> list[int]:
+    """Boundaries of documents: a position of 0 begins one, as transformers reads them for its varlen attention."""
+    if position_ids.ndim > 2 or (position_ids.ndim == 2 and len(position_ids) != 1):
+        raise invalid("position_ids", f"shape {position_ids.shape} is no packed stream: give attention_mask", "SHAPE")
+    stream = position_ids.reshape(-1)
+    starts = np.flatnonzero(stream == 0)
+    if stream.size and (not starts.size or starts[0] != 0):
+        raise invalid("position_ids", "does not start at 0: give those of the whole stream, before it is cut")
+    return [*starts.tolist(), int(stream.size)]
+
+
+def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
+    return {
+        "format": "BSHD",
+        "partition": "contiguous_per_sequence",
+        "row_order": "batch_major",
+        "batch_size": int(batch_size),
+        "padded_length": int(padded_length),
+    }
+
+
+def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
+    """A rectangle, padded left or right."""
+    if mask.ndim != 2 or mask.shape[1] == 0:
+        raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
+    real = mask != 0
+    counts, first = real.sum(axis=1), real.argmax(axis=1)
+    for index, (row, count, begin) in enumerate(zip(real, counts, first, strict=True)):
+        if not row[begin : begin + count].all():
+            column = begin + int(row[begin:].argmin())
+            raise invalid(f"attention_mask[{index}]", f"has padding at column {column} between tokens", "SHAPE")
+    documents, counts = counts.tolist(), counts[:sequences]
+    if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
+        raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
+    if getattr(tokens, "ndim", 0) == 2:
+        if tuple(tokens.shape) != mask.shape:
+            raise invalid("attention_mask", f"shape {mask.shape}, and that of tokens is {tuple(tokens.shape)}", "SHAPE")
+        rows = zip(host(tokens), first, counts, strict=False)
+        tokens = [ids[begin : begin + count] for ids, begin, count in rows]
+    return Given(tokens, counts, _rectangle(*mask.shape), documents, first=first)
 
 
 def _parts(sequences: Listing[Any]) -> list[Any]:
@@ -151,40 +272,40 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
     return [[_piece(one) for one in (part if isinstance(part, (list, tuple)) else [part])] for part in sequences]
 
 
-def _piece(said: Any) -> Any:
-    """Elements of tensors, of which each is another one, as the handles that they are; handle 0 as None."""
-    if isinstance(said, Sequence):
-        return said if isinstance(said.sample, str) else replace(said, sample=_piece(said.sample))
-    said = host(said).item() if hasattr(said, "ndim") and said.ndim == 0 else said
-    return None if isinstance(said, int) and said == 0 else said
+def _piece(sample: Any) -> Any:
+    """Elements of tensors as the handles that they are; handle 0 as None."""
+    if isinstance(sample, Sequence):
+        return sample if isinstance(sample.sample, str) else replace(sample, sample=_piece(sample.sample))
+    sample = host(sample).item() if hasattr(sample, "ndim") and sample.ndim == 0 else sample
+    return None if isinstance(sample, int) and sample == 0 else sample
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
     """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
-        one = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
-        said = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
-        return said, [one] if whole or count > 0 else []
+        fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
+        sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
+        return sequence, [fetched] if whole or count > 0 else []
     pieces: list[dict[str, Any]] = []
     fetch, offset = [], 0
     for place, piece in enumerate(part):
         piece = piece if isinstance(piece, Sequence) else Sequence(piece)
-        own = piece.tokens
-        if own is None:
-            own = count - offset if place == len(part) - 1 or piece.rows is None else piece.rows + 1
+        tokens = piece.tokens
+        if tokens is None:
+            tokens = count - offset if place == len(part) - 1 or piece.rows is None else piece.rows + 1
         if piece.sample is None:
-            pieces.append({"sample": "", "tokens": own, "live": True})
+            pieces.append({"sample": "", "tokens": tokens, "live": True})
             fetch.append(_LIVE)
-            offset += own
+            offset += tokens
             continue
-        rows = own - 1 if piece.rows is None else piece.rows
-        pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
+        rows = tokens - 1 if piece.rows is None else piece.rows
+        pieces.append({"sample": _name(piece.sample), "tokens": tokens, "start": piece.start, "rows": rows})
         # Tokens are checked from the sample's first one on.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
         known = known if known is not None and len(known) else None
         needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
         fetch.append(FetchSequence(piece.sample, None, known, rows=needed))
-        offset += own
+        offset += tokens
     return {"tokens": count, "pieces": pieces}, fetch
 
 
@@ -202,38 +323,38 @@ def _name(sample: str | int | None) -> Any:
     return sample if isinstance(sample, str) else ""
 
 
-def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any], by: str) -> list[int]:
-    """Tokens of each sequence. by: the arguments that could say it"""
+def _lengths(sequences: int, lengths: Any, tokens: Any, layout: Mapping[str, Any]) -> list[int] | None:
+    """Tokens of each sequence, if anything says them."""
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
-        if lengths is None and all(own is not None for own in tokens):
-            lengths = [len(own) for own in tokens]
-    if lengths is None and "cu_seqlens" in said:
-        lengths = np.diff(said["cu_seqlens"])[:sequences]
-    if lengths is None and said.get("format") == "BSHD":
-        lengths = [said["padded_length"]] * sequences
+        if lengths is None and all(ids is not None for ids in tokens):
+            lengths = [len(ids) for ids in tokens]
+    if lengths is None and "cu_seqlens" in layout:
+        lengths = np.diff(layout["cu_seqlens"])[:sequences]
+    if lengths is None and layout.get("format") == "BSHD":
+        lengths = [layout["padded_length"]] * sequences
     if lengths is None:
-        raise invalid("lengths", f"neither given nor said by {by}", "LENGTH")
+        return None
     counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
     if len(counts) != sequences:
         raise invalid("lengths", f"{len(counts)} for {sequences} sequences", "LENGTH")
     return counts
 
 
-def _documents(said: Mapping[str, Any]) -> list[int]:
+def _documents(layout: Mapping[str, Any]) -> list[int]:
     """Tokens of each document of a packed stream, or row of a rectangle, as far as they are known."""
-    if "cu_seqlens" in said:
-        return np.diff(said["cu_seqlens"]).tolist()
-    if said.get("format") == "BSHD" and "batch_size" in said:
-        return [said["padded_length"]] * said["batch_size"]
+    if "cu_seqlens" in layout:
+        return np.diff(layout["cu_seqlens"]).tolist()
+    if layout.get("format") == "BSHD" and "batch_size" in layout:
+        return [layout["padded_length"]] * layout["batch_size"]
     return []
 
 
-def _unnamed(sequences: int, documents: Listing[int], said: dict[str, Any]) -> list[int]:
+def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
     """Tokens of the documents behind those of the sequences that are no padding."""
     behind = [int(count) for count in documents[sequences:]]
-    padding = integer(said.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
+    padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
     if documents and padding > len(behind):
         raise invalid("padding_documents", f"{padding}, and behind the {sequences} sequences are {len(behind)}")
     behind = behind[: max(0, len(behind) - padding)]
@@ -242,13 +363,13 @@ def _unnamed(sequences: int, documents: Listing[int], said: dict[str, Any]) -> l
     return behind
 
 
-def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:
+def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[Any]:
     """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
     if isinstance(tokens, (list, tuple)):
-        return [None if own is None else host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
+        return [None if ids is None else host(ids)[:count] for ids, count in zip(tokens, counts, strict=True)]
     ids = host(tokens)
-    if said.get("format") == "THD":
-        starts, stream = said["cu_seqlens_padded"], ids.reshape(-1)
+    if layout.get("format") == "THD":
+        starts, stream = layout["cu_seqlens_padded"], ids.reshape(-1)
         if stream.size < starts[-1]:
             raise invalid("tokens", f"{stream.size} are not the {starts[-1]} of the stream before it is cut", "LENGTH")
         return [stream[start : start + count] for start, count in zip(starts, counts, strict=False)]
@@ -262,16 +383,16 @@ def host(values: Any) -> Any:
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
-def on_host(said: Any) -> Any:
+def on_host(value: Any) -> Any:
     """An argument of `micro_batch`, or all of them, without tensors: each is copied, once."""
-    if hasattr(said, "detach"):
-        return host(said)
-    if isinstance(said, Sequence):
-        return replace(said, sample=on_host(said.sample))
-    if isinstance(said, Mapping):
-        return {name: on_host(value) for name, value in said.items()}
-    if isinstance(said, (list, tuple)) and not (said and isinstance(said[0], int)):
-        return [on_host(value) for value in said]
-    if hasattr(said, "cu_seqlens_q"):
-        return types.SimpleNamespace(**{name: on_host(getattr(said, name, None)) for name in PACKED})
-    return said
+    if hasattr(value, "detach"):
+        return host(value)
+    if isinstance(value, Sequence):
+        return replace(value, sample=on_host(value.sample))
+    if isinstance(value, Mapping):
+        return {name: on_host(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and not (value and isinstance(value[0], int)):
+        return [on_host(item) for item in value]
+    if hasattr(value, "cu_seqlens_q"):
+        return types.SimpleNamespace(**{name: on_host(getattr(value, name, None)) for name in PACKED})
+    return value

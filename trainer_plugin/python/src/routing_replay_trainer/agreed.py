@@ -1,5 +1,9 @@
-"""Before a step: what the source has of its samples, what the ranks of the replica do with each, and what a fetch must
-then find."""
+"""The steps of a replay: what the source has of a step's samples, what the ranks of the replica do with each, and what
+a fetch must then find.
+
+A rank alone decides by what it finds. Several ask their sources, `collective.agree` on each sample, and hold every
+fetch of the step to that: a rank that finds something else then fails, as it cannot fall back alone.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from routing_replay import errors
 
-from routing_replay_trainer._values import invalid
+from routing_replay_trainer._core import INT64, integer, invalid
+from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
     Collective,
     Decision,
@@ -25,8 +31,11 @@ from routing_replay_trainer.collective import (
     agree,
     refuse,
 )
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
-from routing_replay_trainer.on_policy import summarize
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import UNKNOWN, Contract, summarize
+from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.step import StepSource
 
 LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8  # Samples that an error names.
@@ -57,9 +66,14 @@ class BegunStep:
     weight_lag: int | None
 
 
-class AgreedSteps:
-    """The samples of one step at a time. Used by one thread.
+NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
+_Seen = Counter[tuple[str | int, str, str]]  # How often (sample, status, what is done) was seen.
 
+
+class Steps:
+    """One step at a time, used by one thread.
+
+    source: one of this package is read through a StepSource, which holds nothing of rows that are in memory anyway
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
     deadline: seconds that `begin` may take
@@ -70,27 +84,46 @@ class AgreedSteps:
     def __init__(
         self,
         source: Source,
-        *,
         missing: Missing,
         collective: Collective | None = None,
         max_fallback_fraction: float = 0.05,
         deadline: float = 120.0,
+        cache_bytes: int = 1 << 30,
+        contract: Contract | None = None,
         binds: bool = True,
     ) -> None:
-        if not 0 <= max_fallback_fraction <= 1:
-            raise invalid("max_fallback_fraction", f"{max_fallback_fraction} is not in 0 … 1")
-        self._source = source
+        self._made: StepSource | None = None
+        self._reads_ahead = isinstance(source, StepSource)
+        if isinstance(source, RowSource) and not isinstance(source, StepSource):
+            kept = 0 if source.keeps_rows else cache_bytes
+            self._reads_ahead = kept > 0
+            source = self._made = StepSource(source, cache_bytes=kept, deadline=deadline)
+        self.source = source
+        self.last = NO_STEP  # What the last `begin` decided.
         self._missing: Missing = missing
         self._collective = LocalGroup(1)[0] if collective is None else collective
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._binds = binds
-        self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
-        self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
-        self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
-        self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
+        self._contract = Contract() if contract is None else contract
+        self._counters = Counters()
+        self._step: Any = None
         self._warned: set[str] = set()  # Of what there is one warning.
-        self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
+        self._forget()
+        if hasattr(source, "stage"):
+            self.stage = self._stage
+
+    def _forget(self) -> None:
+        self.last = NO_STEP
+        self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
+        self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
+        self._rowless: set[str | int] = set()  # Samples of the step that have no rows.
+        self._fetched: _Seen = Counter()  # Where nothing was decided before.
+
+    @property
+    def geometry(self) -> Any:
+        """The run's, where the source says it."""
+        return getattr(self.source, "geometry", None)
 
     @property
     def required(self) -> bool:
@@ -98,47 +131,119 @@ class AgreedSteps:
         return self._collective.size > 1 and self._missing != "strict"
 
     def begin(
-        self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0
+        self,
+        sequences: Sequence[FetchSequence],
+        weight_version: int | None = None,
+        geometry: int = 0,
+        step: Any = None,
     ) -> BegunStep:
-        """Of all ranks of the replica with the same samples in the same order, and of one geometry
-        (`Plan.geometry_fingerprint`; 0 if not known). What is raised is raised on all of them, but for what is wrong
-        with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service that could not be
-        reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
+        """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
+        but for what is wrong with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service
+        that could not be reached is the cause (`__cause__`) of what is raised, and the first time a warning.
+
+        geometry: `Plan.geometry_fingerprint`, which the ranks compare; 0 if not known
+        step: the one before goes on if that had the same name; None: it does not
+        """
         end = time.monotonic() + self._deadline
-        self._decided, self._fetched, self.weights = None, Counter(), []
-        self._comparable = {}
-        named = [one for one in sequences if not one.live]
+        self._forget()
+        try:
+            version = _version(weight_version)
+        except Exception as error:
+            self.stay_away(error)
+            raise
+        if isinstance(self.source, StepSource):
+            self.source.begin_step(goes_on=step is not None and step == self._step)
+        self._step = step
+        named = [sequence for sequence in sequences if not sequence.live]
         if sequences and not named:
             self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
-        samples = _claims([one for one in named if one.num_tokens not in (0, 1)])
+        samples = _claims([sequence for sequence in named if sequence.num_tokens not in (0, 1)])
         records, failure = self._inspect(samples, _contradiction(named) if self._missing == "strict" else None)
-        states = [SampleReport.of(one.sample, said) for one, said in zip(samples, records, strict=True)]
-        told = {one.sample: said["message"] for one, said in zip(samples, records, strict=True) if _tells(said)}
-        left = max(0.0, end - time.monotonic())
-        with self._blaming(failure, told):
-            decision = agree(
-                self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
-            )
-            statuses = Counter((one.sample, one.status, one.action) for one in decision.samples)
-            self._check_limit("begin_step", statuses)
-            self._check_compares(statuses)
-        self._decided, self._rowless = {}, {one.sample for one in named if one.num_tokens in (0, 1)}
-        for one, decided in zip(samples, decision.samples, strict=True):
-            self._decided.setdefault(one.sample, []).append((one, decided))
-        self.weights = _weights(decision, records)
-        return _begun(decision, summarize(self.weights, weight_version).lag)
+        reports = [SampleReport.of(claim.sample, record) for claim, record in zip(samples, records, strict=True)]
+        why = {
+            claim.sample: record["message"]
+            for claim, record in zip(samples, records, strict=True)
+            if record["status"] != "OK" and record.get("message")
+        }
+        with self._blaming(failure, why):
+            left = max(0.0, end - time.monotonic())
+            failed = failure is not None
+            decision = agree(self._collective, reports, self._missing, left, geometry=geometry, failed=failed)
+            seen = Counter((one.sample, one.status, one.action) for one in decision.samples)
+            self._check_limit("begin_step", seen)
+            self._check_compares(seen)
+        self._decided = {}
+        self._rowless = {sequence.sample for sequence in named if sequence.num_tokens in (0, 1)}
+        for claim, decided in zip(samples, decision.samples, strict=True):
+            self._decided.setdefault(claim.sample, []).append((claim, decided))
+        weights = _weights(decision, records)
+        begun = _begun(decision, summarize(weights, version).lag)
+        self._contract.begin_step(version)
+        self._contract.take(weights)
+        self._counters.count("step_samples", len(begun.decisions))
+        self._counters.count("step_fallback_samples", len(begun.live))
+        self._counters.count("step_dropped_samples", len(begun.dropped))
+        self.last = begun
+        return begun
 
     def stay_away(self, wrong: Exception) -> None:
-        """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
-        self._decided, self._fetched, self.weights = None, Counter(), []
+        """Instead of `begin`, of a rank that cannot say what the step has: the others raise that it cannot take part,
+        and do not wait for it."""
+        self._forget()
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
                 refuse(self._collective, self._deadline, wrong)
 
+    def fetch(
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence],
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
+    ) -> Batch:
+        """As `Source.fetch`, as the ranks agreed. Its batch is to be told to `saw`."""
+        return self.source.fetch(plan, sequences=self.apply(sequences), missing=missing, out=out)
+
+    def _stage(self, plan: Plan, *, sequences: Sequence[FetchSequence], missing: Missing = "strict") -> Staged:
+        """The same for a device to realign, of a source that can."""
+        return self.source.stage(plan, sequences=self.apply(sequences), missing=missing)
+
+    def prefetch(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        plans: Callable[[Mapping[str, Any]], Sequence[Plan]],
+        next_step: bool,
+    ) -> None:
+        """plans: of one micro-batch, per chunk of the model. Nothing to do where rows are in memory or not kept."""
+        for described in micro_batches if self._reads_ahead else ():
+            announced = [(plan, described.fetch) for plan in plans(described.layout)]
+            self.source.prefetch(announced, next_step=next_step)
+
+    def take_counters(self) -> Counters:
+        """What was counted since the last call."""
+        counters, self._counters = self._counters, Counters()
+        if isinstance(self.source, StepSource):
+            counts = self.source.counts()
+            counters.count("fetch_wait_s", counts["wait_s"])
+            counters.count("fetch_timeouts", counts["timeouts"])
+            counters.ratio("prefetch_hit_rate", counts["hits"], counts["hits"] + counts["misses"])
+            counters.count("fetched_bytes", counts["bytes_read"])
+            counters.count("cache_bytes", counts["bytes"])
+            counters.count("cache_evictions", counts["evictions"])
+        return counters
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
     @contextlib.contextmanager
-    def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
+    def _blaming(self, failure: Exception | None, why: Mapping[str | int, str]) -> Iterator[None]:
         """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
-        where it is no matter of the connection, raised itself. What its source told of a sample is in the message."""
+        where the connection is fine, raised itself.
+
+        why: what this rank's source says of samples, which goes into the message
+        """
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
@@ -146,7 +251,7 @@ class AgreedSteps:
             yield
         except errors.RoutingReplayError as error:
             if failure is None or unreachable:
-                raise _with_numbers(error, told) from failure
+                raise _with_numbers(error, why) from failure
         if failure is not None and not unreachable:
             raise failure
 
@@ -170,11 +275,11 @@ class AgreedSteps:
         """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing. Else
         nothing but tokens that begin_step was not told lets a sample fall back here."""
         decided = self._decided is not None and self._binds
-        for one in batch.sequences:
-            if decided and one["status"] == "UNSPECIFIED":
+        for record in batch.sequences:
+            if decided and record["status"] == "UNSPECIFIED":
                 continue
-            action = "replay" if one["status"] == "OK" else self._missing
-            self._fetched[one["sample"], one["status"], action] += 1
+            action = "replay" if record["status"] == "OK" else self._missing
+            self._fetched[record["sample"], record["status"], action] += 1
 
     def end_pass(self) -> None:
         """After the passes of a schedule: FallbackLimitError for what `begin` could not know, as `begin` raises it."""
@@ -186,36 +291,34 @@ class AgreedSteps:
         """The passes of a schedule have failed: what they fetched is judged by nothing."""
         self._fetched.clear()
 
-    def _check_limit(self, where: str, samples: Counter[tuple[str | int, str, str]]) -> None:
-        """samples: how often (id, status, what is done) was seen"""
+    def _check_limit(self, where: str, seen: _Seen) -> None:
         by_status: Counter[str] = Counter()
-        for (_, status, action), count in samples.items():
-            by_status[status] += count if action != "replay" else 0
-        total, fallen = samples.total(), by_status.total()
+        for (_, status, action), count in seen.items():
+            if action != "replay":
+                by_status[status] += count
+        total, fallen = seen.total(), by_status.total()
         # The quotient, which is rounded as the limit's text was: 29 of 100 are no more than 0.29.
-        if not total or fallen / total <= self._limit:
-            return
-        by_status = +by_status
-        raise errors.FallbackLimitError(
-            f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
-            f"{self._limit:g} allows: {_reasons(by_status, samples)}",
-            code_name="FAILED_PRECONDITION",
-            field="max_fallback_fraction",
-            samples=total,
-            fallen_back=fallen,
-            by_status=dict(by_status),
-            first=_first(samples),
-        )
+        if total and fallen / total > self._limit:
+            raise errors.FallbackLimitError(
+                f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
+                f"{self._limit:g} allows: {_reasons(by_status, seen)}",
+                code_name="FAILED_PRECONDITION",
+                field="max_fallback_fraction",
+                samples=total,
+                fallen_back=fallen,
+                by_status=dict(by_status),
+                first=_first(seen),
+            )
 
-    def _check_compares(self, samples: Counter[tuple[str | int, str, str]]) -> None:
+    def _check_compares(self, seen: _Seen) -> None:
         """One warning for each set of reasons, of a replay that only compares and has nothing to compare with."""
         by_status: Counter[str] = Counter()
-        for (_, status, _), count in samples.items():
+        for (_, status, _), count in seen.items():
             by_status[status] += count
         del by_status["UNSPECIFIED"]  # Live by what was decided, or said, before.
         if self._binds or not by_status or "OK" in by_status:
             return
-        words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, samples)}"
+        words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, seen)}"
         self._warn_once(f"nothing: {sorted(by_status)}", words)
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
@@ -224,13 +327,14 @@ class AgreedSteps:
         if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
             return sequence  # Nothing is read of it.
         if not claims:
-            what = f"sample {sequence.sample} is none of those that begin_step was told{self._hint(sequence)}"
-            raise _error(f"micro_batch: {what}", sequence)
+            raise _error(
+                f"micro_batch: begin_step was not told of sample {sequence.sample}{self._hint(sequence)}", sequence
+            )
         alike = [decision for claim, decision in claims if _alike(claim, sequence)] if len(claims) > 1 else []
         decisions = alike or [decision for _, decision in claims]
         length, known = sequence.num_tokens, decisions[0].num_tokens
         contradicts = self._binds and self._missing != "strict" and None not in (length, known) and length != known
-        if contradicts or any(one.action != "replay" for one in decisions):
+        if contradicts or any(decision.action != "replay" for decision in decisions):
             return dataclasses.replace(sequence, live=True, content_id=None)
         return dataclasses.replace(sequence, content_id=decisions[0].content_id) if self._binds else sequence
 
@@ -252,13 +356,15 @@ class AgreedSteps:
                 raise wrong
             # The rest of the time is for ranks to meet.
             end = time.monotonic() + _ASKING * self._deadline
-            records = list(self._source.inspect(samples, timeout=_ASKING * self._deadline))
+            records = list(self.source.inspect(samples, timeout=_ASKING * self._deadline))
             if len(records) != len(samples):
-                raise invalid("source", f"inspect says something of {len(records)} of {len(samples)} samples", "LENGTH")
-            for one, said in zip(samples, records, strict=True):
-                SampleReport.of(one.sample, said)  # Of which the rest is made.
+                raise invalid(
+                    "source", f"inspect must say something of {len(samples)} samples, got {len(records)}", "LENGTH"
+                )
+            for claim, record in zip(samples, records, strict=True):
+                SampleReport.of(claim.sample, record)  # Of which the rest is made.
             self._compare_before_tails(samples, records, end)
-            return [_judged(one, said) for one, said in zip(samples, records, strict=True)], None
+            return [_judged(claim, record) for claim, record in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
 
@@ -267,34 +373,40 @@ class AgreedSteps:
     ) -> None:
         """Asks again about samples whose last rows are unrecorded and came without tokens: whether the rows before
         them, which alone are replayed, are of the same tokens. Replaces their records."""
-        rows = {at: _rows_before_tail(one, said) for at, (one, said) in enumerate(zip(samples, records, strict=True))}
+        rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
         asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
         if not asked:
             return
         left = max(1.0, end - time.monotonic())
-        for at, said in zip(asked, self._source.inspect(list(asked.values()), timeout=left), strict=True):
-            records[at] = said
-            if said["status"] == "OK":
+        for at, record in zip(asked, self.source.inspect(list(asked.values()), timeout=left), strict=True):
+            records[at] = record
+            if record["status"] == "OK":
                 self._comparable[samples[at].sample] = rows[at]
 
 
-def _rows_before_tail(one: FetchSequence, said: Mapping[str, Any]) -> int:
+def _version(weight_version: int | None) -> int | None:
+    """As programs that know none may say -1, as they do of rows."""
+    version = None if weight_version is None else integer(weight_version, "weight_version", (UNKNOWN, INT64[1]))
+    return None if version == UNKNOWN else version
+
+
+def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:
     """How many rows come before the unrecorded ones at the end of a whole sample, where its tokens are not known there;
-    0 where there are none of either."""
-    tail = (said.get("unrecorded") or [(0, 0)])[-1]
-    asked = said["status"] == "TOKENS_NOT_KNOWN" and one.tokens is not None and one.num_tokens == tail[1] + 1
-    return tail[0] if asked else 0
+    else 0."""
+    tail = (record.get("unrecorded") or [(0, 0)])[-1]
+    whole = claim.tokens is not None and claim.num_tokens == tail[1] + 1
+    return tail[0] if whole and record["status"] == "TOKENS_NOT_KNOWN" else 0
 
 
-def _with_tokens_of(one: FetchSequence, rows: int) -> FetchSequence:
-    return one if one.tokens is None else dataclasses.replace(one, tokens=np.asarray(one.tokens)[:rows])
+def _with_tokens_of(claim: FetchSequence, rows: int) -> FetchSequence:
+    return claim if claim.tokens is None else dataclasses.replace(claim, tokens=np.asarray(claim.tokens)[:rows])
 
 
-def _first(samples: Counter[tuple[str | int, str, str]]) -> list[tuple[str | int, str]]:
+def _first(samples: _Seen) -> list[tuple[str | int, str]]:
     return [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
 
 
-def _reasons(by_status: Counter[str], samples: Counter[tuple[str | int, str, str]]) -> str:
+def _reasons(by_status: Counter[str], samples: _Seen) -> str:
     counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
     return f"{counted}; first {', '.join(f'{sample} ({status})' for sample, status in _first(samples))}"
 
@@ -328,75 +440,61 @@ def _alike(one: FetchSequence, other: FetchSequence) -> bool:
     return bool(np.array_equal(ids[0][:rows], ids[1][:rows]))
 
 
-def _judged(expected: FetchSequence, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a source says of a sample, whose rows must be as many as its sequences need."""
-    tokens = said.get("num_tokens")
-    if said["status"] != "OK" or expected.rows is None or tokens is None or expected.rows < tokens:
-        return said
-    message = f"rows up to {expected.rows} asked, there are {max(0, tokens - 1)}"
-    return {**said, "status": "OUT_OF_RANGE", "message": message}
+def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record, which must have as many rows as the sequences need."""
+    tokens = record.get("num_tokens")
+    if record["status"] != "OK" or claim.rows is None or tokens is None or claim.rows < tokens:
+        return record
+    message = f"rows up to {claim.rows} asked, there are {max(0, tokens - 1)}"
+    return {**record, "status": "OUT_OF_RANGE", "message": message}
 
 
-def _with_numbers(error: errors.RoutingReplayError, told: Mapping[str | int, str]) -> errors.RoutingReplayError:
-    """told: what this rank's source said of samples, such as both lengths"""
+def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]) -> errors.RoutingReplayError:
+    """why: what this rank's source says of samples, such as both lengths"""
     if isinstance(error, errors.FallbackLimitError):
         named = [sample for sample, _ in error.first]
     elif error.sample is not None:
         named = [error.sample]
     else:  # Errors have no handles.
-        named = [sample for sample in told if not isinstance(sample, str) and f"handle {sample} " in error.message]
-    words = "; ".join(f"{sample}: {told[sample]}" for sample in named if sample in told)
+        named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
+    words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
     return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
 
 
 def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgumentError | None:
     """Of sequences of one sample, which has one length."""
     lengths: dict[str | int, int] = {}
-    for one in sequences:
-        if one.num_tokens is None:
-            continue
-        known = lengths.setdefault(one.sample, one.num_tokens)
-        if known != one.num_tokens:
-            what = f"sample {one.sample} has {known} tokens in one sequence and {one.num_tokens} in another"
-            return invalid("lengths", what, "LENGTH", one.sample)
+    for sample, count in ((sequence.sample, sequence.num_tokens) for sequence in sequences):
+        if count is not None and lengths.setdefault(sample, count) != count:
+            what = f"sample {sample} has {lengths[sample]} tokens in one sequence and {count} in another"
+            return invalid("lengths", what, "LENGTH", sample)
     return None
-
-
-def _tells(said: Mapping[str, Any]) -> bool:
-    """Why a sample cannot be replayed."""
-    return said["status"] != "OK" and bool(said.get("message"))
 
 
 def _weights(decision: StepDecision, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of the samples that are replayed, their weights, on all ranks alike: those that this rank's source tells, as the
     ranks have agreed on the content; or of a source that tells others than those of the other ranks, the oldest and the
     newest."""
-    said = []
-    for one, record in zip(decision.samples, records, strict=True):
-        if one.action != "replay":
+    weights = []
+    for decided, record in zip(decision.samples, records, strict=True):
+        if decided.action != "replay":
             continue
         spans = [tuple(span) for span in record.get("weights") or ()]
-        extremes = [one.oldest_weight_version, one.newest_weight_version]
-        if [min((s[2] for s in spans), default=None), max((s[2] for s in spans), default=None)] != extremes:
-            rows = max(0, (one.num_tokens or 1) - 1)
+        extremes = [decided.oldest_weight_version, decided.newest_weight_version]
+        versions = [version for _, _, version, _ in spans]
+        if [min(versions, default=None), max(versions, default=None)] != extremes:
+            rows = max(0, (decided.num_tokens or 1) - 1)
             spans = [(0, rows, version, "") for version in dict.fromkeys(extremes) if version is not None]
-        said.append({"sample": one.sample, "weights": spans})
-    return said
+        weights.append({"sample": decided.sample, "weights": spans})
+    return weights
 
 
 def _begun(decision: StepDecision, lag: int | None) -> BegunStep:
-    by_action: dict[str, list[str | int]] = {"replay": [], "live": [], "drop": []}
-    for one in decision.samples:
-        by_action[one.action].append(one.sample)
-    return BegunStep(
-        decision.samples,
-        decision.replayed,
-        decision.fallen_back,
-        decision.counts,
-        tuple(dict.fromkeys(by_action["live"])),
-        tuple(dict.fromkeys(by_action["drop"])),
-        lag,
+    live, dropped = (
+        tuple(dict.fromkeys(decided.sample for decided in decision.samples if decided.action == action))
+        for action in ("live", "drop")
     )
+    return BegunStep(decision.samples, decision.replayed, decision.fallen_back, decision.counts, live, dropped, lag)
 
 
 def _error(message: str, of: Any = None) -> errors.FailedPreconditionError:

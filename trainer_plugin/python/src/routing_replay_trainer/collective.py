@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import integer, plain
+from routing_replay_trainer._core import LIBRARY, integer, plain
 
 Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]

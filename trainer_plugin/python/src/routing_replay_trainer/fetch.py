@@ -16,8 +16,7 @@ from routing_replay import _native, errors
 from routing_replay._calls import Operation
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer, invalid, plain, token_ids
+from routing_replay_trainer._core import INT32, LIBRARY, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
 _native.declare(rrt_fetch_read="ppp", rrt_inspect_read="ppp")

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from routing_replay_trainer._values import invalid
+from routing_replay_trainer._core import invalid
 from routing_replay_trainer.collective import Collective, all_gather_any_size
 
 PREFIX = "routing_replay/"

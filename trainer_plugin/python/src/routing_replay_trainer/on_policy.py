@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from routing_replay import errors
 
-from routing_replay_trainer._values import INT64, integer, invalid
+from routing_replay_trainer._core import INT64, integer, invalid
 from routing_replay_trainer.metrics import Counters
 
 OnPolicy = Literal["strict", "lax"]

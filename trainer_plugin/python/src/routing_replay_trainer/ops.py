@@ -12,7 +12,9 @@ own operators, on any device.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from ctypes import byref
 from typing import Any, NamedTuple
 
@@ -20,8 +22,7 @@ import torch
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._launch import has_code, launch, zeros
-from routing_replay_trainer._values import invalid
+from routing_replay_trainer._core import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router
 
@@ -33,6 +34,58 @@ COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CONFIG = "str score_function, bool pre_softmax, float? scaling_factor, int? num_groups, int? group_topk, str rounding"
+
+
+def has_code(device: torch.device) -> bool:
+    """Whether `launch` can be called for tensors there."""
+    return device.type == "cpu" or (device.type == "cuda" and _core.kernels(device.index) is not None)
+
+
+def launch(name: str, device: torch.device, *arguments: Any) -> None:
+    """rrt_NAME on the CPU; rrt_cuda_NAME, which takes the stream besides, on a GPU."""
+    if device.type == "cpu":
+        getattr(_core.LIBRARY, f"rrt_{name}")(*arguments)
+        return
+    function = getattr(_core.cuda_library(device.index), f"rrt_cuda_{name}")
+    with on(device):
+        function(*arguments, torch.cuda.current_stream(device).cuda_stream)
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """With the device as the current one."""
+    return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+
+
+def zeros(count: int, device: torch.device) -> torch.Tensor:
+    """[count] int64, for a call's counters."""
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(count, dtype=torch.int64, device=device)
+    return _CLEARED.take(count, device)
+
+
+class _Cleared:
+    """Zeros in store, so that a call's counters cost it no launch of their own. Thread-safe."""
+
+    _CALLS = 512
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: dict[Any, list[torch.Tensor]] = {}
+
+    def take(self, count: int, device: torch.device) -> torch.Tensor:
+        # What one stream has cleared is not yet zero on another.
+        key = (count, device.index, torch.cuda.current_stream(device).cuda_stream)
+        with self._lock:
+            left = self._store.get(key)
+            if not left:
+                # They outlive a torch.inference_mode() around this call.
+                with torch.inference_mode(False), torch.no_grad():
+                    block = torch.zeros((self._CALLS, count), dtype=torch.int64, device=device)
+                    left = self._store[key] = list(block.unbind(0))
+            return left.pop()
+
+
+_CLEARED = _Cleared()
 
 
 class Replayed(NamedTuple):
@@ -125,14 +178,9 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
 
 
 def _config(router: Router) -> tuple[Any, ...]:
-    return (
-        router.score_function,
-        router.pre_softmax,
-        router.scaling_factor,
-        router.num_groups,
-        router.group_topk,
-        router.rounding,
-    )
+    """In the order of Router's fields, as operators take them."""
+    scores, groups = (router.score_function, router.pre_softmax, router.scaling_factor), router.num_groups
+    return *scores, groups, router.group_topk, router.rounding
 
 
 @functools.lru_cache(maxsize=1024)
@@ -145,18 +193,7 @@ def _handle(router: Router, dtype: torch.dtype) -> Any:
 
 def _configured(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...]) -> Any:
     """rrt_router of what an operator gets of one."""
-    score_function, pre_softmax, scaling_factor, num_groups, group_topk, rounding = config
-    router = Router(
-        experts,
-        top_k,
-        score_function,
-        pre_softmax=pre_softmax,
-        scaling_factor=scaling_factor,
-        num_groups=num_groups,
-        group_topk=group_topk,
-        rounding=rounding,
-    )
-    return _handle(router, dtype)
+    return _handle(Router(experts, top_k, *config), dtype)
 
 
 def _exactly(

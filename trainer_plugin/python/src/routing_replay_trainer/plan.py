@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from routing_replay._model_config import Megatron, Reader
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import INT32, geometry_json, integer, invalid, plain
+from routing_replay_trainer._core import INT32, LIBRARY, geometry_json, integer, invalid, plain
 
 
 @dataclass(frozen=True)

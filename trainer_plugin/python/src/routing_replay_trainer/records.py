@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import PassKey
-from routing_replay_trainer._values import invalid, plain, token_ids
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, MegatronLayers, Plan

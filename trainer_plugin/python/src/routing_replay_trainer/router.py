@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_replay import errors
 
-from routing_replay_trainer._core import LIBRARY, Counters
+from routing_replay_trainer._core import INT32, LIBRARY, Counters, integer, invalid
 from routing_replay_trainer._core import Router as _Router
-from routing_replay_trainer._values import INT32, integer, invalid
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}

@@ -20,14 +20,11 @@ from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import INT64, integer, invalid, seconds
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Staged, _Fetch
+from routing_replay_trainer._core import INT64, LIBRARY, integer, invalid, seconds
+from routing_replay_trainer.fetch import FetchSequence, Missing, RowSource, _Fetch
 from routing_replay_trainer.plan import Plan
 
 
@@ -137,7 +134,7 @@ class _StepCache:
         return {name: getattr(counts, name) for name, _ in counts._fields_}
 
 
-class StepSource:
+class StepSource(RowSource):
     """A source through which a rank reads every slice of a step once, although several passes need it.
 
     source: a LocalSource, ServiceSource or DirectorySource
@@ -149,14 +146,15 @@ class StepSource:
         stay what they are
     threads: that read ahead
 
-    Thread-safe as the source is. After os.fork the child begins with an empty cache; what it had announced is gone.
+    Fetches raise DeadlineExceededError, CancelledError after `close`. Thread-safe as the source is. After os.fork the
+    child begins with an empty cache; what it had announced is gone.
     """
 
     def __init__(
         self, source: RowSource, *, cache_bytes: int = 1 << 30, deadline: float = 120.0, threads: int = 2
     ) -> None:
-        if not isinstance(source, RowSource):
-            raise invalid("source", f"{type(source).__name__} is no source of this package")
+        if not isinstance(source, RowSource) or isinstance(source, StepSource):
+            raise invalid("source", f"must be a source of rows of this package, got {type(source).__name__}")
         self._source = source
         self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
         self._deadline = seconds(deadline, "deadline")
@@ -177,7 +175,7 @@ class StepSource:
         self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # At the last `counts`.
 
     @property
-    def geometry(self) -> Any:
+    def geometry(self) -> Any:  # type: ignore[override]
         return self._source.geometry
 
     @property
@@ -196,23 +194,6 @@ class StepSource:
             self._step, self._begun = self._step + 1, True
         self._workers.drop_before(self._step)
         self._cache.end_step()
-
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence] | None = None,
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch:
-        """As `RowSource.fetch`, through the cache. DeadlineExceededError, CancelledError after `close`."""
-        return self._fetched(plan, sequences, missing).realign(out)
-
-    def stage(
-        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
-    ) -> Staged:
-        """The same for a device to realign."""
-        return Staged(plan, self._fetched(plan, sequences, missing))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `RowSource.inspect`; waits as long as the step's deadline leaves."""
@@ -280,10 +261,10 @@ class StepSource:
             self._workers.stop(0)
 
     def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        fetch = self._source._start(plan, sequences, missing)
+        fetch = self._start(plan, sequences, missing)
         started = time.monotonic()
         try:
-            self._bring(fetch, _NOW, started + self._left(), missing)
+            self._read(fetch, _NOW, started + self._left(), missing)
         finally:
             self._count(time.monotonic() - started)
         return fetch
@@ -298,7 +279,14 @@ class StepSource:
             self._counts["fetches"] += fetches
             self._counts["wait_s"] += seconds
 
-    def _bring(self, fetch: _Fetch, ahead: int, end: float, missing: Missing) -> None:
+    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        return self._source._start(plan, sequences, missing)
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+        """Past the cache and the deadline of the step."""
+        self._source._bring(fetch, timeout)
+
+    def _read(self, fetch: _Fetch, ahead: int, end: float, missing: Missing) -> None:
         """All rows of the fetch until `end`, or what is there then, as the policy says."""
         cached = self._begun or ahead != _NOW
         if cached:
@@ -336,9 +324,9 @@ class StepSource:
         if step < now:
             return
         try:
-            fetch = self._source._start(plan, sequences, "live")
+            fetch = self._start(plan, sequences, "live")
             ahead = _IN_STEP if step == now else _OF_NEXT_STEP
-            self._bring(fetch, ahead, time.monotonic() + self._deadline, "live")
+            self._read(fetch, ahead, time.monotonic() + self._deadline, "live")
         except errors.CancelledError:
             pass
         except Exception:

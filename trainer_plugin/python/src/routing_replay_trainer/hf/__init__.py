@@ -18,19 +18,14 @@ from routing_replay_trainer._micro_batch import Sequence
 from routing_replay_trainer.records import RecordWriter
 
 if TYPE_CHECKING:
-    from routing_replay_trainer.hf._replay import Replay, attach
-    from routing_replay_trainer.hf._routed_experts import routed_experts
+    from routing_replay_trainer.hf._replay import Replay, attach, routed_experts
 
 __all__ = ("RecordWriter", "Replay", "Sequence", "attach", "routed_experts")
 
 
 def __getattr__(name: str) -> Any:
     """What needs torch, when it is asked for."""
-    if name == "routed_experts":
-        from routing_replay_trainer.hf._routed_experts import routed_experts
-
-        return routed_experts
-    if name not in ("Replay", "attach"):
+    if name not in ("Replay", "attach", "routed_experts"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from routing_replay_trainer.hf import _replay
 

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+import types
+import weakref
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from routing_replay import errors
 
-from routing_replay_trainer import _attached
-from routing_replay_trainer._attached import Attached, announced
+from routing_replay_trainer._attached import Attached, Chunk, Mode, Options, check_choice, failed_precondition
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._core import INT32, integer, invalid
 from routing_replay_trainer._device_buffers import buffers_for
-from routing_replay_trainer._hooks import Binding, PassHooks, in_backward
-from routing_replay_trainer._micro_batch import MicroBatch
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
-from routing_replay_trainer._steps import NO_STEP, Fetching, Steps
-from routing_replay_trainer._tally import Tally
-from routing_replay_trainer._values import INT32, integer, invalid
-from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._hooks import Binding, PassHooks, Tally, in_backward
+from routing_replay_trainer._micro_batch import Given, of_hf
+from routing_replay_trainer._passes import ChunkPasses
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import FetchSequence, Missing, Source
-from routing_replay_trainer.hf import _micro_batch, _modules
-from routing_replay_trainer.hf._choice import Chooser
-from routing_replay_trainer.on_policy import Contract, OnPolicy
-from routing_replay_trainer.plan import Plan, Plans
+from routing_replay_trainer.diagnose import Watched
+from routing_replay_trainer.fetch import Batch, Missing, Source
+from routing_replay_trainer.hf import _modules
+from routing_replay_trainer.hf._modules import ATTRIBUTE, LiveRouter
+from routing_replay_trainer.on_policy import OnPolicy
 from routing_replay_trainer.records import Records, RecordWriter
-
-Mode = Literal["disabled", "shadow", "R2", "R3"]
-_PADS = ("live", "filler")
-_LAST_ROWS = ("filler", "live")
-_OF_PASSES = ("forward_only", "record")  # Arguments that say nothing of rows.
-_SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
 
 
 def attach(
@@ -59,133 +50,81 @@ def attach(
     on_policy: OnPolicy | None = None,
     writer: RecordWriter | None = None,
 ) -> Replay:
-    """Binds the routers of a model to what will be replayed in them.
+    """Binds the routers of a model to what will be replayed in them. Options that are not here are those of
+    `megatron.attach`.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. Only this model's routers are touched: a reference or a critic that is not attached routes
         live, whether it was built before, after, or is a copy of this one
     config: its PretrainedConfig, which the live model is compared with; that of the model if absent
-    source: where rows come from; needed in the modes R3 and shadow
-    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own rows, without transport (`release_records` says what that holds);
-        "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted, whatever
-        `missing` and max_fallback_fraction say; "disabled" touches nothing
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
-        does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts
-    last_row: as `megatron.attach` has it; where padding of the micro-batch chooses live, last tokens do as well
+    last_row: where padding of the micro-batch chooses live, last tokens do as well
     ranks: {"cp"} of this process where sequences are cut, and
     cp_size: over how many, in contiguous pieces (Ulysses and the like)
     ep_size: size of the expert-parallel group, which filler is spread over
     agree: the cp_size processes that share a sequence, which decide together in begin_step. Only cp_size = 1, the
         other modes, and missing="strict" need none
-    max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
-    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
-    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
-    where the model is not what the configuration says, and FailedPreconditionError naming
-    a module that chooses its experts in no known way: without one function that calls torch.topk for self.top_k
-    experts, once, or a block whose forward somebody has replaced.
+    Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model is not what the
+    configuration says, and FailedPreconditionError naming a module that chooses its experts in no known way: without
+    one function that calls torch.topk for self.top_k experts, once, or a block whose forward somebody has replaced.
     """
-    _attached.check(
-        mode=mode,
+    options = Options(
         source=source,
+        mode=mode,
         missing=missing,
+        last_row=last_row,
         agree=agree,
         max_fallback_fraction=max_fallback_fraction,
         fetch_deadline=fetch_deadline,
         cache_bytes=cache_bytes,
+        watch=watch,
         alarm_no_overlap=alarm_no_overlap,
         on_policy=on_policy,
         writer=writer,
     )
-    for name, said, known in (("pads", pads, _PADS), ("last_row", last_row, _LAST_ROWS)):
-        if said not in known:
-            raise invalid(name, f"{said!r} is none of {', '.join(known)}")
-    _attached.check_agreement(mode, missing, agree, integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
-    if mode == "shadow":
-        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
-    watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
-    steps = None
-    if mode in ("R3", "shadow"):
-        binds = mode == "R3"
-        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
-    placed = _Placed(dict(ranks or {}), cp_size, ep_size)
-    return Replay(model, config, steps, mode, missing, (pads, last_row), placed, watched, contract, writer)
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """This process among those that share a model or a sequence."""
-
-    ranks: Mapping[str, int]
-    cp_size: int
-    ep_size: int
-
-
-@dataclass(frozen=True)
-class _Open:
-    """A micro_batch context."""
-
-    described: MicroBatch
-    forward_only: bool | None
-    record: bool | None
-    begun: list[Pass] = field(default_factory=list)
+    check_choice("pads", pads, ("live", "filler"))
+    options.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
+    return Replay(model, config, options, pads == "live", dict(ranks or {}), cp_size, ep_size)
 
 
 class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
 
+    _NAMES = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
+    _OF_PASSES = ("forward_only", "record")
+
     def __init__(
         self,
         model: Any,
         config: Any,
-        steps: Steps | None,
-        mode: Mode,
-        missing: Missing,
-        filler: tuple[str, str],
-        placed: _Placed,
-        watch: Watch,
-        contract: Contract,
-        writer: RecordWriter | None = None,
+        options: Options,
+        live_pads: bool,
+        ranks: Mapping[str, int],
+        cp_size: int,
+        ep_size: int,
     ) -> None:
-        self._steps = steps
-        self._mode = mode
-        pads, last_row = filler
-        self._live_pads, self._last_row_filler = pads == "live", last_row == "filler"
-        self._placed = placed
-        self._plans = Plans(lambda _, said: Plan(**self._plan_arguments(said)))
-        self._targets = ReplayTargets()
-        self._buffers: Any = Buffers() if mode == "disabled" else buffers_for(model)
-        self._passes = ChunkPasses(0, self._targets, self._buffers, new_lock())
-        self._tally = Tally()
-        self._watch = watch
-        self._contract = contract
-        use = "compare" if mode == "shadow" else "replay"
-        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract, writer)
-        self._index = 0
-        self._open: _Open | None = None
-        self._choosers: list[Chooser] = []
-        self._records: Records | None = None
-        if mode != "disabled":
-            self._bind(model, config)
+        super().__init__(options, Buffers() if options.mode == "disabled" else buffers_for(model), Tally())
+        self._ranks, self._cp_size, self._ep_size = ranks, cp_size, ep_size
+        self._index = 0  # Of the next pass in this step.
+        if options.mode != "disabled":
+            self._bind(model, config, live_pads)
 
-    def _bind(self, model: Any, config: Any) -> None:
+    def _bind(self, model: Any, config: Any, live_pads: bool) -> None:
         found = _modules.decoder(model)
         _modules.check_config(getattr(model, "config", None) if config is None else config, found)
         self._geometry = _modules.geometry(found)
-        plan = self._plan(self._describe([], None, None, None, [0], None, {}).layout)  # Of no rows.
+        chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
+        plan = self._plan(0, self._described([], (None, None, None, [0], None), {}).layout)  # Of no rows.
         self._fingerprint = plan.geometry_fingerprint
         if self._mode == "R2":
-            self._records = Records(found.num_layers, plan.layers, self._placed.ranks, self._placed.ep_size)
-        self._layers = [router.layer for router in found.routers]
-        self._hooks = PassHooks(found.module, self._passes, self._begin)
+            chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
         for router in found.routers:
-            binding = Binding(router.module, router.name, router.layer, self._passes, self._tally, in_backward)
-            self._choosers.append(Chooser(router, binding, live_pads=self._live_pads))
-        for chooser in self._choosers:
-            chooser.install()
-        self._hooks.install()
+            binding = Binding(router.module, router.name, router.layer, chunk.passes, self._tally, in_backward)
+            chunk.parts.append(Chooser(router, binding, live_pads=live_pads))
+        chunk.parts.append(PassHooks(found.module, chunk.passes, self._begin))
+        self._chunks.append(chunk)
+        self._install()
 
     def begin_step(
         self,
@@ -207,36 +146,9 @@ class Replay(Attached):
 
         Other arguments, result and errors are those of `megatron.Replay.begin_step`.
         """
-        if self._steps is None:
-            return NO_STEP
-        said = (sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths)
+        arguments = (tokens, attention_mask, position_ids, cu_seqlens, lengths)
+        return self._begin_step(sequences, arguments, layout, weight_version, step)
 
-        def expected() -> list[FetchSequence]:
-            if layout:  # Its fields must be such as micro_batch takes.
-                self._plan(self._describe(*said, layout).layout)
-            return _micro_batch.expect(*said, layout)
-
-        return self._steps.begin(expected, weight_version, self._fingerprint, step)
-
-    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
-        """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
-        while the trainer computes.
-
-        next_step: for the step after this one
-
-        InvalidArgumentError naming what `micro_batch` would not take.
-        """
-        if self._steps is None:
-            return
-        described = []
-        for said in micro_batches:
-            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
-            described.append(self._describe(sequences, *told, layout))
-            if layout:  # Its fields must be such as micro_batch takes.
-                self._plan(described[-1].layout)
-        self._steps.prefetch(described, lambda layout: [self._plan(layout)], next_step)
-
-    @contextlib.contextmanager
     def micro_batch(
         self,
         sequences: Listing[Any],
@@ -249,7 +161,7 @@ class Replay(Attached):
         forward_only: bool | None = None,
         record: bool | None = None,
         **layout: Any,
-    ) -> Iterator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Around the call of the model. What the model is given must be of the whole micro-batch here, before it is cut
         for sequence parallelism; it is one of
 
@@ -280,93 +192,149 @@ class Replay(Attached):
         in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an
         auxiliary loss that transformers computes from the routers' logits goes by the live one.
         """
-        if self._open is not None:
-            raise _error("micro_batch: one is open already")
-        if self._mode == "disabled":
-            yield
-            return
-        described = self._describe(sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, layout)
-        self._open = opened = _Open(described, forward_only, record)
-        try:
-            yield
-        except BaseException:
-            for of in opened.begun:
-                self._passes.give_up(of)
-                self._fetching.give_up(of.key)
-            raise
-        finally:
-            self._open = None
-
-    def _chunk_passes(self) -> list[ChunkPasses]:
-        return [self._passes]
-
-    def _records_held(self) -> list[Records]:
-        return [] if self._records is None else [self._records]
+        arguments = (tokens, attention_mask, position_ids, cu_seqlens, lengths)
+        return self._opened(sequences, arguments, layout, forward_only, record)
 
     def _restart(self) -> None:
         self._index = 0
 
-    def _remove(self) -> None:
-        if self._mode != "disabled":
-            self._hooks.remove()
-        for chooser in self._choosers:
-            chooser.remove()
-        self._passes.drop_all()
-        self._choosers = []
+    def _given(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> Given:
+        return of_hf(len(sequences), *arguments, {"cp_size": self._cp_size} | layout)
 
-    def _describe(
-        self,
-        sequences: Listing[Any],
-        tokens: Any,
-        attention_mask: Any,
-        position_ids: Any,
-        cu_seqlens: Any,
-        lengths: Any,
-        layout: Mapping[str, Any],
-    ) -> MicroBatch:
-        return _micro_batch.describe(
-            sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, self._placed.cp_size, layout
-        )
-
-    def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
-        return self._plans.of(0, micro_batch)
-
-    def _plan_arguments(self, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+    def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "geometry": self._geometry,
-            "micro_batch": {"last_row_filler": self._last_row_filler} | dict(micro_batch),
-            "rank": self._placed.ranks,
-            "ep_size": self._placed.ep_size,
+            "micro_batch": {"last_row_filler": self._last_row_filler} | dict(layout),
+            "rank": self._ranks,
+            "ep_size": self._ep_size,
         }
 
     def _begin(self) -> None:
         """The decoder is called."""
-        entered, recompute = self._open, in_backward()
-        if recompute and self._passes.backward_pass is not None:
-            return
-        if entered is None:
-            if recompute and self._index > 0:
-                raise _error("micro_batch: backward calls the whole model again, and the context is closed")
-            return
-        forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
-        key = PassKey(self._step, integer(self._index, "index", INT32), 0)
-        begun = self._pass(entered, key, forward_only)
-        try:
-            self._passes.begin(begun, self._layers)
-        except BaseException:
-            self._buffers.give(begun.buffer)
-            raise
-        self._index += 1
-        entered.begun.append(begun)
-
-    def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
-        described = entered.described
-        if self._records is not None:
-            return self._fetching.record(
-                key, described, self._records, forward_only, entered.record, self._plan_arguments
-            )
-        return self._fetching.read(key, described, self._plan(described.layout), forward_only)
+        (chunk,) = self._chunks
+        if in_backward():
+            if chunk.passes.backward_pass is not None:
+                return
+            if self._open is None and self._index > 0:
+                raise failed_precondition(
+                    "micro_batch", "backward calls the whole model again, and the context is closed"
+                )
+        if self._open is not None:
+            self._enter(chunk, self._open, integer(self._index, "index", INT32), torch.is_grad_enabled())
+            self._index += 1
 
 
-def _error(message: str) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(message, code_name="FAILED_PRECONDITION", field="micro_batch")
+_NOBODY = 0
+_NUMBERS = itertools.count(_NOBODY + 1)
+_CHOOSERS: weakref.WeakValueDictionary[int, Chooser] = weakref.WeakValueDictionary()
+
+
+class Choice:
+    """Stands in the place of torch.topk in a method that chooses experts: the scores of the experts that are chosen,
+    and their ids [N, K]. A copy of a model gets one that is nobody's, which is torch.topk.
+
+    The layer is told apart by a tensor, not by a number: torch.compile compiles the layers of a model once.
+    """
+
+    def __init__(self, number: int = _NOBODY) -> None:
+        self.is_attached = number != _NOBODY
+        self.handle = torch.tensor(number, device="cpu")
+
+    def __call__(
+        self, scores: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = torch.ops.routing_replay.choose_experts(scores.detach(), self.handle, k, sorted)
+        return scores.gather(-1, ids), ids
+
+    def __deepcopy__(self, memo: Any) -> Choice:
+        return Choice()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Choice, ()
+
+
+class Chooser:
+    """The choice of a router that is attached.
+
+    binding: of the layer
+    live_pads: whether pads choose live; else they take filler
+    """
+
+    def __init__(self, router: LiveRouter, binding: Binding, *, live_pads: bool) -> None:
+        self._router = router
+        self._binding = binding
+        self._live_pads = live_pads
+        self._number = next(_NUMBERS)
+
+    def install(self) -> None:
+        _CHOOSERS[self._number] = self
+        module = self._router.module
+        setattr(module, ATTRIBUTE, Choice(self._number))
+        setattr(module, self._router.method, types.MethodType(self._router.replacement, module))
+
+    def remove(self) -> None:
+        _CHOOSERS.pop(self._number, None)
+        for name in (ATTRIBUTE, self._router.method):
+            vars(self._router.module).pop(name, None)
+
+    def choose(self, scores: torch.Tensor, top_k: int, live: Callable[[], torch.Tensor]) -> torch.Tensor:
+        answer = self._binding.ask(tuple(scores.shape), top_k)
+        if answer is None:
+            return live()
+        if answer.of.use == "replay":
+            return self._binding.replayed(answer, scores.device, live, live_pads=self._live_pads)
+        chosen = live()
+        self._binding.chose(answer, chosen)
+        return chosen.clone()  # What the model gets is its own: compiled code writes into it.
+
+
+@torch.library.custom_op("routing_replay::choose_experts", mutates_args=())
+def _choose(scores: torch.Tensor, handle: torch.Tensor, top_k: int, sorted: bool) -> torch.Tensor:
+    """An operator, so that torch.compile keeps it in the graph and asks at every call."""
+
+    def live() -> torch.Tensor:
+        return torch.topk(scores, top_k, dim=-1, sorted=sorted).indices
+
+    chooser = _CHOOSERS.get(int(handle))
+    return live() if chooser is None else chooser.choose(scores, top_k, live)
+
+
+@_choose.register_fake
+def _(scores: torch.Tensor, handle: torch.Tensor, top_k: int, sorted: bool) -> torch.Tensor:
+    return scores.new_empty((*scores.shape[:-1], top_k), dtype=torch.int64)
+
+
+def routed_experts(
+    batch: Batch,
+    *,
+    batch_size: int = 1,
+    num_layers: int | None = None,
+    dtype: torch.dtype = torch.int32,
+    device: Any = None,
+) -> torch.Tensor:
+    """[B, S, L, K] for `forward(…, routed_experts=…)`, where layer l takes [:, :, l, :] (prime-rl).
+
+    batch: of a plan that has all MoE layers of the model, in batch-major row order; B·S are its local rows
+    num_layers: L, dense layers counted, whose ids are 0; the last MoE layer's index + 1 if absent
+    dtype: of the ids; torch.gather takes int64
+
+    The ids of one layer are contiguous in memory, as torch.compile wants them: the tensor is a view of [L, B, S, K].
+    Such a model replays every row: rows without a recorded route, and pads, have filler, K different experts each. A
+    sequence whose sample is missing would have filler throughout and is refused, as are layers of different K.
+    """
+    layers = batch.plan.layers
+    top_k = {layer.top_k for layer in layers}
+    if len(top_k) != 1:
+        raise invalid("batch", f"has layers of K in {sorted(top_k)}, and the tensor has one")
+    if batch.fallback_sequences > 0:
+        raise invalid("batch", f"{batch.fallback_sequences} sequences have no sample, and all rows would be replayed")
+    count = layers[-1].layer + 1 if num_layers is None else num_layers
+    if count <= layers[-1].layer:
+        raise invalid("num_layers", f"{count}, and layer {layers[-1].layer} is replayed")
+    rows = batch.plan.rows
+    if batch_size < 1 or rows % batch_size != 0:
+        raise invalid("batch_size", f"{rows} local rows are no {batch_size} sequences of one length")
+    ids = torch.zeros((count, rows, top_k.pop()), dtype=dtype)
+    for layer, own in zip(layers, batch.indices, strict=True):
+        ids[layer.layer] = torch.from_numpy(own).to(dtype)
+    return ids.view(count, batch_size, rows // batch_size, -1).to(device).permute(1, 2, 0, 3)

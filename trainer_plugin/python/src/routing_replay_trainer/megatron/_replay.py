@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
-from routing_replay import errors
 
-from routing_replay_trainer import _attached
-from routing_replay_trainer._attached import Attached, announced
+from routing_replay_trainer._attached import Attached, Chunk, Mode, Options, check_choice, failed_precondition
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._core import INT32, integer
 from routing_replay_trainer._device_buffers import buffers_for
-from routing_replay_trainer._hooks import Binding, PassHooks, is_hooked
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, ReplayTargets, new_lock
-from routing_replay_trainer._steps import NO_STEP, Fetching, Steps
-from routing_replay_trainer._tally import Tally
-from routing_replay_trainer._values import INT32, integer, invalid
-from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
+from routing_replay_trainer._micro_batch import Given, of_megatron
+from routing_replay_trainer._passes import ChunkPasses, Pass
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import FetchSequence, Missing, Source
-from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
-from routing_replay_trainer.megatron._schedule import micro_batch_index
-from routing_replay_trainer.on_policy import Contract, OnPolicy
-from routing_replay_trainer.plan import MegatronLayers, Plan, Plans
+from routing_replay_trainer.diagnose import Watched
+from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.megatron import _modules
+from routing_replay_trainer.megatron._inject import INJECTIONS, is_bound
+from routing_replay_trainer.megatron._schedule import check_group, micro_batch_index
+from routing_replay_trainer.on_policy import OnPolicy
+from routing_replay_trainer.plan import MegatronLayers
 from routing_replay_trainer.records import Records, RecordWriter
 
-Mode = Literal["disabled", "shadow", "R2", "R3"]
-_OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
-_SAID = ("tokens", "packed_seq_params", "lengths")  # In the order of _describe.
-_LAST_ROWS = ("filler", "live")
-_INJECTIONS = {"native": _native, "fused": _fused}
+_EMPTY = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
 
 
 def attach(
@@ -91,125 +84,89 @@ def attach(
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
-    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
-    where the model's layers are not those of the configuration, and FailedPreconditionError
-    naming a router or an option that would ignore the replay, or that another replay is attached to.
+    Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model's layers are not
+    those of the configuration, and FailedPreconditionError naming a router or an option that would ignore the replay,
+    or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
-    _attached.check(
-        mode=mode,
+    options = Options(
         source=source,
+        mode=mode,
         missing=missing,
+        last_row=last_row,
         agree=agree,
         max_fallback_fraction=max_fallback_fraction,
         fetch_deadline=fetch_deadline,
         cache_bytes=cache_bytes,
+        watch=watch,
         alarm_no_overlap=alarm_no_overlap,
         on_policy=on_policy,
         writer=writer,
     )
-    if inject not in _INJECTIONS:
-        raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
-    if last_row not in _LAST_ROWS:
-        raise invalid("last_row", f"{last_row!r} is none of {', '.join(_LAST_ROWS)}")
-    config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
-    _attached.check_agreement(mode, missing, agree, *_modules.replica(config))
-    if mode == "shadow":
-        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
-    if mode != "disabled":
-        _modules.check_dropping(config, missing == "strict")
-    watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
-    steps = None
-    if mode in ("R3", "shadow"):
-        binds = mode == "R3"
-        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
-    return Replay(chunks, config, steps, mode, inject, missing, last_row, ranks, watched, contract, writer)
+    check_choice("inject", inject, tuple(INJECTIONS))
+    return Replay(chunks, config, options, inject, ranks)
 
 
 class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the schedule; recompute may come from the autograd engine's."""
 
-    def __init__(
-        self,
-        chunks: Listing[Any],
-        config: Any,
-        steps: Steps | None,
-        mode: Mode,
-        inject: str,
-        missing: Missing,
-        last_row: str,
-        ranks: Mapping[str, int] | None,
-        watch: Watch,
-        contract: Contract,
-        writer: RecordWriter | None = None,
-    ) -> None:
-        self._config = config
-        self._steps = steps
-        self._mode = mode
-        self._falls_back = mode == "R3" and missing != "strict"
-        self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
-        self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
-        self._parallel: Mapping[str, Any] = {
-            "cp_size": getattr(self._config, "context_parallel_size", 1),
-            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
-            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
-            "last_row_filler": last_row == "filler",
-        }
-        self._plans = Plans(lambda chunk, said: Plan(**self._plan_arguments(chunk, said)))
-        self._injection = _INJECTIONS[inject]
-        self._targets = ReplayTargets()
-        self._buffers: Any = Buffers() if mode == "disabled" else buffers_for(_modules.unwrap(chunks[0]))
-        self._geometry = 0
-        self._run_geometry: Any = None
-        self._open: _Open | None = None
-        self._chunks: list[_Chunk] = []
-        self._tally = Tally()
-        self._watch = watch
-        self._contract = contract
-        use = "compare" if mode == "shadow" else "replay"
-        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract, writer)
-        if mode != "disabled":
-            self._bind(chunks, inject)
+    _NAMES = ("tokens", "packed_seq_params", "lengths")
+    _OF_PASSES = ("index", "schedule", "forward_only", "record")
 
-    def _bind(self, chunks: Listing[Any], inject: str) -> None:
-        lock = new_lock()
+    def __init__(
+        self, chunks: Listing[Any], config: Any, options: Options, inject: str, ranks: Mapping[str, int] | None
+    ) -> None:
+        models = [_modules.unwrap(chunk) for chunk in chunks]
+        config = getattr(models[0], "config", None) if config is None else config
+        options.check_agreement(*_modules.replica(config))
+        disabled = options.mode == "disabled"
+        super().__init__(options, Buffers() if disabled else buffers_for(models[0]), Tally())
+        self._falls_back = options.mode == "R3" and options.missing != "strict"
+        self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
+        self._ep_size: int = getattr(config, "expert_model_parallel_size", 1) or 1
+        self._parallel: Mapping[str, Any] = {
+            "cp_size": getattr(config, "context_parallel_size", 1),
+            "tp_size": getattr(config, "tensor_model_parallel_size", 1),
+            "sequence_parallel": bool(getattr(config, "sequence_parallel", False)),
+            "last_row_filler": self._last_row_filler,
+        }
+        if not disabled:
+            _modules.check_dropping(config, options.missing_or_live == "strict")
+            self._bind(models, config, inject)
+
+    def _bind(self, models: Listing[Any], config: Any, inject: str) -> None:
         native: list[int] = []
-        model = []
-        found = [_modules.live_routers(chunk) for chunk in chunks]
-        for chunk, routers in zip(chunks, found, strict=True):
-            _check_free(_modules.unwrap(chunk), routers)
-            native += _modules.check(chunk, routers, inject)
-            model.append(
-                {
-                    "layer_numbers": [router.layer + 1 for router in routers if not router.is_mtp],
-                    "mtp_layer_numbers": [router.layer + 1 for router in routers if router.is_mtp],
-                }
-            )
-        self._model, self._native_layers = model, native
-        self._layers = MegatronLayers.of(_modules.config_json(self._config, _modules.unwrap(chunks[0])))
-        if native or getattr(self._config, "moe_n_hash_layers", None):  # A run may be without them.
-            self._run_geometry = None if self._steps is None else self._steps.geometry
-        for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
-            passes = ChunkPasses(number, self._targets, self._buffers, lock)
+        numbers = []
+        found = [_modules.live_routers(model) for model in models]
+        for model, routers in zip(models, found, strict=True):
+            _check_free(model, routers)
+            native += _modules.check(model, routers, inject)
+            by_mtp = {mtp: [router.layer + 1 for router in routers if router.is_mtp == mtp] for mtp in (False, True)}
+            numbers.append({"layer_numbers": by_mtp[False], "mtp_layer_numbers": by_mtp[True]})
+        self._model, self._native_layers = numbers, native
+        self._layers = MegatronLayers.of(_modules.config_json(config, models[0]))
+        self._run_geometry: Any = None
+        if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
+            self._run_geometry = self._steps.geometry  # A run may be without hash layers.
+        self._layer_modules: list[list[Any]] = []
+        for number, (model, routers) in enumerate(zip(models, found, strict=True)):
+            chunk = Chunk(number, ChunkPasses(number, self._buffers, self._lock))
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
-            bindings = [Binding(r.module, r.name, r.layer, passes, self._tally, _modules.is_recompute) for r in live]
-            self._chunks.append(
-                _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
-            )
-        empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
-        empty |= self._parallel
+            for router in live:
+                where = (router.module, router.name, router.layer)
+                binding = Binding(*where, chunk.passes, self._tally, _modules.is_recompute)
+                chunk.parts.append(INJECTIONS[inject](binding))
+            # A chunk without routers to replay in has nothing on it.
+            if live:
+                chunk.parts.append(PassHooks(model, chunk.passes, lambda chunk=chunk: self._begin(chunk)))
+            self._chunks.append(chunk)
+            self._layer_modules.append([router.layer_module for router in live])
         for chunk in self._chunks:
-            plan = self._plan(chunk.number, empty)  # Compares the model with its configuration.
-            layers, self._geometry = plan.layers, plan.geometry_fingerprint
-            if self._mode == "R2" and layers:
-                chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
-        try:
-            for chunk in self._chunks:
-                chunk.install(self._injection)
-        except BaseException:
-            for chunk in self._chunks:
-                chunk.remove(self._injection)
-            raise
+            plan = self._plan(chunk.number, _EMPTY | self._parallel)  # Compares the model with its configuration.
+            self._fingerprint = plan.geometry_fingerprint
+            if self._mode == "R2" and plan.layers:
+                chunk.records = Records(config.num_layers, plan.layers, self._ranks, self._ep_size)
+        self._install()
 
     def begin_step(
         self,
@@ -230,7 +187,7 @@ class Replay(Attached):
             token ids as a list of arrays, a packed stream or a rectangle, which are compared with those that the rows
             were recorded for, and how many there are. Without any of them nothing is compared before the passes are
         weight_version: that the trainer has now, for metrics; -1 or None if it knows none
-        step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
+        step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
@@ -238,43 +195,9 @@ class Replay(Attached):
         longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
         `collective.agree` raises. A step lasts until the next one begins.
         """
-        if self._steps is None:
-            return NO_STEP
+        arguments = (tokens, packed_seq_params, lengths)
+        return self._begin_step(sequences, arguments, layout, weight_version, step)
 
-        def expected() -> list[FetchSequence]:
-            self._check_group(packed_seq_params, layout)
-            if layout:  # Its fields must be such as micro_batch takes.
-                self._plan(0, self._describe(sequences, tokens, packed_seq_params, lengths, layout).layout)
-            return _micro_batch.expect(sequences, tokens, packed_seq_params, lengths, layout)
-
-        return self._steps.begin(expected, weight_version, self._geometry, step)
-
-    def _check_groups(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
-        """Before begin_step: InvalidArgumentError naming local_cp_size where one of the micro-batches, each with the
-        arguments of its `micro_batch`, has context-parallel groups of its own, unless missing="strict"."""
-        for said in micro_batches:
-            self._check_group(said.get("packed_seq_params"), said)
-
-    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
-        """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
-        packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
-
-        next_step: for the step after this one
-
-        InvalidArgumentError naming what `micro_batch` would not take.
-        """
-        if self._steps is None:
-            return
-        described = []
-        for said in micro_batches:
-            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
-            described.append(self._describe(sequences, *told, layout))
-            if layout:  # Its fields must be such as micro_batch takes.
-                self._plan(0, described[-1].layout)
-        chunks = [chunk.number for chunk in self._chunks if chunk.replays]
-        self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
-
-    @contextlib.contextmanager
     def micro_batch(
         self,
         sequences: Listing[Any],
@@ -287,7 +210,7 @@ class Replay(Attached):
         forward_only: bool | None = None,
         record: bool | None = None,
         **layout: Any,
-    ) -> Iterator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Around the call of the model in forward_step.
 
         sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
@@ -314,54 +237,25 @@ class Replay(Attached):
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
         An exception in here gives up the passes that were begun in here, with what they have recorded.
         """
-        if self._open is not None:
-            raise errors.FailedPreconditionError("micro_batch: one is open already", code_name="FAILED_PRECONDITION")
-        if self._mode == "disabled":
-            yield
-            return
-        described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
-        self._open = opened = _Open(described, index, forward_only, record, schedule)
-        try:
-            yield
-        except BaseException:
-            for chunk, of in opened.begun:
-                chunk.give_up(of)
-                self._fetching.give_up(of.key)
-            raise
-        finally:
-            self._open = None
+        arguments = (tokens, packed_seq_params, lengths)
+        index = None if index is None else integer(index, "index", (0, INT32[1]))
+        return self._opened(sequences, arguments, layout, forward_only, record, index, schedule)
 
-    def _chunk_passes(self) -> list[ChunkPasses]:
-        return [chunk.passes for chunk in self._chunks]
-
-    def _records_held(self) -> list[Records]:
-        return [chunk.records for chunk in self._chunks if chunk.records is not None]
-
-    def _restart(self) -> None:
-        for chunk in self._chunks:
-            chunk.last_index = -1
-
-    def _remove(self) -> None:
-        for chunk in self._chunks:
-            chunk.remove(self._injection)
-        self._chunks = []
-
-    def _describe(
-        self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
-    ) -> _micro_batch.MicroBatch:
-        self._check_group(packed_seq_params, layout)
-        return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
-
-    def _check_group(self, packed_seq_params: Any, layout: Mapping[str, Any]) -> None:
+    def _check_groups(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
+        """Before begin_step: InvalidArgumentError naming local_cp_size where one of the micro-batches, each with the
+        arguments of its `micro_batch`, has context-parallel groups of its own, unless missing="strict"."""
         if self._falls_back:
-            _micro_batch.check_group(packed_seq_params, layout, self._parallel["cp_size"])
+            for arguments in micro_batches:
+                check_group(arguments.get("packed_seq_params"), arguments, self._parallel["cp_size"])
 
-    def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        return self._plans.of(chunk, micro_batch)
+    def _given(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> Given:
+        tokens, packed_seq_params, lengths = arguments
+        self._check_groups([{**layout, "packed_seq_params": packed_seq_params}])
+        return of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel)
 
-    def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+    def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "micro_batch": micro_batch,
+            "micro_batch": layout,
             "megatron": self._layers,
             "geometry": self._run_geometry,
             "rank": self._ranks | {"chunk": chunk, "model": self._model},
@@ -369,110 +263,32 @@ class Replay(Attached):
             "ep_size": self._ep_size,
         }
 
-    def _begin(self, chunk: _Chunk) -> None:
+    def _gave_up(self, chunk: Chunk, of: Pass) -> None:
+        chunk.last_index = min(chunk.last_index, of.key.micro_batch - 1)
+
+    def _begin(self, chunk: Chunk) -> None:
         """A chunk is called."""
-        entered = self._open
-        if entered is None or not chunk.replays:
+        opened = self._open
+        if opened is None:
             return
-        index = chunk.index(entered)
-        if any(one is chunk and chunk.passes.is_in_flight(of) for one, of in entered.begun):
-            raise errors.FailedPreconditionError(
-                f"micro_batch: the model is called a second time in micro-batch {index}, and the first call waits for "
-                "its backward part: give each call a micro_batch and an index of its own",
-                code_name="FAILED_PRECONDITION",
-                field="micro_batch",
+        layers = self._layer_modules[chunk.number] if opened.schedule else []
+        told = [getattr(module, "current_microbatch", None) for module in layers]
+        index = micro_batch_index(chunk.number, told, opened.index)
+        if any(begun is chunk and chunk.passes.is_in_flight(of) for begun, of in opened.begun):
+            raise failed_precondition(
+                "micro_batch",
+                f"the model is called a second time in micro-batch {index}, and the first call waits for its backward "
+                "part: give each call a micro_batch and an index of its own",
             )
         if index <= chunk.last_index:
             self.end_step()
-        forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
-        key = PassKey(self._step, index, chunk.number)
-        begun = self._pass(chunk, entered, key, forward_only)
-        try:
-            chunk.passes.begin(begun, [layer.layer for layer in begun.batch.plan.layers])
-        except BaseException:
-            self._buffers.give(begun.buffer)
-            raise
-        chunk.last_index = index
-        entered.begun.append((chunk, begun))
-
-    def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
-        """What the chunk replays, compares or records into."""
-        described = entered.described
-        if chunk.records is None:
-            return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
-        whole = functools.partial(self._plan_arguments, chunk.number)
-        return self._fetching.record(key, described, chunk.records, forward_only, entered.record, whole)
+        self._enter(chunk, opened, index, torch.is_grad_enabled())
 
 
-def _check_free(chunk: Any, routers: Listing[_modules.LiveRouter]) -> None:
+def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:
     """FailedPreconditionError if another replay is attached: of two, each would end the other's steps."""
-    if is_hooked(chunk):
-        raise _modules.refusal("model_chunks", "a replay is attached to this model already: detach it before")
+    if is_hooked(model):
+        raise failed_precondition("model_chunks", "a replay is attached to this model already: detach it before")
     for router in routers:
-        if any(injection.is_bound(router.module) for injection in _INJECTIONS.values()):
-            raise _modules.refusal(router.name, "a replay is attached to this router already: detach it before")
-
-
-class _Open:
-    """A micro_batch context."""
-
-    def __init__(
-        self,
-        described: _micro_batch.MicroBatch,
-        index: int | None,
-        forward_only: bool | None,
-        record: bool | None,
-        schedule: bool,
-    ) -> None:
-        self.described = described
-        self.record = record
-        self.schedule = schedule
-        self.index = None if index is None else integer(index, "index", (0, INT32[1]))
-        self.forward_only = forward_only
-        self.begun: list[tuple[_Chunk, Pass]] = []
-
-
-class _Chunk:
-    """A model chunk and the hooks on it."""
-
-    def __init__(
-        self,
-        replay: Replay,
-        number: int,
-        module: Any,
-        passes: ChunkPasses,
-        bindings: list[Binding],
-        layer_modules: list[Any],
-    ) -> None:
-        self.number = number
-        self.passes = passes
-        self._bindings = bindings
-        self._layer_modules = layer_modules
-        self._hooks = PassHooks(module, passes, lambda: replay._begin(self))
-        self.last_index = -1
-        self.records: Records | None = None
-
-    @property
-    def replays(self) -> bool:
-        """False of a chunk without routers to replay in."""
-        return bool(self._bindings)
-
-    def install(self, injection: Any) -> None:
-        for binding in self._bindings:
-            injection.install(binding)
-        self._hooks.install()
-
-    def remove(self, injection: Any) -> None:
-        self._hooks.remove()
-        for binding in self._bindings:
-            injection.remove(binding)
-        self.passes.drop_all()
-
-    def give_up(self, of: Pass) -> None:
-        """A pass after which its micro-batch failed; it may be run again."""
-        if self.passes.give_up(of):
-            self.last_index = min(self.last_index, of.key.micro_batch - 1)
-
-    def index(self, entered: _Open) -> int:
-        told = [getattr(module, "current_microbatch", None) for module in self._layer_modules]
-        return micro_batch_index(self.number, told if entered.schedule else [], entered.index)
+        if is_bound(router.module):
+            raise failed_precondition(router.name, "a replay is attached to this router already: detach it before")

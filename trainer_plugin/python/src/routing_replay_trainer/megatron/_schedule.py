@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from routing_replay_trainer._micro_batch import expected, on_host
-from routing_replay_trainer._values import invalid
-from routing_replay_trainer.megatron._micro_batch import lengths_and_tokens
+from routing_replay_trainer._core import invalid
+from routing_replay_trainer._micro_batch import expected, lengths_and_tokens, of_megatron, on_host
 
 _TAKEN = ("forward_step_func", "data_iterator", "num_microbatches")
 
@@ -33,8 +32,8 @@ def replayed(
         what the framework does not know
     peek: for data iterators that are none of Python, or None on some ranks: peek(data_iterator, n) is the batch that
         is n further than the next, and describe is called with it
-    weight_version: the trainer's, as `Replay.begin_step` takes it, or a function that each call asks anew, as weights
-        change between calls
+    weight_version: the trainer's, as `Replay.begin_step` takes it, or a function that each call asks, as weights change
+        between calls
     step: as `Replay.begin_step` takes it. Without one a call goes on with the step of the last one of this replay that
         had all of its samples, as training passes do after the log-probability pass of a rollout: their slices are
         read once
@@ -57,13 +56,13 @@ def replayed(
         try:
             batches, iterators = _batches(iterators, num_microbatches, peek)
             # A copy in a forward step would wait there for all that is queued on the device.
-            described = [said if said is None else only | on_host(said) for said in map(describe, batches)]
-            replays = [said for said in described if said is not None]
-            said = _step(replays)
+            described = [None if batch is None else only | on_host(batch) for batch in map(describe, batches)]
+            replays = [batch for batch in described if batch is not None]
+            begun = _step(replays)
             if replays:
                 replay._check_groups(replays)
-                said["weight_version"] = weight_version() if callable(weight_version) else weight_version
-            name = _name(replay, said["sequences"]) if step is None else step
+                begun["weight_version"] = weight_version() if callable(weight_version) else weight_version
+            begun["step"] = _name(replay, begun["sequences"]) if step is None else step
         except Exception as error:
             replay.stay_away(error)
             raise
@@ -71,15 +70,15 @@ def replayed(
 
         def forward_step(iterator: Any, model: Any, *more: Any) -> Any:
             chunk = id(iterator), id(model)
-            said = described[places[chunk]]
+            batch = described[places[chunk]]
             places[chunk] += 1
-            if said is None:
+            if batch is None:
                 return forward_step_func(iterator, model, *more)
-            with replay.micro_batch(**said):
+            with replay.micro_batch(**batch):
                 return forward_step_func(iterator, model, *more)
 
         if replays:
-            replay.begin_step(**said, step=name)
+            replay.begin_step(**begun)
             replay.prefetch(replays)
         try:
             result = forward_backward_func(
@@ -99,23 +98,41 @@ def replayed(
     return run
 
 
-def micro_batch_index(chunk: int, told: Iterable[int | None], said: int | None) -> int:
+def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | None) -> int:
     """Which micro-batch a chunk runs. Two that differ are an InvalidArgumentError.
 
-    told: what the schedule told each layer of the chunk; None where nothing has
-    said: by the caller, who may leave that to the schedule
+    scheduled: what the schedule told each layer of the chunk; None where nothing has
+    given: by the caller, who may leave that to the schedule
     """
-    known = {number for number in told if number is not None and number >= 0}  # Layers begin with -1.
+    known = {number for number in scheduled if number is not None and number >= 0}  # Layers begin with -1.
     if len(known) > 1:
         raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
-    if said is None and not known:
+    if given is None and not known:
         raise invalid("index", f"not given, and no schedule has told the layers of chunk {chunk}: give index")
-    index = known.pop() if known else said
-    if said is not None and said != index:
+    index = known.pop() if known else given
+    if given is not None and given != index:
         raise invalid(
-            "index", f"{said}, but the schedule runs micro-batch {index} (schedule=False says that there is none)"
+            "index", f"{given}, but the schedule runs micro-batch {index} (schedule=False says that there is none)"
         )
     return index
+
+
+def check_group(packed_seq_params: Any, layout: Mapping[str, Any], cp_size: int) -> None:
+    """InvalidArgumentError where a micro-batch is cut over other ranks than the model's configuration says."""
+    padding = layout.get("padding")
+    sizes = (
+        getattr(packed_seq_params, "local_cp_size", None),
+        layout.get("local_cp_size"),
+        padding.get("local_cp_size") if isinstance(padding, Mapping) else None,
+    )
+    for size in sizes:
+        if size is not None and size != cp_size:
+            raise invalid(
+                "local_cp_size",
+                f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
+                "(dynamic or hybrid context parallelism) cannot fall back to live routing, as the ranks of `agree`, "
+                "which decide that together, are the same for all: attach with missing='strict'",
+            )
 
 
 def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] | None) -> tuple[list[Any], list[Any]]:
@@ -154,7 +171,7 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 def _name(replay: Any, sequences: list[Any]) -> object:
     """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
-    samples = {one.sample for one in expected(sequences, None, None, {}) if not one.live}
+    samples = {fetch.sample for fetch in expected(sequences, None, None, {}) if not fetch.live}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:
         name = object()
@@ -162,13 +179,19 @@ def _name(replay: Any, sequences: list[Any]) -> object:
     return name
 
 
-def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _step(micro_batches: list[Mapping[str, Any]]) -> dict[str, Any]:
     """All micro-batches' sequences, and what each one tells of their lengths and tokens."""
-    said: dict[str, Any] = {"sequences": [sequence for one in described for sequence in one["sequences"]]}
-    told = [lengths_and_tokens(**one) for one in described]
-    if all(lengths is not None for lengths, _ in told):
-        said["lengths"] = [length for lengths, _ in told for length in lengths]
-        ids = [one for lengths, own in told for one in (own or [None] * len(lengths))]
-        if any(one is not None for one in ids):
-            said["tokens"] = ids
-    return said
+    step: dict[str, Any] = {"sequences": [sequence for batch in micro_batches for sequence in batch["sequences"]]}
+    known = [_known(**batch) for batch in micro_batches]
+    if all(lengths is not None for lengths, _ in known):
+        step["lengths"] = [length for lengths, _ in known for length in lengths]
+        tokens = [ids for lengths, listed in known for ids in (listed or [None] * len(lengths))]
+        if any(ids is not None for ids in tokens):
+            step["tokens"] = tokens
+    return step
+
+
+def _known(
+    sequences: Any, tokens: Any = None, packed_seq_params: Any = None, lengths: Any = None, **layout: Any
+) -> tuple[list[int] | None, list[Any] | None]:
+    return lengths_and_tokens(sequences, *of_megatron(tokens, packed_seq_params, lengths, layout))

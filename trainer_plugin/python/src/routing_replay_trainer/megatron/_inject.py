@@ -1,0 +1,200 @@
+"""The two ways in which Megatron's routers are told what to replay.
+
+`Native` tells Megatron-Core's own RouterReplay: a router asks it once per call (`get_replay_topk`), forward and
+recompute alike, and there its target and action are set, for this call alone: no list that passes could shift, no flag
+that a schedule must turn.
+
+`Fused` puts our operator in the place of topk_routing_with_score_function, where this router's `routing` looks for it
+and nowhere else. What TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the
+expert bias) stays Megatron-Core's.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from routing_replay_trainer import ops
+from routing_replay_trainer._hooks import Binding
+from routing_replay_trainer._passes import Answer
+from routing_replay_trainer.megatron._modules import refusal
+from routing_replay_trainer.ops import has_code
+from routing_replay_trainer.router import Router
+
+_REPLACED = "topk_routing_with_score_function"
+# By identity: a copy of a model has copies of these objects and modules, which are not in here and therefore live.
+_BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
+_ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def is_bound(module: Any) -> bool:
+    """Whether a replay is attached to this router."""
+    return module in _ROUTINGS or getattr(module, "router_replay", None) in _BINDINGS
+
+
+class Native:
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def install(self) -> None:
+        replay = self._binding.module.router_replay
+        _BINDINGS[replay] = self._binding
+        replay.get_replay_topk = types.MethodType(get_replay_topk, replay)
+
+    def remove(self) -> None:
+        replay = self._binding.module.router_replay
+        if _BINDINGS.get(replay) is self._binding:
+            del _BINDINGS[replay]
+            vars(replay).pop("get_replay_topk", None)
+
+
+class Fused:
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def install(self) -> None:
+        module, own = self._binding.module, type(self._binding.module).routing
+        code = getattr(own, "__code__", None)
+        if code is None or _REPLACED not in code.co_names or _REPLACED not in own.__globals__:
+            raise refusal(self._binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
+        names = own.__globals__ | {_REPLACED: _replacement(self._binding, own.__globals__[_REPLACED])}
+        with_replacement = types.FunctionType(code, names, own.__name__, own.__defaults__, own.__closure__)
+        with_replacement.__kwdefaults__ = own.__kwdefaults__
+        _ROUTINGS[module] = with_replacement
+        module.routing = types.MethodType(routing, module)
+
+    def remove(self) -> None:
+        if _ROUTINGS.pop(self._binding.module, None) is not None:
+            vars(self._binding.module).pop("routing", None)
+
+
+INJECTIONS = {"native": Native, "fused": Fused}
+
+
+@torch.compiler.disable
+def get_replay_topk(
+    self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
+) -> tuple[Any, Any]:
+    """RouterReplay.get_replay_topk with this call's target. Ids are int64 here and not before."""
+    original = type(self).get_replay_topk
+
+    def live() -> tuple[Any, Any]:
+        return default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+
+    binding = _BINDINGS.get(self)
+    answer = None if binding is None else binding.ask(tuple(scores.shape), topk)
+    if answer is None:
+        return original(self, scores, topk, num_groups, group_topk, default_compute_topk)
+    if answer.of.use == "replay":
+        ids = binding.replayed(answer, scores.device, lambda: live()[1])
+        return _with_target(self, original, ids, (scores, topk, num_groups, group_topk, default_compute_topk))
+    return _live_choice(binding, answer, live)
+
+
+def _live_choice(binding: Binding, answer: Answer, live: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Scores and ids of a pass that records or compares."""
+    values, chosen = live()
+    binding.chose(answer, chosen)
+    return values, chosen
+
+
+def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    # Beside the class: its method may be a framework's, which wraps Megatron's.
+    kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
+    action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
+    before = replay.target_topk_idx, replay.router_replay_action
+    replay.target_topk_idx, replay.router_replay_action = ids, action
+    try:
+        return original(replay, *arguments)
+    finally:
+        replay.target_topk_idx, replay.router_replay_action = before
+
+
+def routing(self: Any, *arguments: Any, **options: Any) -> Any:
+    """Router.routing"""
+    return _ROUTINGS.get(self, type(self).routing)(self, *arguments, **options)
+
+
+def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[..., Any]:
+    asks = "router_replay" in inspect.signature(original).parameters
+
+    def topk_routing(logits: torch.Tensor, topk: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        answer = binding.ask(tuple(logits.shape), topk)
+        if answer is None:
+            return original(logits, topk, **options)
+        if asks and not has_code(logits.device):
+            return _without_kernels(binding, answer, original, logits, topk, options)
+        router, bias = _router_of(logits.shape[1], topk, options), options.get("expert_bias")
+        if answer.of.use == "replay":
+            ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
+            out = ops.router_replay(router, logits, ids, states, expert_bias=bias)
+            if binding.wants_live(answer):
+                binding.seen(answer, ops.router_live(router, logits.detach(), expert_bias=bias).chosen)
+            binding.used(answer, out.chosen)
+            binding.called(answer, out.counters)
+            return out.probs, out.routing_map
+        out = ops.router_live(router, logits, expert_bias=bias)
+        binding.chose(answer, out.chosen)
+        return original(logits, topk, **options) if answer.of.use == "compare" else (out.probs, out.routing_map)
+
+    return topk_routing
+
+
+def _without_kernels(
+    binding: Binding,
+    answer: Answer,
+    original: Callable[..., Any],
+    logits: torch.Tensor,
+    topk: int,
+    options: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """By Megatron-Core's own function, unfused, which asks here for the experts as it asks a RouterReplay."""
+
+    def choice(
+        scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, compute_topk: Callable[..., Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        def live() -> tuple[torch.Tensor, torch.Tensor]:
+            return compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+
+        if answer.of.use == "replay":
+            ids = binding.replayed(answer, scores.device, lambda: live()[1])
+            return scores.gather(1, ids), ids
+        return _live_choice(binding, answer, live)
+
+    asking = options | {"fused": False, "router_replay": types.SimpleNamespace(get_replay_topk=choice)}
+    if answer.of.use != "compare":
+        return original(logits, topk, **asking)
+    with torch.no_grad():
+        original(logits, topk, **asking)
+    return original(logits, topk, **options)
+
+
+_router = functools.lru_cache(maxsize=1024)(Router)  # Making one costs a call of each layer more than what it does.
+
+
+def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
+    get = options.get
+    return _router(
+        experts,
+        topk,
+        get("score_function", "softmax"),
+        get("use_pre_softmax", False),
+        get("scaling_factor"),
+        get("num_groups") or None,
+        get("group_topk") or None,
+        _rounding(),
+    )
+
+
+def _rounding() -> Any:
+    """Where this Megatron-Core rounds; before 0.18 after each step."""
+    core = sys.modules.get("megatron.core")
+    major, minor = (getattr(core, "__version__", None) or "1.0").split(".")[:2]
+    return "each_step" if (int(major), int(minor)) < (0, 18) else "once"
