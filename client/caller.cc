@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/channel/channel.h"
 
 namespace routing_replay::client {

@@ -13,12 +13,15 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "client/call/retry.h"
 #include "client/channel/link.h"
-#include "client/retry.h"
 #include "proto/transport/transport.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
 namespace routing_replay::client {
+
+// Names in one request: far below any message limit.
+inline constexpr size_t kMaxNamesPerCall = 10000;
 
 // What happens to a call whose answer may have been lost.
 enum class Repeat {

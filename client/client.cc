@@ -8,7 +8,6 @@
 #include "client/run.h"
 #include "client/shard/members.h"
 #include "client/shard/sharded_client.h"
-#include "client/summaries.h"
 
 namespace routing_replay {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/appender/open_appends.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"
 

@@ -11,7 +11,6 @@
 #include "client/appender/append_queue.h"
 #include "client/appender/appender.h"
 #include "client/reader/reader.h"
-#include "client/server_limits.h"
 #include "proto/convert/convert.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/message/append_message.h"
@@ -23,6 +22,20 @@ using routing_replay::FromProto;  // run.h has more of them.
 using routing_replay::ToProto;
 
 namespace {
+
+// What is assumed of a server that does not say.
+constexpr int64_t kDefaultMessageBytes = int64_t{4} << 20;
+constexpr int64_t kDefaultPayloadBytes = int64_t{256} << 20;
+constexpr uint64_t kMaxLimit = uint64_t{1} << 40;
+
+int64_t StatedOr(uint64_t value, int64_t otherwise) {
+  return value == 0 ? otherwise : static_cast<int64_t>(std::min(value, kMaxLimit));
+}
+
+// The limits that a server stated in OpenRunResponse; 0 where it said nothing.
+ServerLimits LimitsFrom(uint64_t max_message_bytes, uint64_t max_payload_bytes) {
+  return {StatedOr(max_message_bytes, kDefaultMessageBytes), StatedOr(max_payload_bytes, kDefaultPayloadBytes)};
+}
 
 using Stub = v1::RoutingReplay::Stub;
 
@@ -355,6 +368,65 @@ v1::OpenRunRequest MakeJoinRun(absl::string_view run) {
   v1::OpenRunRequest request;
   request.set_run(std::string(run));
   return request;
+}
+
+using routing_replay::FromProto;  // run.h has more of them.
+
+namespace {
+
+using Stub = v1::RoutingReplay::Stub;
+
+absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
+  auto geometry = FromProto(state.geometry());
+  if (!geometry.ok()) return geometry.status();
+  auto settings = FromProto(state.options());
+  if (!settings.ok()) return settings.status();
+  return RunSummary{.run = state.run(),
+                    .geometry = *std::move(geometry),
+                    .settings = *settings,
+                    .samples = static_cast<int64_t>(state.samples()),
+                    .sealed_samples = static_cast<int64_t>(state.sealed_samples()),
+                    .committed_rows = static_cast<int64_t>(state.committed_rows()),
+                    .stored_bytes = static_cast<int64_t>(state.stored_bytes())};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
+  std::vector<RunSummary> runs;
+  v1::ListRunsRequest request;
+  do {
+    const auto page = caller.Call(&Stub::ListRuns, request);
+    if (!page.ok()) return page.status();
+    for (const v1::RunState& state : page->runs()) {
+      auto summary = Summary(state);
+      if (!summary.ok()) return summary.status();
+      runs.push_back(*std::move(summary));
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return runs;
+}
+
+absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
+  const auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
+  if (!info.ok()) return info.status();
+  ServerSummary summary{.version = info->version(),
+                        .store = info->store(),
+                        .budget_bytes = static_cast<int64_t>(info->budget_bytes()),
+                        .stored_bytes = static_cast<int64_t>(info->stored_bytes()),
+                        .reserved_bytes = static_cast<int64_t>(info->reserved_bytes()),
+                        .samples = static_cast<int64_t>(info->samples()),
+                        .runs = static_cast<int64_t>(info->runs()),
+                        .uptime = std::chrono::milliseconds(info->uptime_ms()),
+                        .draining = info->draining(),
+                        .spill_budget_bytes = static_cast<int64_t>(info->spill_budget_bytes()),
+                        .spilled_bytes = static_cast<int64_t>(info->spilled_bytes())};
+  for (const auto& [name, value] : info->counters()) {
+    summary.counters.emplace_back(name, static_cast<int64_t>(value));
+  }
+  std::sort(summary.counters.begin(), summary.counters.end());
+  return summary;
 }
 
 }  // namespace routing_replay::client

@@ -5,10 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/appender/append_plan.h"
 #include "client/caller.h"
-#include "client/server_limits.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
@@ -37,6 +38,10 @@ v1::OpenRunRequest MakeJoinRun(absl::string_view run);
 // Settings as a message, and back.
 v1::RunOptions ToProto(const RunSettings& settings);
 absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options);
+
+// As Client::ListRuns and Client::GetServerInfo.
+absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller);
+absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);
 
 }  // namespace routing_replay::client
 

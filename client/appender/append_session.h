@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/appender/append_queue.h"
-#include "client/appender/failure_log.h"
 #include "client/appender/open_appends.h"
 #include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
@@ -19,6 +20,23 @@
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
+
+// Of one appender. Not thread-safe.
+class FailureLog {
+ public:
+  explicit FailureLog(std::string run) : run_(std::move(run)) {}
+
+  // A line, or where there were many of late only a count.
+  void Add(absl::string_view sample, const absl::Status& why, Clock::Time now);
+  // Tells what was only counted.
+  void TellRest();
+
+ private:
+  const std::string run_;
+  Clock::Time since_;
+  int lines_ = 0;  // Since then.
+  int64_t rest_ = 0;
+};
 
 // The transport asks Next what to do, does it, and reports what came of it. Not thread-safe.
 class AppendSession {

@@ -13,17 +13,18 @@
 #include "client/appender/append_plan.h"
 #include "client/appender/append_session.h"
 #include "client/appender/append_stream.h"
-#include "client/appender/plan_appender.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
+#include "client/call/fork_part.h"
 #include "client/channel/channel.h"
-#include "client/fork_part.h"
-#include "client/server_limits.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
+
+// Of the Stat by which an appender asks what arrived before it sends again.
+constexpr std::chrono::seconds kAskTimeout(5);
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. After a fork the
 // thread of the parent goes on with what is queued; the child's begins with its first append.

@@ -3,7 +3,7 @@
 #include <random>
 #include <thread>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/testing/client_fixture.h"
 
 namespace routing_replay::testing {

@@ -1,10 +1,10 @@
-#include "client/appender/failure_log.h"
+#include "client/appender/append_session.h"
 
 #include <string>
 #include <vector>
 
-#include "client/cancellation.h"
-#include "client/log.h"
+#include "client/call/cancellation.h"
+#include "client/call/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "routing_replay/wire/error_detail.h"

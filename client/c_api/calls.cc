@@ -12,8 +12,8 @@
 
 #include "client/c_api/gate.h"
 #include "client/c_api/threads.h"
-#include "client/cancellation.h"
-#include "client/fork_part.h"
+#include "client/call/cancellation.h"
+#include "client/call/fork_part.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 

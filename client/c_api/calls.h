@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "client/c_api/errors.h"
-#include "client/call_order.h"
-#include "client/cancellation.h"
+#include "client/call/call_order.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 
@@ -23,8 +23,8 @@ enum class Timeout {
 };
 
 // Does `work` here where `call` has no queue (or is null), and gives how it ended; else on a thread of the library, and
-// its end goes into the queue. All waits of `work` see the call's cancellation and timeout (client/cancellation.h).
-// INVALID_ARGUMENT for a tag that is under way already.
+// its end goes into the queue. All waits of `work` see the call's cancellation and timeout
+// (client/call/cancellation.h). INVALID_ARGUMENT for a tag that is under way already.
 //
 // A fork of the process breaks `work` off where it waits, and it is made again from its beginning, in the parent only:
 // client::KeepCall, or Once around it, for what must not be done twice.

@@ -4,7 +4,7 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "routing_replay/checkpoint.h"
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.

@@ -10,7 +10,7 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/channel/endpoint.h"
 #include "routing_replay/wire/error_detail.h"
 

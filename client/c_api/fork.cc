@@ -24,7 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "client/c_api/gate.h"
 #include "client/c_api/threads.h"
-#include "client/fork_part.h"
+#include "client/call/fork_part.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"

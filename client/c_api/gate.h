@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <set>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 

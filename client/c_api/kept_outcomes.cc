@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 
 namespace routing_replay::c_api {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/fork_part.h"
+#include "client/call/fork_part.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/client.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/c_api/gate.h"
 #include "client/c_api/kept_outcomes.h"
-#include "client/call_order.h"
+#include "client/call/call_order.h"
 #include "client/trajectory/trajectory_writer.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"

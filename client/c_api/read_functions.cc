@@ -7,8 +7,8 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
+#include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
-#include "client/reader/row_planes.h"
 #include "routing_replay/wire/error_detail.h"
 
 using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.

@@ -3,7 +3,7 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
-#include "client/log.h"
+#include "client/call/log.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"

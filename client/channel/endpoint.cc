@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <random>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -13,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/security.h"
 #include "routing_replay/wire/error_detail.h"
@@ -161,6 +163,43 @@ absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endp
   const absl::StatusOr<std::string> written = WaitForFile(std::string(path), timeout);
   if (!written.ok()) return written.status();
   return ServerTargets(*written);
+}
+
+uint64_t ServerChoice::AnyBegin() { return std::random_device()(); }
+
+absl::StatusOr<ServerTarget> ServerChoice::Wait(std::chrono::milliseconds timeout) {
+  {
+    MutexLock lock(mutex_);
+    if (!targets_.empty()) return targets_[at_];
+  }
+  auto targets = ResolveEndpoint(endpoint_, timeout);
+  if (!targets.ok()) return targets.status();
+  MutexLock lock(mutex_);
+  if (targets_.empty()) Take(*std::move(targets));
+  return targets_[at_];
+}
+
+bool ServerChoice::HasOthers() const {
+  MutexLock lock(mutex_);
+  return targets_.size() > 1 || (!targets_.empty() && targets_.front().round_robin);
+}
+
+void ServerChoice::OnUnavailable(absl::string_view target) {
+  LookAgain();
+  MutexLock lock(mutex_);
+  if (!targets_.empty() && targets_[at_].target == target) at_ = (at_ + 1) % targets_.size();
+}
+
+void ServerChoice::LookAgain() {
+  auto targets = ResolveEndpoint(endpoint_, std::chrono::milliseconds(0));
+  if (!targets.ok()) return;
+  MutexLock lock(mutex_);
+  if (*targets != targets_) Take(*std::move(targets));
+}
+
+void ServerChoice::Take(std::vector<ServerTarget> targets) {
+  targets_ = std::move(targets);
+  at_ = begin_ % targets_.size();
 }
 
 }  // namespace routing_replay::client

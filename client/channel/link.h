@@ -12,9 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/call/fork_part.h"
 #include "client/channel/client_security.h"
-#include "client/channel/server_choice.h"
-#include "client/fork_part.h"
+#include "client/channel/endpoint.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay::client {

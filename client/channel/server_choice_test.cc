@@ -1,4 +1,4 @@
-#include "client/channel/server_choice.h"
+#include "client/channel/endpoint.h"
 
 #include <cstdio>
 #include <fstream>

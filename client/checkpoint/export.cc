@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/checkpoint/run_portions.h"
+#include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
-#include "client/reader/row_planes.h"
 #include "proto/exported/exported_run.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"

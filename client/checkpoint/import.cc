@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/checkpoint/run_portions.h"
 #include "client/checkpoint/sample_import.h"
 #include "client/reader/read_checker.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/server_limits.h"
+#include "client/caller.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {

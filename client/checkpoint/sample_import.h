@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "client/reader/row_planes.h"
+#include "client/reader/decoded_rows.h"
 #include "proto/exported/exported_run.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/tensor.h"

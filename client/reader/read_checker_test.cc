@@ -2,8 +2,7 @@
 
 #include <random>
 
-#include "client/reader/read_rows.h"
-#include "client/reader/row_planes.h"
+#include "client/reader/decoded_rows.h"
 #include "client/testing/served_read.h"
 #include "tests/support/status_matchers.h"
 

@@ -1,21 +1,157 @@
 #include "client/reader/reader.h"
 
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <algorithm>
+#include <deque>
 #include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "client/cancellation.h"
-#include "client/log.h"
-#include "client/reader/read_rows.h"
-#include "client/reader/read_stream.h"
+#include "client/call/cancellation.h"
+#include "client/call/log.h"
+#include "client/call/retry.h"
+#include "client/channel/channel.h"
+#include "client/channel/link.h"
+#include "client/reader/decoded_rows.h"
 #include "client/reader/resumable_read.h"
-#include "client/retry.h"
+#include "proto/transport/transport.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/message/read_message.h"
+#include "proto/wire/mutex.h"
 
 namespace routing_replay::client {
 
 namespace {
+
+constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
+
+// Receives on a thread of its own, so that the next messages come over the network while the present one is worked on.
+// At most kWindow messages wait; then the server is not read from. Next is for one thread.
+class ReadStream {
+ public:
+  static constexpr size_t kWindow = 2;
+
+  // Starts the call with `request`, the bytes of a ReadRequest.
+  ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline);
+  // Cancels what is still open.
+  ~ReadStream();
+
+  // The next message; nothing at the good end of the stream; else the call's error. Waits at most until the deadline.
+  absl::StatusOr<std::optional<ReceivedBytes>> Next();
+
+ private:
+  enum Tag : intptr_t { kStarted = 1, kSent, kReceived, kFinished };
+
+  void Receive();
+  void OnEvent(Tag tag, bool ok);
+  // Asks for the next message once there is room for it.
+  void ReadNext();
+
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  grpc::ByteBuffer request_;
+  grpc::ByteBuffer incoming_;
+  grpc::Status grpc_status_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<grpc::ByteBuffer> received_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  std::thread receiver_;
+  const OnCancel on_cancel_;
+};
+
+ReadStream::ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline)
+    : stub_(connection.channel), on_cancel_([this] { context_.TryCancel(); }) {
+  connection.Authorize(context_);
+  context_.set_deadline(GrpcDeadline(deadline));
+  ByteBufferBuilder builder;
+  builder.Add(std::move(request));
+  request_ = builder.Build();
+  call_ = stub_.PrepareCall(&context_, kMethod, &queue_);
+  call_->StartCall(QueueTag(kStarted));
+  receiver_ = std::thread([this] { Receive(); });
+}
+
+ReadStream::~ReadStream() {
+  {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    changed_.NotifyAll();
+  }
+  context_.TryCancel();
+  receiver_.join();
+}
+
+void ReadStream::Receive() {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(NumberOf(tag)), ok);
+}
+
+// One operation is open at a time, so that nothing is left when the call has finished.
+void ReadStream::OnEvent(Tag tag, bool ok) {
+  if (tag == kFinished) {
+    {
+      MutexLock lock(mutex_);
+      end_ = FromGrpcStatus(grpc_status_);
+      changed_.NotifyAll();
+    }
+    queue_.Shutdown();
+    return;
+  }
+  // A request that could not be sent: the status comes after whatever the server said.
+  if (!ok && tag != kSent) {
+    call_->Finish(&grpc_status_, QueueTag(kFinished));
+    return;
+  }
+  if (tag == kStarted) {
+    call_->WriteLast(request_, grpc::WriteOptions(), QueueTag(kSent));
+    return;
+  }
+  if (tag == kReceived) {
+    MutexLock lock(mutex_);
+    received_.push_back(std::move(incoming_));
+    changed_.NotifyAll();
+  }
+  ReadNext();
+}
+
+void ReadStream::ReadNext() {
+  {
+    MutexLock lock(mutex_);
+    while (received_.size() >= kWindow && !cancelled_) changed_.Wait(mutex_);
+  }
+  incoming_ = grpc::ByteBuffer();
+  call_->Read(&incoming_, QueueTag(kReceived));
+}
+
+absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
+  grpc::ByteBuffer message;
+  {
+    MutexLock lock(mutex_);
+    while (received_.empty() && !end_) changed_.Wait(mutex_);
+    if (received_.empty()) {
+      if (!end_->ok()) return *end_;
+      return std::optional<ReceivedBytes>();
+    }
+    message = std::move(received_.front());
+    received_.pop_front();
+    changed_.NotifyAll();
+  }
+  absl::StatusOr<ReceivedBytes> bytes = ReceivedBytes::From(message);
+  if (!bytes.ok()) return bytes.status();
+  return std::optional<ReceivedBytes>(*std::move(bytes));
+}
 
 // What became of asking one server for what is missing.
 struct Answer {

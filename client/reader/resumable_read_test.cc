@@ -3,8 +3,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "client/reader/read_rows.h"
-#include "client/reader/row_planes.h"
+#include "client/reader/decoded_rows.h"
 #include "client/testing/served_read.h"
 
 namespace routing_replay::client {

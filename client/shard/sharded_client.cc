@@ -7,10 +7,9 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
-#include "client/reader/read_rows.h"
 #include "client/run.h"
-#include "client/summaries.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {

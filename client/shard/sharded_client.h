@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/appender/append_plan.h"
+#include "client/call/cancellation.h"
 #include "client/caller.h"
-#include "client/cancellation.h"
 #include "client/shard/members.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/client.h"

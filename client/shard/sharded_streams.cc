@@ -5,8 +5,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "client/appender/append_plan.h"
 #include "client/appender/open_appends.h"
-#include "client/appender/plan_appender.h"
 #include "client/reader/read_checker.h"
 #include "client/reader/reader.h"
 #include "client/shard/sharded_client.h"

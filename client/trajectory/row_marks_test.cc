@@ -1,4 +1,4 @@
-#include "client/trajectory/row_marks.h"
+#include "client/trajectory/trajectory.h"
 
 #include <gtest/gtest.h>
 

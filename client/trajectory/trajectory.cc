@@ -1,10 +1,13 @@
 #include "client/trajectory/trajectory.h"
 
+#include <xxhash.h>
 #include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/block/cut.h"
+#include "proto/wire/buffer.h"
 #include "proto/wire/payload/engine_output.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
@@ -296,6 +299,39 @@ void Trajectory::OnTruncated(const SampleState& state) {
 int64_t Trajectory::NextRow(absl::Span<const uint32_t> tokens) const {
   if (parent_) return Shareable({.tokens = tokens});
   return std::min(rows(), CommonPrefix(tokens_, tokens));
+}
+
+namespace {
+
+// Goes on with the digests of the block's rows, layer by layer.
+void DigestBlock(const Geometry& geometry, const Block& block, RowMark* marks) {
+  const int64_t rows = block.rows.size();
+  Buffer decoded;
+  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
+    const LayerRouting& layer = geometry.layer(ordinal);
+    const auto row_bytes = static_cast<size_t>(layer.top_k) * layer.id_bytes();
+    absl::Span<const uint8_t> ids = block.view().plane(geometry, ordinal);
+    if (block.codec != Codec::kRaw) {
+      decoded = Buffer(rows * row_bytes);
+      DecodeCut(geometry, ordinal, block.codec, 0, rows, ids, decoded.span());
+      ids = decoded.span();
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      marks[row].digest = XXH3_64bits_withSeed(ids.data() + row * row_bytes, row_bytes, marks[row].digest);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows) {
+  std::vector<RowMark> marks(rows.rows.size());
+  for (const Block& block : rows.blocks) {
+    RowMark* const first = marks.data() + (block.rows.begin - rows.rows.begin);
+    for (int64_t row = 0; row < block.rows.size(); ++row) first[row].kind = RowMark::Kind::kRecorded;
+    DigestBlock(geometry, block, first);
+  }
+  return marks;
 }
 
 }  // namespace routing_replay::client

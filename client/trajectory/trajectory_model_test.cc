@@ -12,7 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/trajectory/reference_trajectory.h"
+#include "client/testing/reference_trajectory.h"
 #include "client/trajectory/trajectory.h"
 #include "client/trajectory/turn_plan.h"
 #include "server/store/conformance/trajectory.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "client/appender/plan_appender.h"
-#include "client/call_order.h"
+#include "client/appender/append_plan.h"
+#include "client/call/call_order.h"
 #include "client/trajectory/trajectory.h"
 #include "client/trajectory/turn_plan.h"
 #include "proto/wire/mutex.h"
@@ -34,7 +34,7 @@ struct TurnResult {
   int64_t surplus_rows = 0;
 };
 
-// Thread-safe; turns are done one after the other. Waits see the call of their thread (client/cancellation.h).
+// Thread-safe; turns are done one after the other. Waits see the call of their thread (client/call/cancellation.h).
 class TrajectoryWriter {
  public:
   using Place = std::shared_ptr<const CallOrder::Place>;

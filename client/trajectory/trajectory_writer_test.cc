@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "client/testing/client_fixture.h"
 
 namespace routing_replay::client {

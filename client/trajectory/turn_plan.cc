@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/trajectory/row_marks.h"
+#include "client/trajectory/trajectory.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
 

@@ -10,7 +10,6 @@
 #include "absl/types/span.h"
 #include "client/appender/append_plan.h"
 #include "client/trajectory/trajectory.h"
-#include "client/trajectory/turn.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 

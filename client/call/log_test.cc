@@ -1,9 +1,9 @@
-#include "client/log.h"
+#include "client/call/log.h"
 
 #include <string>
 #include <thread>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,9 +1,9 @@
-#include "client/call_order.h"
+#include "client/call/call_order.h"
 
 #include <thread>
 #include <vector>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::client {

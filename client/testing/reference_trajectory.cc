@@ -1,4 +1,4 @@
-#include "client/trajectory/reference_trajectory.h"
+#include "client/testing/reference_trajectory.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
-#include "client/retry.h"
+#include "client/call/retry.h"
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 
 namespace routing_replay::client {
 

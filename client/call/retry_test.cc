@@ -1,4 +1,4 @@
-#include "client/retry.h"
+#include "client/call/retry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "client/call_order.h"
+#include "client/call/call_order.h"
 
 #include <chrono>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 
 namespace routing_replay::client {

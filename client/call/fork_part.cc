@@ -1,4 +1,4 @@
-#include "client/fork_part.h"
+#include "client/call/fork_part.h"
 
 #include "proto/wire/mutex.h"
 

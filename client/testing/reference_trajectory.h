@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/trajectory/turn.h"
+#include "client/trajectory/trajectory.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::testing {

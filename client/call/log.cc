@@ -1,11 +1,11 @@
-#include "client/log.h"
+#include "client/call/log.h"
 
 #include <algorithm>
 #include <chrono>
 #include <deque>
 #include <utility>
 
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay::client {

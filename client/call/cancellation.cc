@@ -1,4 +1,4 @@
-#include "client/cancellation.h"
+#include "client/call/cancellation.h"
 
 #include <algorithm>
 #include <thread>

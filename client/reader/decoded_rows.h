@@ -55,6 +55,24 @@ class PlaneCollector final : public ReadSink {
   int64_t row_ = 0;          // … and where the present run of rows starts.
 };
 
+// Collects every sample of a read as ids. Takes records and pieces in the order and with the checks of ReadChecker.
+class RowCollector final : public ReadSink {
+ public:
+  // `ordinals` are those of the request's layers.
+  RowCollector(const Geometry& geometry, std::vector<int32_t> ordinals)
+      : geometry_(geometry), ordinals_(std::move(ordinals)) {}
+
+  absl::Status OnRecord(const SampleRecord& record) override;
+  absl::Status OnPiece(const ReadPiece& piece) override;
+
+  std::vector<SampleRows> Take() { return std::move(samples_); }
+
+ private:
+  const Geometry& geometry_;
+  const std::vector<int32_t> ordinals_;
+  std::vector<SampleRows> samples_;
+};
+
 }  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_ROW_PLANES_H_
