@@ -7,7 +7,7 @@
 #   --build DIR      a built release tree (default: build/release, built where needed)
 #
 # The environment build/peers/sglang is made once, in two minutes, and takes 0.5 GB beside that of vllm.sh, whose torch,
-# transformers and Triton it has. The tests take five minutes of two cores. Exit status 77: no packages are to be had.
+# transformers and Triton it has. The tests take eight minutes. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh

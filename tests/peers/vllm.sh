@@ -6,8 +6,8 @@
 #
 #   --build DIR      a built release tree (default: build/release, built where needed)
 #
-# The environment build/peers/vllm is made once, in six to thirteen minutes, and takes 6.3 GB. The tests take four
-# minutes of one core. Exit status 77: no packages are to be had.
+# The environment build/peers/vllm is made once, in three to thirteen minutes, and takes 6.3 GB. The tests take five
+# minutes. Exit status 77: no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
