@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from routing_replay import errors
 
-from routing_replay_trainer._core import INT64, integer, invalid, seconds
+from routing_replay_trainer._core import INT64, check_choice, integer, invalid, seconds
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
 from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps
@@ -31,11 +31,6 @@ if TYPE_CHECKING:  # It needs torch.
     from routing_replay_trainer._hooks import Tally
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise invalid(name, f"must be one of {', '.join(choices)}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -259,9 +254,7 @@ class Attached:
     def __init__(self, options: Options, buffers: Any, tally: Any) -> None:
         self._mode = options.mode
         self._last_row_filler = options.last_row == "filler"
-        self._watch = Watch(
-            options.source, "all" if options.mode == "shadow" else options.watch, options.alarm_no_overlap
-        )
+        self._watch = Watch("all" if options.mode == "shadow" else options.watch, options.alarm_no_overlap)
         self._contract = Contract(options.on_policy)
         self._steps = options.steps(self._contract)
         self._buffers = buffers

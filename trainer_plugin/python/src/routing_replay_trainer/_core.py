@@ -317,10 +317,15 @@ def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) ->
     return errors.InvalidArgumentError(f"{field}: {what}", **detail)
 
 
+def check_choice(field: str, value: Any, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise invalid(field, f"must be one of {', '.join(choices)}, got {value!r}")
+
+
 def seconds(value: Any, field: str) -> float:
     """A deadline, above 0; for ever is a hundred years."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
-        raise invalid(field, f"{value!r} is not a number of seconds above 0")
+        raise invalid(field, f"must be seconds above 0, got {value!r}")
     return min(float(value), 3.2e9)
 
 
@@ -331,16 +336,16 @@ def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample=sample) from None
+        raise invalid(field, f"must be an integer, got {reprlib.repr(value)}", sample=sample) from None
     low, high = bounds
     if not low <= number <= high:
-        raise invalid(field, f"{number} is not in {low} … {high}", sample=sample)
+        raise invalid(field, f"must be in {low} … {high}, got {number}", sample=sample)
     return number
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:
     """Numbers and arrays of numpy and the like as JSON has them; entries that are None are left out. What is of the
-    wrong kind the core refuses, and names."""
+    wrong kind the core rejects, and names."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, f"{field}.{key}", sample) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
@@ -349,11 +354,11 @@ def plain(value: Any, field: str, sample: Any = None) -> Any:
         if integers:
             return value
     if isinstance(value, float) and not math.isfinite(value):
-        raise invalid(field, f"{value} is not a number", sample=sample)
+        raise invalid(field, f"must be a finite number, got {value}", sample=sample)
     if isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise invalid(field, f"{reprlib.repr(value)} is not a value of JSON", sample=sample)
+        raise invalid(field, f"must be a value of JSON, got {reprlib.repr(value)}", sample=sample)
     return [plain(item, field, sample) for item in value]
 
 
@@ -363,7 +368,7 @@ def geometry_json(geometry: Any) -> Any:
 
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
-    """Token ids [n]. InvalidArgumentError naming `tokens` for what are none, or nothing at all."""
+    """Token ids [n]. InvalidArgumentError naming `tokens` for anything else, or nothing at all."""
     try:
         array = np.asarray(tokens)
     except ValueError as error:

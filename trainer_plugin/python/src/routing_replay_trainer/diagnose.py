@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass, field
@@ -24,15 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, invalid, plain
+from routing_replay_trainer._core import LIBRARY, check_choice, invalid, plain
 from routing_replay_trainer._micro_batch import MicroBatch, host
-from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, RowSource, Source
+from routing_replay_trainer.fetch import REPLAYED, Batch
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan, description_of
 
 LOG = logging.getLogger("routing_replay_trainer")
 Watched = Literal["first", "all", "off"]
-_READING = 10.0  # Seconds for the whole samples of an alarm's words: a step waits for them.
 _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
 
@@ -155,20 +153,13 @@ class _Seen:
 
 
 class Watch:
-    """source: where rows come from; what no rank has of a sample is read again for the words of an alarm
-    watched: of which micro-batches live choices are compared: the "first" of each step and model chunk, "all", or none
+    """watched: of which micro-batches live choices are compared: the "first" of each step and model chunk, "all", "off"
     alarm_no_overlap: share of rows without an expert in common from which on alignment is judged, in the first
         micro-batch of each step; None: never
     """
 
-    def __init__(
-        self, source: Source | None, watched: Watched = "first", alarm_no_overlap: float | None = 0.01
-    ) -> None:
-        if watched not in ("first", "all", "off"):
-            raise invalid("watch", f"{watched!r} is none of first, all, off")
-        if alarm_no_overlap is not None and not 0 <= alarm_no_overlap <= 1:
-            raise invalid("alarm_no_overlap", f"{alarm_no_overlap!r} is not a share")
-        self._source = source
+    def __init__(self, watched: Watched = "first", alarm_no_overlap: float | None = 0.01) -> None:
+        check_choice("watch", watched, ("first", "all", "off"))
         self._watched = watched
         self._alarm = alarm_no_overlap
         self._seen: dict[int, _Seen] = {}
@@ -217,26 +208,13 @@ class Watch:
 
     def _judge(self, seen: _Seen, no_overlap: float) -> None:
         try:
-            live = _by_layer(seen)
-            alignment = judge_alignment(seen.batch.plan, _records_of_rank(seen), live)
+            alignment = judge_alignment(seen.batch.plan, _records(seen), _live(seen))
         except Exception as error:  # Whatever it is: an alarm stops no training.
             self._warn(("unjudged",), f"router replay: what is replayed could not be judged: {error}")
             return
-        if not alignment.misaligned:
-            return
-        self.alarms += 1
-        of_rank = ("of the rank", *_cause(alignment))
-        if of_rank in self._causes:
-            return
-        self._causes.add(of_rank)
-        why = ""
-        try:
-            whole = judge_alignment(seen.batch.plan, self._whole_records(seen), live)
-            if whole.misaligned:
-                alignment = whole
-        except Exception as error:
-            why = f" (Whole samples could not be read: {error})"
-        self._warn(_cause(alignment), self._words(seen, alignment, no_overlap) + why)
+        if alignment.misaligned:
+            self.alarms += 1
+            self._warn(_cause(alignment), self._words(seen, alignment, no_overlap))
 
     def _warn(self, cause: tuple[str, ...], words: str) -> None:
         """Once per run and cause."""
@@ -264,48 +242,9 @@ class Watch:
             "so it is the likely cause, rather than drift of the weights."
         )
 
-    def _whole_records(self, seen: _Seen) -> list[NDArray[np.int32] | None]:
-        """Of the samples, all rows that the micro-batch could show, and all layers, as far as there is room."""
-        geometry = geometry_of(seen.batch.plan)
-        records: list[NDArray[np.int32] | None] = []
-        room, end = _MOST_IDS, time.monotonic() + _READING
-        for rows, fetch in zip(_rows_needed(seen), seen.described.fetch, strict=True):
-            shape = _record_shape(geometry, rows)
-            room -= int(np.prod(shape))
-            # The first in any case.
-            wanted = rows > 0 and (room >= 0 or not records)
-            records.append(self._whole(geometry, fetch, shape, end) if wanted else None)
-        return records
-
-    def _whole(self, geometry: Any, fetch: FetchSequence, shape: tuple[int, ...], end: float) -> NDArray[np.int32]:
-        rows = shape[0]
-        sample = {"tokens": rows + 1, "recorded_rows": rows}
-        if isinstance(fetch.sample, str):
-            sample["sample"] = fetch.sample
-        stream = {"format": "THD", "sequences": [sample], "cu_seqlens_padded": [0, rows + 1], "total_rows": rows + 1}
-        plan = Plan(geometry, stream | {"partition": "contiguous"})
-        batch = _read(self._source, plan, [FetchSequence(fetch.sample)], end)
-        record = np.full(shape, -1, np.int32)
-        known = np.flatnonzero(batch.states[:rows] == REPLAYED)
-        for layer, ids in zip(plan.layers, batch.indices, strict=True):
-            record[known, layer.ordinal, : layer.top_k] = ids[known]
-        return record
-
 
 def _cause(alignment: Alignment) -> tuple[str, ...]:
     return *alignment.rows.mistakes, *alignment.layers.mistakes
-
-
-def _read(source: Any, plan: Plan, sequences: list[FetchSequence], end: float) -> Batch:
-    """Until `end`; a source that is none of this package has a time of its own."""
-    if not isinstance(source, RowSource):
-        return source.fetch(plan, sequences=sequences, missing="live")
-    left = end - time.monotonic()
-    if left <= 0:
-        raise TimeoutError(f"not within {_READING:g} s")
-    fetch = source._start(plan, sequences, "live")
-    source._bring(fetch, left)
-    return fetch.realign(None)
 
 
 def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
@@ -313,7 +252,7 @@ def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
     return rows, len(geometry["moe_layers"]), max(top_k) if isinstance(top_k, list) else top_k
 
 
-def _by_layer(seen: _Seen) -> NDArray[np.int32]:
+def _live(seen: _Seen) -> NDArray[np.int32]:
     """Live ids [local rows, layers, K], -1 where none were seen."""
     plan = seen.batch.plan
     shape = _record_shape(geometry_of(plan), plan.rows)
@@ -323,7 +262,7 @@ def _by_layer(seen: _Seen) -> NDArray[np.int32]:
     return live
 
 
-def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
+def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
     """What the rank itself has of the samples: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
     geometry = geometry_of(plan)
@@ -346,17 +285,6 @@ def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
             record[rows, layer.ordinal, : layer.top_k] = ids[at]
         records.append(record)
     return records
-
-
-def _rows_needed(seen: _Seen) -> list[int]:
-    """Of each sequence, or piece of one, how many rows of its sample the micro-batch can show."""
-    needed = []
-    for sequence in seen.described.layout["sequences"]:
-        if "pieces" in sequence:
-            needed += [piece.get("start", 0) + piece.get("rows", 0) for piece in sequence["pieces"]]
-        else:
-            needed.append(0 if sequence.get("live") else max(0, sequence["tokens"] - 1))
-    return needed[: len(seen.described.fetch)]
 
 
 def _sample(described: MicroBatch, sequence: int | None) -> str:
