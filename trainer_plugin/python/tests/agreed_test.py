@@ -14,8 +14,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer._micro_batch import Sequence, described, expected
 from routing_replay_trainer.agreed import Steps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
-from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.metrics import Contract, Counters
 from routing_replay_trainer.step import StepSource
 
 

@@ -31,8 +31,7 @@ try:
     from routing_replay_trainer._micro_batch import MicroBatch
     from routing_replay_trainer._passes import PassKey
     from routing_replay_trainer.megatron import _replay
-    from routing_replay_trainer.metrics import Counters
-    from routing_replay_trainer.on_policy import Contract
+    from routing_replay_trainer.metrics import Contract, Counters
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)

@@ -21,7 +21,7 @@ from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _modules as modules
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.metrics import Contract
 
 
 class Module:

@@ -17,7 +17,7 @@ from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer.agreed import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
 from routing_replay_trainer.megatron._schedule import check_group
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.metrics import Contract
 
 
 def expecting(sequences: list[Any], lengths: Any = None) -> list[trainer.FetchSequence]:

@@ -346,30 +346,6 @@ class SourcesTest(unittest.TestCase):
                 plan.filler(slot, rows, first=first)
             self.assertEqual(caught.exception.field, name)
 
-    def test_expert_load(self) -> None:
-        scenario = random_scenario(np.random.default_rng(6))
-        experts = scenario.geometry["num_experts"]
-        plan = scenario.plan(0, 0, ep_size=8)
-        batch = scenario.local_source().fetch(plan, missing="live")
-        replayed = batch.states == trainer.REPLAYED
-        pads = int((batch.states == trainer.PAD).sum())
-        for slot in range(len(plan.layers)):
-            load = plan.expert_load(slot, batch.indices[slot][replayed], filler_rows=pads)
-            for counts, rows in ((load.replayed, replayed), (load.filler, batch.states == trainer.PAD)):
-                ranks = batch.indices[slot][rows].astype(np.int64) // (experts // 8)
-                np.testing.assert_array_equal(counts, np.bincount(ranks.ravel(), minlength=8))
-        ids = batch.indices[0]
-        for name, call in (
-            ("slot", lambda: plan.expert_load(99, ids)),
-            ("ids", lambda: plan.expert_load(0, ids[:, :0])),
-            ("ids", lambda: plan.expert_load(0, ids.astype(np.int64))),
-            ("ids", lambda: plan.expert_load(0, np.full_like(ids, experts))),
-            ("filler_rows", lambda: plan.expert_load(0, ids, filler_rows=-1)),
-        ):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
-                call()
-            self.assertEqual(caught.exception.field, name)
-
     def test_layers_from_megatron_and_a_live_model(self) -> None:
         batch: dict[str, Any] = {
             "format": "THD",

@@ -16,8 +16,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import diagnose
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence, described, of_megatron
 from routing_replay_trainer.diagnose import Watch
-from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract, summarize
+from routing_replay_trainer.metrics import Contract, Counters, summarize
 
 LAYERS, EXPERTS, TOP_K = 6, 32, 4
 MOE = list(range(1, LAYERS))

@@ -12,7 +12,7 @@ probabilities of the replayed experts from the live logits. Needs numpy alone; `
 package `routing-replay`.
 
 Objects here hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork.
-Only a StepSource has threads and locks; it begins anew in the child. What may be shared between threads says so; calls
+Only a StepSource has threads and locks; the child's begins empty. What may be shared between threads says so; calls
 into the core give up the GIL.
 """
 
@@ -41,7 +41,7 @@ from routing_replay_trainer.fetch import (
     ServiceSource,
     Source,
 )
-from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
+from routing_replay_trainer.plan import Layer, LocalRows, Plan, plan
 from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 from routing_replay_trainer.step import StepSource
@@ -57,7 +57,6 @@ __all__ = (
     "DataLossError",
     "DeadlineExceededError",
     "DirectorySource",
-    "ExpertLoad",
     "FailedPreconditionError",
     "FallbackLimitError",
     "FetchSequence",
@@ -72,7 +71,6 @@ __all__ = (
     "Router",
     "Sequence",
     "ServiceSource",
-    "Slice",
     "Source",
     "StepSource",
     "merge_records",

@@ -22,8 +22,7 @@ from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.diagnose import Watch, Watched
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
-from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract, OnPolicy
+from routing_replay_trainer.metrics import Contract, Counters, OnPolicy
 from routing_replay_trainer.plan import Plan, Plans
 from routing_replay_trainer.records import Records, RecordWriter
 

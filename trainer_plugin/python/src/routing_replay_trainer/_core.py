@@ -317,9 +317,9 @@ def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) ->
     return errors.InvalidArgumentError(f"{field}: {what}", **detail)
 
 
-def check_choice(field: str, value: Any, choices: Iterable[str]) -> None:
+def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
     if value not in choices:
-        raise invalid(field, f"must be one of {', '.join(choices)}, got {value!r}")
+        raise invalid(field, f"must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 def seconds(value: Any, field: str) -> float:

@@ -32,8 +32,7 @@ from routing_replay_trainer.collective import (
     refuse,
 )
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
-from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import UNKNOWN, Contract, summarize
+from routing_replay_trainer.metrics import UNKNOWN, Contract, Counters, summarize
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 

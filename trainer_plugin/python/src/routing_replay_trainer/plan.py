@@ -36,27 +36,6 @@ class Layer:
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Rows to read of one sequence, for all layers of the plan: half-open ranges, ascending."""
-
-    sequence: int
-    sample: str
-    rows: tuple[tuple[int, int], ...]
-
-
-class ExpertLoad(NamedTuple):
-    """How many (row, slot) pairs of one layer go to each rank of the expert-parallel group, int64 [ep_size] each. The
-    loads that all ranks of the group send add up.
-
-    replayed: of rows with a recorded route
-    filler: of rows with filler ids
-    """
-
-    replayed: NDArray[np.int64]
-    filler: NDArray[np.int64]
-
-
 class LocalRows(NamedTuple):
     """What each local row shows, [local rows] each.
 
@@ -110,7 +89,6 @@ class Plan:
             geometry, micro_batch, rank=rank, split=split, megatron=megatron, native_layers=native_layers
         )
         size = integer(ep_size, "ep_size", INT32)
-        self._ep_size = size
         self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
         self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
         buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
@@ -168,55 +146,17 @@ class Plan:
         For rows that a host adds to what a `Batch` holds: K different experts each, spread evenly over the
         expert-parallel group, the same at every call.
         """
-        slot, rows, first = integer(slot, "slot", INT32), integer(rows, "rows"), integer(first, "first")
-        if not 0 <= slot < len(self.layers):
-            raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
-        if not 0 <= rows <= INT32[1]:
-            raise invalid("rows", f"{rows} is not in 0 … {INT32[1]}")
+        slot, rows = integer(slot, "slot", (0, len(self.layers) - 1)), integer(rows, "rows", (0, INT32[1]))
+        first = integer(first, "first")
         layer = self.layers[slot]
         ids = np.empty((rows, layer.top_k), layer.dtype)
         LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
         return ids
 
-    def expert_load(self, slot: int, ids: NDArray[Any], *, filler_rows: int = 0) -> ExpertLoad:
-        """What this rank sends to each rank of the expert-parallel group in self.layers[slot].
-
-        ids: [rows, K] of the layer's dtype, those that are replayed: batch.indices[slot][batch.states == REPLAYED]
-        filler_rows: rows that get filler besides: pads, and rows without a route unless these choose live
-        """
-        slot, filler_rows = integer(slot, "slot", INT32), integer(filler_rows, "filler_rows")
-        if not 0 <= slot < len(self.layers):
-            raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
-        if not 0 <= filler_rows <= INT32[1]:
-            raise invalid("filler_rows", f"{filler_rows} is not in 0 … {INT32[1]}")
-        layer = self.layers[slot]
-        if ids.dtype != layer.dtype or ids.ndim != 2 or ids.shape[1] != layer.top_k:
-            raise invalid("ids", f"{ids.dtype} {ids.shape}, not {layer.dtype} [rows, {layer.top_k}]")
-        if ids.size and int(ids.max()) >= layer.num_experts:
-            row = int((ids >= layer.num_experts).any(axis=1).argmax())
-            raise invalid("ids", f"{ids[row].tolist()} in row {row} must be below {layer.num_experts}", "ID_RANGE")
-        # Rank r of the group has the r-th block of E / ep_size experts, as in Megatron-Core.
-        block = layer.num_experts // self._ep_size
-        rows = (ids, self.filler(slot, filler_rows))
-        return ExpertLoad(*(np.bincount(one.reshape(-1) // block, minlength=self._ep_size) for one in rows))
-
     @property
     def mtp_layers(self) -> int:
         """Multi-token-prediction layers in the chunks planned for: they carry no routes and are not in `layers`."""
         return self._json["mtp_layers"]
-
-    @property
-    def slices(self) -> tuple[Slice, ...]:
-        """What the rank reads, ascending by sequence."""
-        return tuple(
-            Slice(item["sequence"], item["sample"], tuple((begin, end) for begin, end in item["rows"]))
-            for item in self._json["slices"]
-        )
-
-    @property
-    def rows_to_read(self) -> int:
-        """For one layer."""
-        return self._json["rows_to_read"]
 
     @property
     def bytes_to_read(self) -> int:
@@ -227,11 +167,6 @@ class Plan:
     def index_bytes(self) -> int:
         """Of ids in the index buffers, all local rows of all layers."""
         return self._json["index_bytes"]
-
-    @property
-    def padded_bytes(self) -> int:
-        """Of `index_bytes`, those of pads."""
-        return self._json["padded_bytes"]
 
     @property
     def pointer(self) -> int | None:
@@ -338,6 +273,3 @@ def description_of(
 def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
     """See `Plan`."""
     return Plan(geometry, micro_batch, **options)
-
-
-__all__: Sequence[str] = ("ExpertLoad", "Layer", "LocalRows", "Plan", "Slice", "plan")

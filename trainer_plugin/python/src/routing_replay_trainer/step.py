@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref
-from typing import Any, NamedTuple
+from typing import Any
 
 from routing_replay import errors
 
@@ -28,30 +29,23 @@ from routing_replay_trainer.fetch import FetchSequence, Missing, RowSource, _Fet
 from routing_replay_trainer.plan import Plan
 
 
-class Job(NamedTuple):
-    """step: for which step it is; run once, unless that is over"""
-
-    step: int
-    run: Callable[[], None]
-
-
 class Workers:
     """Starts its threads with the first job. Thread-safe. The threads are daemons and hold no reference to who made
     this, so neither an exception elsewhere nor the end of the program waits for them."""
 
     def __init__(self, threads: int) -> None:
         self._count = threads
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[tuple[int, Callable[[], None]]] = deque()  # The step that each is for, and what to run.
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._running = 0
         self._stopped = False
 
-    def add(self, job: Job) -> None:
+    def add(self, step: int, run: Callable[[], None]) -> None:
         with self._changed:
             if self._stopped:
                 return
-            self._jobs.append(job)
+            self._jobs.append((step, run))
             while len(self._threads) < self._count:
                 thread = threading.Thread(target=self._work, name="routing-replay-prefetch", daemon=True)
                 self._threads.append(thread)
@@ -61,7 +55,7 @@ class Workers:
     def drop_before(self, step: int) -> None:
         """Jobs of steps that are over."""
         with self._changed:
-            self._jobs = deque(job for job in self._jobs if job.step >= step)
+            self._jobs = deque(job for job in self._jobs if job[0] >= step)
             self._changed.notify_all()
 
     def drain(self, timeout: float) -> bool:
@@ -70,7 +64,7 @@ class Workers:
             return self._changed.wait_for(lambda: not self._jobs and not self._running, timeout)
 
     def stop(self, timeout: float) -> None:
-        """What has not begun never will; waits so many seconds for what has."""
+        """What has not begun never will; waits up to `timeout` seconds for what has."""
         with self._changed:
             self._stopped = True
             self._jobs.clear()
@@ -86,12 +80,12 @@ class Workers:
                 self._changed.wait_for(lambda: self._jobs or self._stopped)
                 if self._stopped:
                     return
-                job = self._jobs.popleft()
+                _, run = self._jobs.popleft()
                 self._running += 1
             try:
-                job.run()
+                run()
             finally:
-                del job
+                del run
                 with self._changed:
                     self._running -= 1
                     self._changed.notify_all()
@@ -99,39 +93,6 @@ class Workers:
 
 _NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts to reach a service.
-
-
-class _StepCache:
-    """rrt_step_cache. Thread-safe."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._handle = _core.Handle(LIBRARY.rrt_step_cache_free, LIBRARY.rrt_step_cache_new, max_bytes)
-        self._pointer = self._handle.pointer
-
-    def attach(self, fetch: _Fetch, ahead: int) -> None:
-        LIBRARY.rrt_step_cache_attach(self._pointer, fetch.pointer, ahead)
-
-    @staticmethod
-    def detach(fetch: _Fetch) -> None:
-        LIBRARY.rrt_step_cache_detach(fetch.pointer)
-
-    @staticmethod
-    def next(fetch: _Fetch, seconds: float) -> bool:
-        """Whether the fetch is to read something."""
-        reads = ctypes.c_int32()
-        LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
-        return bool(reads.value)
-
-    def end_step(self) -> None:
-        LIBRARY.rrt_step_cache_end_step(self._pointer)
-
-    def stop(self) -> None:
-        LIBRARY.rrt_step_cache_stop(self._pointer)
-
-    def counts(self) -> dict[str, int]:
-        counts = _core.StepCacheCounts()
-        LIBRARY.rrt_step_cache_counters(self._pointer, byref(counts))
-        return {name: getattr(counts, name) for name, _ in counts._fields_}
 
 
 class StepSource(RowSource):
@@ -164,7 +125,7 @@ class StepSource(RowSource):
         _LIVING.add(self)
 
     def _reset(self) -> None:
-        self._cache = _StepCache(self._cache_bytes)
+        self._cache = _core.Handle(LIBRARY.rrt_step_cache_free, LIBRARY.rrt_step_cache_new, self._cache_bytes)
         self._workers = Workers(self._thread_count)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -185,7 +146,7 @@ class StepSource(RowSource):
     def begin_step(self, *, goes_on: bool = False) -> None:
         """A step begins: what was read for the one before is dropped, but not what was read ahead for this one.
 
-        goes_on: with the step that there is, if there is one: all of it stays, and only the deadline begins anew
+        goes_on: with the step that there is, if there is one: all of it stays, and only the deadline begins again
         """
         with self._lock:
             self._waited = 0.0
@@ -193,7 +154,7 @@ class StepSource(RowSource):
                 return
             self._step, self._begun = self._step + 1, True
         self._workers.drop_before(self._step)
-        self._cache.end_step()
+        LIBRARY.rrt_step_cache_end_step(self._cache.pointer)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `RowSource.inspect`; waits as long as the step's deadline leaves."""
@@ -214,7 +175,7 @@ class StepSource(RowSource):
 
         They take no more than the cache holds, and wait for room until what was read is used; they do not wait for rows
         that are not committed yet, whatever the source does. Nothing is raised here: a slice that could not be read
-        ahead is read, or refused, when it is fetched. FailedPreconditionError if it is for
+        ahead is read, or rejected, when it is fetched. FailedPreconditionError if it is for
         a step that has not begun.
         """
         if not self._begun and not next_step:
@@ -223,8 +184,8 @@ class StepSource(RowSource):
             )
         for plan, sequences in batches:
             step = self._step + int(next_step)
-            said = None if sequences is None else list(sequences)
-            self._workers.add(Job(step, lambda plan=plan, said=said, step=step: self._ahead(plan, said, step)))
+            listed = None if sequences is None else list(sequences)
+            self._workers.add(step, functools.partial(self._ahead, plan, listed, step))
 
     def drain(self, timeout: float) -> bool:
         """Waits until all that was announced is read; False if that takes longer."""
@@ -234,19 +195,20 @@ class StepSource(RowSource):
         """Stops the threads, and everybody who waits here: CancelledError."""
         self._closed = True
         self._stopping.set()
-        self._cache.stop()
+        LIBRARY.rrt_step_cache_stop(self._cache.pointer)
         self._workers.stop(self._deadline)
 
     def counts(self) -> dict[str, float]:
         """Since the last call: fetches, their wait_s (seconds), timeouts, hits and misses of slices, evictions,
         bytes_read, ahead_failures; and as it is: bytes and most_bytes that are held, slices."""
-        cache = self._cache.counts()
+        cache = _core.StepCacheCounts()
+        LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
-            said, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+            counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
             for name, before in self._seen.items():
-                said[name] = cache[name] - before
-                self._seen[name] = cache[name]
-        return {**said, **{name: cache[name] for name in ("bytes", "most_bytes", "slices")}}
+                self._seen[name] = getattr(cache, name)
+                counts[name] = self._seen[name] - before
+        return {**counts, **{name: getattr(cache, name) for name in ("bytes", "most_bytes", "slices")}}
 
     def __enter__(self) -> StepSource:
         return self
@@ -257,7 +219,7 @@ class StepSource(RowSource):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self._stopping.set()
-            self._cache.stop()
+            LIBRARY.rrt_step_cache_stop(self._cache.pointer)
             self._workers.stop(0)
 
     def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
@@ -290,9 +252,9 @@ class StepSource(RowSource):
         """All rows of the fetch until `end`, or what is there then, as the policy says."""
         cached = self._begun or ahead != _NOW
         if cached:
-            self._cache.attach(fetch, ahead)
+            LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
         try:
-            while not cached or self._cache.next(fetch, _until(end)):
+            while not cached or _has_to_read(fetch, _until(end)):
                 self._patiently(lambda: self._source._bring(fetch, _some(end)), end)
                 if not cached:
                     return
@@ -305,7 +267,7 @@ class StepSource(RowSource):
             fetch.give_up(why)
         finally:
             # Here, not when the last traceback that knows the fetch is gone: others wait for what it was to read.
-            self._cache.detach(fetch)
+            LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
     def _patiently(self, attempt: Any, end: float) -> Any:
         """Tries again, until `end`, while the service is unavailable."""
@@ -333,6 +295,13 @@ class StepSource(RowSource):
             # Whoever fetches these rows is told.
             with self._lock:
                 self._counts["ahead_failures"] += 1
+
+
+def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
+    """Waits for what others read, and says whether the fetch is to read something itself."""
+    reads = ctypes.c_int32()
+    LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
+    return bool(reads.value)
 
 
 def _until(end: float) -> float:

@@ -25,7 +25,7 @@ from routing_replay_trainer.diagnose import Watched
 from routing_replay_trainer.fetch import Batch, Missing, Source
 from routing_replay_trainer.hf import _modules
 from routing_replay_trainer.hf._modules import ATTRIBUTE, LiveRouter
-from routing_replay_trainer.on_policy import OnPolicy
+from routing_replay_trainer.metrics import OnPolicy
 from routing_replay_trainer.records import Records, RecordWriter
 
 

@@ -23,7 +23,7 @@ from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _modules
 from routing_replay_trainer.megatron._inject import INJECTIONS, is_bound
 from routing_replay_trainer.megatron._schedule import check_group, micro_batch_index
-from routing_replay_trainer.on_policy import OnPolicy
+from routing_replay_trainer.metrics import OnPolicy
 from routing_replay_trainer.plan import MegatronLayers
 from routing_replay_trainer.records import Records, RecordWriter
 
