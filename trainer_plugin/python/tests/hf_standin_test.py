@@ -10,7 +10,6 @@ import unittest
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import recipes
 
 SKIPPED = 77  # What ctest takes for a skipped test.
@@ -18,13 +17,12 @@ try:
     import hf_standins
     import torch
     import torch.distributed as dist
-    from hf_cases import EXPERTS, TOP_K, Choices, Rollout, loss_of, moe_layers, new_model, over
+    from hf_cases import Choices, Rollout, loss_of, moe_layers, new_model, over
     from hf_r2_cases import RecordCases
     from torch.distributed.fsdp import fully_shard
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
-    from routing_replay_trainer._micro_batch import described, of_hf
     from routing_replay_trainer.hf._replay import Choice
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")
@@ -58,43 +56,6 @@ class StandinTest(RecordCases):
     def test_a_copy_of_the_code_chooses_live_in_a_pickle(self) -> None:
         choice = Choice(3)
         self.assertEqual([int(c.handle) for c in (copy.deepcopy(choice), pickle.loads(pickle.dumps(choice)))], [0, 0])
-
-
-class RoutedExpertsTest(unittest.TestCase):
-    """Ids as an argument of forward."""
-
-    geometry = {"num_layers": 4, "num_experts": EXPERTS, "top_k": TOP_K, "moe_layers": [1, 3]}  # noqa: RUF012
-
-    def batch(self, **options: Any) -> tuple[trainer.Batch, np.ndarray]:
-        rows = np.random.default_rng(3).random((5, 2, EXPERTS)).argsort(2)[:, :, :TOP_K]
-        source = trainer.LocalSource(self.geometry)
-        source.add("a", rows)
-        source.add("b", rows[:2])
-        mask = np.array([[1] * 6, [0, 0, 0, 1, 1, 1]])
-        with_layout = described(["a", "b"], *of_hf(2, None, mask, None, None, None, {}))
-        plan = trainer.plan(self.geometry, with_layout.layout)
-        return source.fetch(plan, sequences=with_layout.fetch, **options), rows
-
-    def test_by_full_layer_index(self) -> None:
-        batch, rows = self.batch()
-        ids = hf.routed_experts(batch, batch_size=2, num_layers=5, dtype=torch.int64)
-        self.assertEqual((ids.shape, ids.dtype), ((2, 6, 5, TOP_K), torch.int64))
-        for ordinal, layer in enumerate((1, 3)):
-            self.assertTrue(ids[:, :, layer, :].is_contiguous())
-            self.assertEqual(ids[0, :5, layer].tolist(), rows[:, ordinal].tolist())
-            self.assertEqual(ids[1, 3:5, layer].tolist(), rows[:2, ordinal].tolist())
-        self.assertEqual(ids[:, :, [0, 2, 4]].abs().sum(), 0)
-        self.assertEqual(hf.routed_experts(batch).shape, (1, 12, 4, TOP_K))
-
-    def test_refusals(self) -> None:
-        batch, _ = self.batch()
-        for options, words in (({"batch_size": 5}, "batch_size"), ({"num_layers": 3}, "layer 3")):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, words):
-                hf.routed_experts(batch, **options)
-        plan = trainer.plan(self.geometry, batch.plan.layout | {"sequences": [{"sample": "c", "tokens": 6}] * 2})
-        missing = trainer.LocalSource(self.geometry).fetch(plan, missing="live")
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "have no sample"):
-            hf.routed_experts(missing)
 
 
 class RecipeTest(unittest.TestCase):
@@ -165,7 +126,7 @@ class RecipeTest(unittest.TestCase):
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
     """Without `Cases` itself, which has no models."""
-    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (StandinTest, RoutedExpertsTest, RecipeTest)))
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (StandinTest, RecipeTest)))
 
 
 if __name__ == "__main__":

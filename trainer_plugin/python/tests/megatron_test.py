@@ -218,7 +218,8 @@ class MicroBatchTest(unittest.TestCase):
                 for begin in (False, True):
                     if begin:
                         steps.begin(expected(["a"], None, [3], {}))
-                    batch = steps.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
+                    plan = trainer.plan(geometry, said.layout)
+                    batch = steps.source.fetch(plan, sequences=steps.apply(said.fetch))
                     steps.saw(batch)
                     self.assertEqual(batch.fallback_sequences, 0)
                     self.assertEqual(batch.states.tolist()[:3], [trainer.REPLAYED] * 2 + [u])

@@ -83,7 +83,8 @@ class Reading(Replay):
     @contextlib.contextmanager
     def micro_batch(self, **said: Any) -> Iterator[None]:
         name = said["sequences"][0]
-        self.steps.fetch(plan_of({name: SAMPLES[name]}), sequences=[trainer.FetchSequence(name)])
+        sequences = self.steps.apply([trainer.FetchSequence(name)])
+        self.steps.source.fetch(plan_of({name: SAMPLES[name]}), sequences=sequences)
         yield
 
 

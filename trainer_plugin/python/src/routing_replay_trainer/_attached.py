@@ -13,9 +13,7 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from routing_replay import errors
-
-from routing_replay_trainer._core import INT64, check_choice, integer, invalid, seconds
+from routing_replay_trainer._core import INT64, check_choice, integer, invalid, seconds, unmet
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
 from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps
@@ -127,7 +125,8 @@ class Fetching:
         """A pass with the rows of the source."""
         assert self.steps is not None
         with self._taking(plan) as number:
-            batch = self.buffers.fetch(number, self.steps, plan, sequences=described.fetch, missing=self.missing)
+            sequences = self.steps.apply(described.fetch)
+            batch = self.buffers.fetch(number, self.steps.source, plan, sequences=sequences, missing=self.missing)
             self.steps.saw(batch)
             if self.contract is not None:
                 # As begin_step: the policy does not look at versions of samples that route live.
@@ -286,12 +285,8 @@ class Attached:
         """A pass after which its micro-batch failed; it may be run again."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise errors.FailedPreconditionError(
-            "replay: is attached to a model of this process, and can be neither copied nor pickled: attach one to the "
-            "copy of the model",
-            code_name="FAILED_PRECONDITION",
-            field="replay",
-        )
+        why = "is attached to a model of this process, and can be neither copied nor pickled: attach one to the copy"
+        raise unmet("replay", why)
 
     def _install(self) -> None:
         try:
@@ -369,7 +364,7 @@ class Attached:
     ) -> Iterator[None]:
         """passes: forward_only and what follows it in `Open`"""
         if self._open is not None:
-            raise failed_precondition("micro_batch", "one is open already")
+            raise unmet("micro_batch", "one is open already")
         if self._mode == "disabled":
             yield
             return
@@ -500,7 +495,3 @@ class Attached:
     def kept(self) -> int:
         """Passes that wait for the rest of their forward or backward part; 0 between steps."""
         return sum(chunk.passes.in_flight for chunk in self._chunks)
-
-
-def failed_precondition(where: str, why: str) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)

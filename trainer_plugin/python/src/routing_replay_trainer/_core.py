@@ -298,11 +298,7 @@ def _load_cuda() -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(_native.find_file(_CUDA_NAME)))
         declare(loaded, _CUDA_FALLIBLE, {}, "rrt_cuda_", ("rrt_cuda_abi_version", _CUDA_ABI_VERSION))
     except (ImportError, OSError) as error:
-        raise errors.FailedPreconditionError(
-            f"cuda.library: {error}; the kernels are built where nvcc is found",
-            code_name="FAILED_PRECONDITION",
-            field="cuda.library",
-        ) from error
+        raise unmet("cuda.library", f"{error}; the kernels are built where nvcc is found") from error
     return loaded
 
 
@@ -312,9 +308,15 @@ UINT64 = (0, 2**64 - 1)
 
 
 def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) -> errors.InvalidArgumentError:
-    known = sample if isinstance(sample, str) else None
-    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": known}
+    sample = sample if isinstance(sample, str) else None
+    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
     return errors.InvalidArgumentError(f"{field}: {what}", **detail)
+
+
+def unmet(where: str, why: str, *, sample: Any = None, **detail: Any) -> errors.FailedPreconditionError:
+    """where: the error's field"""
+    detail |= {"code_name": "FAILED_PRECONDITION", "sample": sample if isinstance(sample, str) else None}
+    return errors.FailedPreconditionError(f"{where}: {why}", field=where, **detail)
 
 
 def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:

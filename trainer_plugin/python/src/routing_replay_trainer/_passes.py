@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from routing_replay import errors
-
+from routing_replay_trainer._core import unmet
 from routing_replay_trainer.fetch import Batch
 
 
@@ -231,6 +230,5 @@ def new_lock() -> Any:
     return threading.RLock()
 
 
-def _error(message: str, layer: int | None = None) -> errors.FailedPreconditionError:
-    detail = {"code_name": "FAILED_PRECONDITION", "field": "targets", "layer": layer}
-    return errors.FailedPreconditionError(f"targets: {message}", **detail)
+def _error(why: str, layer: int | None = None) -> Exception:
+    return unmet("targets", why, layer=layer)

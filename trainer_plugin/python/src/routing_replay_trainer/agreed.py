@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from routing_replay import errors
 
-from routing_replay_trainer._core import INT64, integer, invalid
+from routing_replay_trainer._core import INT64, integer, invalid, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
     Collective,
@@ -31,7 +30,7 @@ from routing_replay_trainer.collective import (
     agree,
     refuse,
 )
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source
 from routing_replay_trainer.metrics import UNKNOWN, Contract, Counters, summarize
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
@@ -109,8 +108,6 @@ class Steps:
         self._step: Any = None
         self._warned: set[str] = set()  # Of what there is one warning.
         self._forget()
-        if hasattr(source, "stage"):
-            self.stage = self._stage
 
     def _forget(self) -> None:
         self.last = NO_STEP
@@ -166,8 +163,9 @@ class Steps:
         }
         with self._blaming(failure, why):
             left = max(0.0, end - time.monotonic())
-            failed = failure is not None
-            decision = agree(self._collective, reports, self._missing, left, geometry=geometry, failed=failed)
+            decision = agree(
+                self._collective, reports, self._missing, left, geometry=geometry, failed=failure is not None
+            )
             seen = Counter((one.sample, one.status, one.action) for one in decision.samples)
             self._check_limit("begin_step", seen)
             self._check_compares(seen)
@@ -192,21 +190,6 @@ class Steps:
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
                 refuse(self._collective, self._deadline, wrong)
-
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence],
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch:
-        """As `Source.fetch`, as the ranks agreed. Its batch is to be told to `saw`."""
-        return self.source.fetch(plan, sequences=self.apply(sequences), missing=missing, out=out)
-
-    def _stage(self, plan: Plan, *, sequences: Sequence[FetchSequence], missing: Missing = "strict") -> Staged:
-        """The same for a device to realign, of a source that can."""
-        return self.source.stage(plan, sequences=self.apply(sequences), missing=missing)
 
     def prefetch(
         self,
@@ -264,7 +247,7 @@ class Steps:
         have, or if no step was begun where there must be one."""
         if self._decided is None:
             if self.required:
-                raise _error("micro_batch: the ranks decide together what falls back, so begin_step comes first")
+                raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
         applied = [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
         known = self._comparable
@@ -326,9 +309,8 @@ class Steps:
         if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
             return sequence  # Nothing is read of it.
         if not claims:
-            raise _error(
-                f"micro_batch: begin_step was not told of sample {sequence.sample}{self._hint(sequence)}", sequence
-            )
+            why = f"begin_step was not told of sample {sequence.sample}{self._hint(sequence)}"
+            raise unmet("micro_batch", why, sample=sequence.sample)
         alike = [decision for claim, decision in claims if _alike(claim, sequence)] if len(claims) > 1 else []
         decisions = alike or [decision for _, decision in claims]
         length, known = sequence.num_tokens, decisions[0].num_tokens
@@ -494,10 +476,3 @@ def _begun(decision: StepDecision, lag: int | None) -> BegunStep:
         for action in ("live", "drop")
     )
     return BegunStep(decision.samples, decision.replayed, decision.fallen_back, decision.counts, live, dropped, lag)
-
-
-def _error(message: str, of: Any = None) -> errors.FailedPreconditionError:
-    sample = getattr(of, "sample", None)
-    return errors.FailedPreconditionError(
-        message, code_name="FAILED_PRECONDITION", sample=sample if isinstance(sample, str) else None
-    )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, integer, plain
+from routing_replay_trainer._core import LIBRARY, integer, plain, unmet
 
 Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]
@@ -218,9 +218,7 @@ class TorchCollective:
     @contextlib.contextmanager
     def _failing(self, end: float) -> Iterator[None]:
         if self._failure is not None:
-            raise errors.FailedPreconditionError(
-                f"collective: not usable after an earlier failure: {self._failure}", code_name="FAILED_PRECONDITION"
-            )
+            raise unmet("collective", f"not usable after an earlier failure: {self._failure}")
         try:
             yield
         except Exception as error:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from routing_replay import errors
 
-from routing_replay_trainer._core import INT64, check_choice, integer, invalid
+from routing_replay_trainer._core import INT64, check_choice, integer, invalid, unmet
 from routing_replay_trainer.collective import Collective, all_gather_any_size
 
 PREFIX = "routing_replay/"
@@ -303,13 +303,8 @@ class Contract:
 
 def _mixed(sample: Mapping[str, Any]) -> errors.FailedPreconditionError:
     name = sample["sample"]
-    return errors.FailedPreconditionError(
-        f"weights: sample {name} is of several weight versions: {_spans(sample['weights'])}",
-        code_name="FAILED_PRECONDITION",
-        reason="MIXED_WEIGHTS",
-        field="weights",
-        sample=name if isinstance(name, str) else None,
-    )
+    why = f"sample {name} is of several weight versions: {_spans(sample['weights'])}"
+    return unmet("weights", why, reason="MIXED_WEIGHTS", sample=name)
 
 
 def _spans(spans: Sequence[Any]) -> str:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids
+from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import PassKey
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
@@ -52,7 +51,7 @@ class Appends:
 
     def add(self, sample: str, rows: Any, **options: Any) -> None:
         if self._run is None:
-            raise failed_precondition(f"{self._who} has no run")
+            raise unmet("write", f"{self._who} has no run")
         if self._appender is None:
             self._appender = self._run.appender(on_outcome=self._on_outcome)
         self._appender.append(sample, rows, **options)
@@ -69,18 +68,18 @@ class Appends:
             trouble = error
         finally:
             self._appender.close(0.0)
-        failed = []
+        lost = []
         for sample in self._queued:
             outcome = self._told.get(sample)
             failure = trouble if outcome is None else _failure(sample, outcome)
             if failure is None:
                 self.written.append(sample)
             else:
-                failed.append(sample)
+                lost.append(sample)
                 self.failures.append(failure)
-        if len(failed) > 1:
-            named = ", ".join(failed[:_NAMED]) + (", …" if len(failed) > _NAMED else "")
-            LOG.warning("write: %d samples were not written: %s", len(failed), named)
+        if len(lost) > 1:
+            named = ", ".join(lost[:_NAMED]) + (", …" if len(lost) > _NAMED else "")
+            LOG.warning("write: %d samples were not written: %s", len(lost), named)
 
     def _on_outcome(self, outcome: Any) -> None:
         self._told[outcome.sample] = outcome
@@ -93,16 +92,13 @@ def _failure(sample: str, outcome: Any) -> Exception | None:
     others = outcome.conflicting_rows + outcome.late_rows
     if not others:
         return None
-    return failed_precondition(
+    return unmet(
+        "write",
         f"sample {sample}: the service has {others} of its rows already, with other routes or none, and keeps those: "
         "give the samples of each rollout names of their own, or write with restart=",
         sample=sample,
         reason="CONFLICTING_ROWS",
     )
-
-
-def failed_precondition(what: str, **detail: Any) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(f"write: {what}", code_name="FAILED_PRECONDITION", field="write", **detail)
 
 
 def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDArray[Any]]:
@@ -124,7 +120,7 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
     layers = {layer.layer: (layer.top_k, layer.dtype) for plan, _ in records for layer in plan.layers}
     shapes = [layers[layer] for layer in sorted(layers)]
     if len({top_k for top_k, _ in shapes}) > 1:
-        raise errors.FailedPreconditionError("merge: layers differ in K", code_name="FAILED_PRECONDITION")
+        raise unmet("merge", "layers differ in K")
     sequences = LIBRARY.rrt_merged_sequences(merged.pointer)
     return [_rows(merged.pointer, sequence, shapes) for sequence in range(sequences)]
 
@@ -229,11 +225,10 @@ class Records:
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
         lost = plan.row_map["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
-            raise errors.FailedPreconditionError(
-                f"micro_batch: {lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the "
-                "same packing and parallel layout in the passes that record and replay",
-                code_name="FAILED_PRECONDITION",
-                field="micro_batch",
+            raise unmet(
+                "micro_batch",
+                f"{lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the same packing "
+                "and parallel layout in the passes that record and replay",
             )
         return batch
 
@@ -394,12 +389,12 @@ class RecordWriter:
             kept.written.update(written)
         open_ = [any(one.name not in kept.written for one in samples) for _, kept, samples in counting]
         said = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
-        failed, *stays = self._collective.all_reduce_max(said.astype(np.int64), end - time.monotonic()).tolist()
+        some_failed, *stays = self._collective.all_reduce_max(said.astype(np.int64), end - time.monotonic()).tolist()
         self._kept = {batch: kept for (batch, kept, _), stay in zip(counting, stays, strict=False) if stay}
         if appends.failures:
             raise appends.failures[0]
-        if failed:
-            raise failed_precondition(f"rank {writer} could not append; it says why")
+        if some_failed:
+            raise unmet("write", f"rank {writer} could not append; it says why")
         return written
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
@@ -409,7 +404,7 @@ class RecordWriter:
         if most == _NOBODY:
             return 0, 0
         if most != ~least:
-            raise failed_precondition(f"one rank has recorded {~least} micro-batches, another {most}")
+            raise unmet("write", f"one rank has recorded {~least} micro-batches, another {most}")
         return most, ~writer
 
     def _counting(self) -> list[tuple[_Batch, _Kept, list[_Sample]]]:

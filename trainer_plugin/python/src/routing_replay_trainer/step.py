@@ -24,7 +24,7 @@ from typing import Any
 from routing_replay import errors
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import INT64, LIBRARY, integer, invalid, seconds
+from routing_replay_trainer._core import INT64, LIBRARY, integer, invalid, seconds, unmet
 from routing_replay_trainer.fetch import FetchSequence, Missing, RowSource, _Fetch
 from routing_replay_trainer.plan import Plan
 
@@ -179,9 +179,7 @@ class StepSource(RowSource):
         a step that has not begun.
         """
         if not self._begun and not next_step:
-            raise errors.FailedPreconditionError(
-                "prefetch: begin_step comes first, unless it is for the next step", code_name="FAILED_PRECONDITION"
-            )
+            raise unmet("prefetch", "begin_step comes first, unless it is for the next step")
         for plan, sequences in batches:
             step = self._step + int(next_step)
             listed = None if sequences is None else list(sequences)

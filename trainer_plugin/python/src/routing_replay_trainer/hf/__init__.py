@@ -18,14 +18,14 @@ from routing_replay_trainer._micro_batch import Sequence
 from routing_replay_trainer.records import RecordWriter
 
 if TYPE_CHECKING:
-    from routing_replay_trainer.hf._replay import Replay, attach, routed_experts
+    from routing_replay_trainer.hf._replay import Replay, attach
 
-__all__ = ("RecordWriter", "Replay", "Sequence", "attach", "routed_experts")
+__all__ = ("RecordWriter", "Replay", "Sequence", "attach")
 
 
 def __getattr__(name: str) -> Any:
     """What needs torch, when it is asked for."""
-    if name not in ("Replay", "attach", "routed_experts"):
+    if name not in ("Replay", "attach"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from routing_replay_trainer.hf import _replay
 

@@ -18,9 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing_replay import errors
-
-from routing_replay_trainer._core import invalid
+from routing_replay_trainer._core import invalid, unmet
 
 
 @dataclass(frozen=True)
@@ -122,13 +120,13 @@ def decoder(model: Any) -> Decoder:
                 continue
             family = unlisted(block)
             if family is None:
-                raise refusal(name, f"{type(block).__name__} has experts, and no {' or '.join(ROUTERS)}")
+                raise unmet(name, f"{type(block).__name__} has experts, and no {' or '.join(ROUTERS)}")
         stack, layer = _place(name)
         stacks.add(stack)
         routers.append(_router(block, family, name, layer))
     if len(stacks) != 1:
         found = " and ".join(sorted(stacks)) if stacks else "no MoE layer that is known"
-        raise refusal("model", f"one decoder can be attached, and {type(model).__name__} has {found}")
+        raise unmet("model", f"one decoder can be attached, and {type(model).__name__} has {found}")
     holder = stacks.pop()
     layers = modules[f"{holder}.layers" if holder else "layers"]
     return Decoder(_unwrapped(modules[holder]), len(layers), tuple(sorted(routers, key=lambda r: r.layer)))
@@ -151,13 +149,13 @@ def _place(name: str) -> tuple[str, int]:
     for i in range(len(parts) - 1):
         if parts[i] == "layers" and parts[i + 1].isdecimal():
             return ".".join(parts[:i]), int(parts[i + 1])
-    raise refusal(name, "it stands in no list of layers")
+    raise unmet(name, "it stands in no list of layers")
 
 
 def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
     owners = {"router": _unwrapped(getattr(block, family.router, None)), "block": block}
     if owners["router"] is None:
-        raise refusal(name, f"{family.name}: {type(block).__name__} has no {family.router}")
+        raise unmet(name, f"{family.name}: {type(block).__name__} has no {family.router}")
     _check_calls(block, family, name)
     reasons: list[str] = []
     found: list[tuple[Any, str, Callable[..., Any]]] = []
@@ -171,10 +169,10 @@ def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
     if not found:
-        raise refusal(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
+        raise unmet(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
     if len(found) > 1 and not family.blocks:
         several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
-        raise refusal(name, f"{type(block).__name__} is of {family.name}, and {several} each choose experts")
+        raise unmet(name, f"{type(block).__name__} is of {family.name}, and {several} each choose experts")
     module, method, replacement = found[0]
     _check_own(block, "forward", name, replacement)
     _check_own(module, method, name, replacement)
@@ -185,7 +183,7 @@ def _check_calls(block: Any, family: Family, name: str) -> None:
     """That the forward of the class is one that asks the router, and no kernel in its place."""
     forward = inspect.unwrap(getattr(type(block), "forward", None))
     if family.router not in getattr(getattr(forward, "__code__", None), "co_names", ()):
-        raise refusal(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
+        raise unmet(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
@@ -196,15 +194,15 @@ def _check_own(module: Any, method: str, name: str, replacement: Callable[..., A
     if there is None or function is getattr(type(module), method):
         return
     if function is not replacement:
-        raise refusal(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
+        raise unmet(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
     if vars(module)[ATTRIBUTE].is_attached:
-        raise refusal(name, f"a replay is attached to this {type(module).__name__} already")
+        raise unmet(name, f"a replay is attached to this {type(module).__name__} already")
 
 
 def _sizes(module: Any, name: str) -> tuple[int, int]:
     experts = next((value for key in EXPERTS if (value := getattr(module, key, None)) is not None), None)
     if experts is None:
-        raise refusal(name, f"{type(module).__name__} has none of {', '.join(EXPERTS)}")
+        raise unmet(name, f"{type(module).__name__} has none of {', '.join(EXPERTS)}")
     return int(experts), int(module.top_k)
 
 
@@ -237,10 +235,6 @@ def geometry(found: Decoder) -> Mapping[str, Any]:
         "num_experts": [router.num_experts for router in found.routers],
         "top_k": [router.top_k for router in found.routers],
     }
-
-
-def refusal(where: str, why: str) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)
 
 
 ATTRIBUTE = "_routing_replay_choice"

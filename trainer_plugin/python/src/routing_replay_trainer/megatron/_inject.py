@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from routing_replay_trainer import ops
+from routing_replay_trainer._core import unmet
 from routing_replay_trainer._hooks import Binding
 from routing_replay_trainer._passes import Answer
-from routing_replay_trainer.megatron._modules import refusal
 from routing_replay_trainer.ops import has_code
 from routing_replay_trainer.router import Router
 
@@ -63,7 +63,7 @@ class Fused:
         module, own = self._binding.module, type(self._binding.module).routing
         code = getattr(own, "__code__", None)
         if code is None or _REPLACED not in code.co_names or _REPLACED not in own.__globals__:
-            raise refusal(self._binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
+            raise unmet(self._binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
         names = own.__globals__ | {_REPLACED: _replacement(self._binding, own.__globals__[_REPLACED])}
         with_replacement = types.FunctionType(code, names, own.__name__, own.__defaults__, own.__closure__)
         with_replacement.__kwdefaults__ = own.__kwdefaults__

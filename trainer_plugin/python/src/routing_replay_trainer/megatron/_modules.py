@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing_replay import errors
+from routing_replay_trainer._core import unmet
 
 LOG = logging.getLogger("routing_replay_trainer")
 FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.
@@ -53,7 +53,7 @@ def live_routers(chunk: Any) -> list[LiveRouter]:
         above = [modules[path] for path in _paths_above(name) if path in modules]
         number = next((n for m in (module, *above) if (n := getattr(m, "layer_number", None)) is not None), None)
         if number is None:
-            raise refusal(name, "neither the router nor a module above it has a layer_number")
+            raise unmet(name, "neither the router nor a module above it has a layer_number")
         is_mtp = bool(getattr(module, "is_mtp_layer", False)) or "mtp" in name.split(".")
         found.append(LiveRouter(module, name, int(number) - 1, is_mtp, _layer_of(name, modules, module)))
     return found
@@ -87,7 +87,7 @@ def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
         choice = getattr(router.module, "routing_type", None)
         for other in _OTHER_CHOICES:
             if other == choice or (isinstance(choice, (list, tuple)) and other in choice):
-                raise refusal(router.name, f"moe_router_load_balancing_type={other} chooses experts by itself")
+                raise unmet(router.name, f"moe_router_load_balancing_type={other} chooses experts by itself")
         if inject == "native":
             _check_native(router)
     return hashed
@@ -95,18 +95,16 @@ def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
 
 def _check_config(config: Any) -> None:
     if getattr(config, "overlap_moe_expert_parallel_comm", False):
-        raise refusal("config", "overlap_moe_expert_parallel_comm runs layers after forward_step has returned")
+        raise unmet("config", "overlap_moe_expert_parallel_comm runs layers after forward_step has returned")
     if (getattr(config, "mlp_chunks_for_training", None) or 1) > 1:
-        raise refusal("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
+        raise unmet("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
     graphs = getattr(config, "cuda_graph_impl", None)
     if graphs not in (None, "none"):
         # Since 0.18 the second moves what it is given into the first.
         modules = getattr(config, "cuda_graph_modules", None) or getattr(config, "cuda_graph_scope", None) or ()
         names = {getattr(part, "name", part) for part in ((modules,) if isinstance(modules, str) else modules)}
         if not names or names & _GRAPHED:
-            raise refusal(
-                "config", f"cuda_graph_impl={graphs} captures routers, whose ids would be those of the capture"
-            )
+            raise unmet("config", f"cuda_graph_impl={graphs} captures routers, whose ids would be those of the capture")
 
 
 def check_dropping(config: Any, strict: bool) -> None:
@@ -118,26 +116,22 @@ def check_dropping(config: Any, strict: bool) -> None:
             continue
         why = f"{option}={factor} drops experts of replayed rows behind the router, which nothing counts"
         if strict:
-            raise refusal("config", f'{why}: leave it off, or attach with missing="live"')
+            raise unmet("config", f'{why}: leave it off, or attach with missing="live"')
         LOG.warning("router replay: config: %s", why)
 
 
 def _check_native(router: LiveRouter) -> None:
     if getattr(router.module.config, "moe_router_fusion", False):
-        raise refusal(
+        raise unmet(
             router.name,
             'moe_router_fusion chooses experts without asking RouterReplay: turn it off, or attach with inject="fused"',
         )
     if getattr(router.module, "router_replay", None) is None:
-        raise refusal(
+        raise unmet(
             router.name,
             f"it has no router_replay: build the model with {FLAGS[0]}=True ({FLAGS[1]} in older patches), "
             'or attach with inject="fused"',
         )
-
-
-def refusal(where: str, why: str) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)
 
 
 def config_json(config: Any, model: Any = None) -> dict[str, Any]:

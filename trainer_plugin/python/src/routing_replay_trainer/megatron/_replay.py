@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer._attached import Attached, Chunk, Mode, Options, failed_precondition
+from routing_replay_trainer._attached import Attached, Chunk, Mode, Options
 from routing_replay_trainer._buffers import Buffers
-from routing_replay_trainer._core import INT32, check_choice, integer
+from routing_replay_trainer._core import INT32, check_choice, integer, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
 from routing_replay_trainer._micro_batch import Given, of_megatron
@@ -275,7 +275,7 @@ class Replay(Attached):
         told = [getattr(module, "current_microbatch", None) for module in layers]
         index = micro_batch_index(chunk.number, told, opened.index)
         if any(begun is chunk and chunk.passes.is_in_flight(of) for begun, of in opened.begun):
-            raise failed_precondition(
+            raise unmet(
                 "micro_batch",
                 f"the model is called a second time in micro-batch {index}, and the first call waits for its backward "
                 "part: give each call a micro_batch and an index of its own",
@@ -288,7 +288,7 @@ class Replay(Attached):
 def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:
     """FailedPreconditionError if another replay is attached: of two, each would end the other's steps."""
     if is_hooked(model):
-        raise failed_precondition("model_chunks", "a replay is attached to this model already: detach it before")
+        raise unmet("model_chunks", "a replay is attached to this model already: detach it before")
     for router in routers:
         if is_bound(router.module):
-            raise failed_precondition(router.name, "a replay is attached to this router already: detach it before")
+            raise unmet(router.name, "a replay is attached to this router already: detach it before")
