@@ -212,9 +212,9 @@ def declare(
     for name, (result, arguments) in (*others.items(), *own.items()):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    said = getattr(library, abi_function)()
-    if said != abi_version:
-        raise ImportError(f"{library._name} is of ABI {said}, this package needs {abi_version}")
+    found = getattr(library, abi_function)()
+    if found != abi_version:
+        raise ImportError(f"{library._name} must be of ABI {abi_version}, got {found}")
 
 
 LIBRARY = _native.lib

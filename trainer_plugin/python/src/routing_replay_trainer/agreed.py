@@ -28,7 +28,7 @@ from routing_replay_trainer.collective import (
     SampleReport,
     StepDecision,
     agree,
-    refuse,
+    take_no_part,
 )
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source
 from routing_replay_trainer.metrics import UNKNOWN, Contract, Counters, summarize
@@ -189,7 +189,7 @@ class Steps:
         self._forget()
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
-                refuse(self._collective, self._deadline, wrong)
+                take_no_part(self._collective, self._deadline, wrong)
 
     def prefetch(
         self,

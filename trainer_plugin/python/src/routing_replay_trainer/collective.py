@@ -295,7 +295,7 @@ def agree(
     return _decision(reports, _decided(collective, step, wrong, end))
 
 
-def refuse(collective: Collective, deadline: float, wrong: Exception) -> None:
+def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
     """Instead of `agree`, of a rank that cannot say what its samples are: the others raise FailedPreconditionError that
     names this rank. Raises `wrong`, or what the collective raises."""
     _decided(collective, None, wrong, _end(deadline))
@@ -319,10 +319,10 @@ def _decided(
 def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
     samples = []
     for report in reports:
-        said = asdict(report)
+        fields = asdict(report)
         if not isinstance(report.sample, str):
-            said["handle"] = integer(said.pop("sample"), "sample")
-        samples.append(plain(said, "reports", report.sample))
+            fields["handle"] = integer(fields.pop("sample"), "sample")
+        samples.append(plain(fields, "reports", report.sample))
     fingerprint = integer(geometry, "geometry", (0, 2**64 - 1))
     return {
         "policy": policy,
@@ -332,10 +332,10 @@ def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, faile
     }
 
 
-def _decision(reports: Sequence[SampleReport], said: dict[str, Any]) -> StepDecision:
+def _decision(reports: Sequence[SampleReport], fields: dict[str, Any]) -> StepDecision:
     unknown = dict.fromkeys(Decision.__dataclass_fields__)
-    said["samples"] = tuple(
+    fields["samples"] = tuple(
         Decision(**unknown | decision | {"sample": report.sample})
-        for report, decision in zip(reports, said["samples"], strict=True)
+        for report, decision in zip(reports, fields["samples"], strict=True)
     )
-    return StepDecision(**said)
+    return StepDecision(**fields)

@@ -85,12 +85,12 @@ def diagnose(
     observed: {"rows": per local row [sequence, row] of the route that was replayed there, or None, "layers": per MoE
         layer of the rank the decoder layer whose routes it was given}; one of them may be absent
     """
-    said = description_of(geometry, micro_batch, **options)
+    description = description_of(geometry, micro_batch, **options)
     rows, layers = observed.get("rows"), observed.get("layers")
-    said["observed"] = {} if layers is None else {"layers": plain(layers, "observed.layers")}
+    description["observed"] = {} if layers is None else {"layers": plain(layers, "observed.layers")}
     if rows is not None:
-        said["observed"]["rows"] = [None if row is None else plain(row, "observed.rows") for row in rows]
-    return _explanations(json.loads(_core.give(LIBRARY.rrt_diagnose, *_core.text(said))))
+        description["observed"]["rows"] = [None if row is None else plain(row, "observed.rows") for row in rows]
+    return _explanations(json.loads(_core.give(LIBRARY.rrt_diagnose, *_core.text(description))))
 
 
 def diagnose_ids(plan: Plan, recorded: Sequence[ArrayLike | None], replayed: ArrayLike) -> tuple[Explanation, ...]:
@@ -107,9 +107,9 @@ def diagnose_ids(plan: Plan, recorded: Sequence[ArrayLike | None], replayed: Arr
 def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> Alignment:
     """Whether the rows that a plan replays are those of its tokens and layers. Arguments as in `diagnose_ids`, `live`
     being what the routers choose by themselves. Explanations are in terms of what is replayed."""
-    said = _ask(LIBRARY.rrt_judge_alignment, plan, recorded, live)
-    rows, layers = _explanations(said.pop("explanations"))
-    return Alignment(rows=rows, layers=layers, **said)
+    alignment = _ask(LIBRARY.rrt_judge_alignment, plan, recorded, live)
+    rows, layers = _explanations(alignment.pop("explanations"))
+    return Alignment(rows=rows, layers=layers, **alignment)
 
 
 def geometry_of(plan: Plan) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def geometry_of(plan: Plan) -> dict[str, Any]:
     return json.loads(_core.give(LIBRARY.rrt_plan_geometry, plan.pointer))
 
 
-def _explanations(said: list[dict[str, Any]]) -> list[Explanation]:
+def _explanations(listed: list[dict[str, Any]]) -> list[Explanation]:
     fields = ("of", "mistakes", "what", "matched", "compared")
-    return [Explanation(**{f: tuple(one[f]) if f == "mistakes" else one[f] for f in fields}) for one in said]
+    return [Explanation(**{f: tuple(item[f]) if f == "mistakes" else item[f] for f in fields}) for item in listed]
 
 
 def _ask(function: Any, plan: Plan, recorded: Sequence[ArrayLike | None], seen: ArrayLike) -> Any:
@@ -136,7 +136,7 @@ def _ask(function: Any, plan: Plan, recorded: Sequence[ArrayLike | None], seen: 
 def _ids(values: ArrayLike, field: str) -> NDArray[np.int32]:
     array = np.asarray(values)
     if array.ndim != 3 or array.dtype.kind not in "iu":
-        raise invalid(field, f"{array.dtype} of {array.ndim} axes, not integers [rows, layers, K]", "SHAPE")
+        raise invalid(field, f"must be integers [rows, layers, K], got {array.dtype} of {array.ndim} axes", "SHAPE")
     return np.ascontiguousarray(array, np.int32)
 
 
@@ -224,7 +224,7 @@ class Watch:
 
     def _words(self, seen: _Seen, alignment: Alignment, no_overlap: float) -> str:
         mistakes = [e for e in (alignment.rows, alignment.layers) if e.mistakes != ("none",)]
-        said = (
+        measured = (
             f"router replay: what is replayed and what the model's routers choose differ, most of all for sample "
             f"{_sample(seen.described, alignment.sequence)} and in layer {alignment.layer}. Measured in one "
             f"micro-batch: {no_overlap:.1%} of the rows have no expert in common (alarm_no_overlap is "
@@ -232,12 +232,12 @@ class Watch:
             "weights, 0% with the routes of unrelated tokens). "
         )
         if not mistakes:
-            return said + (
+            return measured + (
                 "No known mistake of rows or layers explains it. Likely causes: model, samples or tokens are not the "
                 "recorded ones, or the weights are far from those of the rollout."
             )
         named = " and ".join(f"{mistake.mistakes[0]} ({mistake.what})" for mistake in mistakes)
-        return said + (
+        return measured + (
             f"Nearest known mistake: {named}; with it taken back {alignment.explained_kept:.0%} would be chosen live, "
             "so it is the likely cause, rather than drift of the weights."
         )

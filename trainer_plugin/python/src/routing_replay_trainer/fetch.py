@@ -48,7 +48,7 @@ class FetchSequence:
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
         `missing` says, or the fetch fails. Recorded without the tokens that are named it is as `missing` says
     live: nothing is read of it: it is of no sample (""), or the ranks agreed that it falls back
-    rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step refuses a sample that
+    rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step rejects a sample that
         has fewer
     """
 
@@ -61,24 +61,24 @@ class FetchSequence:
 
     def _json(self, check_every: int = 1) -> dict[str, Any]:
         """check_every: as RowSource has it"""
-        said: dict[str, Any] = {"sample": self.sample}
+        fields: dict[str, Any] = {"sample": self.sample}
         if not isinstance(self.sample, str):
-            said = {"handle": integer(self.sample, "sample")}
+            fields = {"handle": integer(self.sample, "sample")}
         if self.num_tokens is not None:
-            said["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
+            fields["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
         if self.tokens is not None:
             ids = token_ids(self.tokens, self.sample)
-            rows = _checked_rows(ids.size, said.get("num_tokens"), check_every)
-            said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
+            rows = _checked_rows(ids.size, fields.get("num_tokens"), check_every)
+            fields["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
         if self.content_id is not None:
-            said["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
+            fields["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
         if self.live:
-            said["live"] = True
-        return said
+            fields["live"] = True
+        return fields
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
-    """Up to which row a source can be asked whether its tokens are those of a trainer that has so many of them: of the
+    """Up to which row a source can be asked whether its tokens are those of a trainer that has `tokens` of them: of the
     whole sample where its length is expected, of a prefix the last multiple of `every`, as the sample may go on."""
     if num_tokens is not None:
         return max(0, min(tokens, num_tokens - 1))
@@ -250,7 +250,7 @@ class RowSource:
         out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
             batch's indices are views of it. A new one if absent; untouched where an error is raised
 
-        What a service or its connection refuses is raised as routing_replay raises it.
+        What goes wrong with a service or its connection is raised as routing_replay raises it.
         """
         return self._fetched(plan, sequences, missing).realign(out)
 
@@ -322,18 +322,20 @@ class LocalSource(RowSource):
             raise invalid("rows", str(error), "SHAPE", sample) from None
         kind = f"{array.dtype.kind}{array.dtype.itemsize}"
         if kind not in _DTYPES:
-            raise invalid("rows", f"{array.dtype} is none of uint8, uint16, int8, int16, int32, int64", "DTYPE", sample)
+            raise invalid(
+                "rows", f"dtype must be uint8, uint16, int8, int16, int32 or int64, got {array.dtype}", "DTYPE", sample
+            )
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         tensor: dict[str, Any] = {"dtype": _DTYPES[kind], "shape": list(array.shape)}
         if layers is not None:
             tensor |= {"layer_basis": "EXPLICIT", "layer_ids": plain(layers, "layers", sample)}
-        said = {"sample": sample, "num_tokens": num_tokens, "unrecorded": unrecorded}
-        said = {key: plain(value, key, sample) for key, value in said.items() if value is not None}
+        given = {"sample": sample, "num_tokens": num_tokens, "unrecorded": unrecorded}
+        fields = {key: plain(value, key, sample) for key, value in given.items() if value is not None}
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, sample)
         try:
             LIBRARY.rrt_local_source_add(
                 self._handle.pointer,
-                *_core.text(said),
+                *_core.text(fields),
                 *_core.text(tensor),
                 ids.ctypes.data,
                 ids.size,
@@ -390,11 +392,11 @@ class DirectorySource(RowSource):
         self._handle = _core.Handle(
             LIBRARY.rrt_directory_source_free, LIBRARY.rrt_directory_source_open, path, len(path)
         )
-        said = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
-        self.run: str = said["run"]
-        self.producer: Literal["rollout", "trainer"] = said["producer"]
-        self.geometry = said["geometry"]
-        self.samples: tuple[str, ...] = tuple(said["samples"])
+        index = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
+        self.run: str = index["run"]
+        self.producer: Literal["rollout", "trainer"] = index["producer"]
+        self.geometry = index["geometry"]
+        self.samples: tuple[str, ...] = tuple(index["samples"])
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         inspection = _Inspection(sequences, {"geometry": self.geometry, "producer": self.producer})
@@ -436,14 +438,14 @@ class ServiceSource(RowSource):
         pause = _FIRST_PAUSE
         # The server waits for rows, and for the seal only where the length is told.
         while self._options["wait"] and end - time.monotonic() > pause:
-            open_ones = [i for i, said in enumerate(records) if said["status"] == "NOT_READY"]
+            open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:
                 break
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
-            for i, said in zip(open_ones, again, strict=True):
-                records[i] = said
+            for i, record in zip(open_ones, again, strict=True):
+                records[i] = record
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
@@ -458,7 +460,7 @@ class ServiceSource(RowSource):
         self._read("rrt_fetch_read", fetch, self._timeout if timeout is None else timeout)
 
     def _read(self, function: str, reading: _Fetch | _Inspection, seconds: float) -> None:
-        """Blocks until it has come into `reading`, for at most so many seconds."""
+        """Blocks until it has come into `reading`, for `seconds` at most."""
         native = self._run.native
         Operation(
             getattr(_native.lib, function),
@@ -472,5 +474,5 @@ class ServiceSource(RowSource):
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
     if out.dtype != np.uint8 or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
-        raise invalid("out", f"{out.dtype} {out.shape} is not uint8 ({plan.buffer_bytes},), writable", "SHAPE")
+        raise invalid("out", f"must be uint8 ({plan.buffer_bytes},), writable, got {out.dtype} {out.shape}", "SHAPE")
     return out

@@ -88,7 +88,7 @@ def layer_key(name: str, layer: int) -> str:
 
 
 class Counters:
-    """What one rank has counted for keys of the table. A name that is none of its is an InvalidArgumentError. Not
+    """What one rank has counted for keys of the table. Any other name is an InvalidArgumentError. Not
     thread-safe."""
 
     def __init__(self) -> None:
@@ -108,13 +108,13 @@ class Counters:
         """{"routing_replay/…": value}, of all ranks of `reduce`, which call this together; a ratio over nothing is left
         out."""
         values = self._values if reduce is None else _reduced(self._values, reduce, deadline)
-        said = {}
+        report = {}
         for name, (value, denominator) in sorted(values.items()):
             if _reduction(name) != "ratio":
-                said[PREFIX + name] = value
+                report[PREFIX + name] = value
             elif denominator:
-                said[PREFIX + name] = value / denominator
-        return said
+                report[PREFIX + name] = value / denominator
+        return report
 
 
 def mismatch(
@@ -155,7 +155,7 @@ def mismatch(
 def _reduction(name: str, allowed: tuple[str, ...] = ("sum", "max", "min", "ratio")) -> Reduction:
     key = _BY_NAME.get(_LAYER.sub("layer_NN", name))
     if key is None or key.reduction not in allowed:
-        raise invalid("name", f"{name} is none of the keys that are a {' or '.join(allowed)}")
+        raise invalid("name", f"must be a key that is a {' or '.join(allowed)}, got {name}")
     return key.reduction
 
 
@@ -172,8 +172,8 @@ def _reduced(
 ) -> dict[str, tuple[float, float]]:
     """Ranks may have counted for other keys: each of the layers of its pipeline stage."""
     total: dict[str, tuple[float, float]] = {}
-    for said in all_gather_any_size(collective, json.dumps(values).encode(), deadline):
-        for name, value in json.loads(said).items():
+    for part in all_gather_any_size(collective, json.dumps(values).encode(), deadline):
+        for name, value in json.loads(part).items():
             total[name] = _combined(_reduction(name), total.get(name), tuple(value))
     return total
 
@@ -214,11 +214,11 @@ def summarize(samples: Iterable[Mapping[str, Any]], current: int | None = None) 
     samples: "weights" of each as `Batch.sequences` has them
     current: the trainer's version, if it knows one
     """
-    told = mixed = 0
+    known_of = mixed = 0
     first_mixed = oldest = None
     for number, sample in enumerate(samples):
         versions = {_version(span) for span in sample.get("weights") or ()}
-        told += bool(versions)
+        known_of += bool(versions)
         if len(versions) > 1:
             mixed += 1
             first_mixed = number if first_mixed is None else first_mixed
@@ -227,7 +227,7 @@ def summarize(samples: Iterable[Mapping[str, Any]], current: int | None = None) 
     lag = None
     if current is not None and integer(current, "current", _VERSIONS) != UNKNOWN and oldest is not None:
         lag = int(current) - oldest
-    return WeightSummary(told, mixed, first_mixed, oldest, lag)
+    return WeightSummary(known_of, mixed, first_mixed, oldest, lag)
 
 
 def _version(span: Any) -> tuple[int, str]:
@@ -279,16 +279,16 @@ class Contract:
             if one.get("weights") and one["sample"] not in self._taken:
                 new.setdefault(one["sample"], one)
         listed = list(new.values())
-        said = summarize(listed, self._current)
-        if said.first_mixed is not None and self._kind == "strict":
-            raise _mixed(listed[said.first_mixed])
+        found = summarize(listed, self._current)
+        if found.first_mixed is not None and self._kind == "strict":
+            raise _mixed(listed[found.first_mixed])
         self._taken.update(new)
-        self._samples += said.samples
-        self._mixed += said.mixed
-        if said.oldest is not None:
-            self._oldest = said.oldest if self._oldest is None else min(self._oldest, said.oldest)
-        if said.lag is not None:
-            self._lag = said.lag if self._lag is None else max(self._lag, said.lag)
+        self._samples += found.samples
+        self._mixed += found.mixed
+        if found.oldest is not None:
+            self._oldest = found.oldest if self._oldest is None else min(self._oldest, found.oldest)
+        if found.lag is not None:
+            self._lag = found.lag if self._lag is None else max(self._lag, found.lag)
 
     def count_into(self, counters: Counters) -> None:
         """Since the last call, where samples said something."""

@@ -125,7 +125,7 @@ def router_replay(
     states: [N] uint8: UNRECORDED and LIVE rows take the live choice; all rows are replayed if absent
     expert_bias: [E], taken as float32
 
-    On a GPU `states` are not looked at before: one that is none counts as replayed.
+    On a GPU the values of `states` are not checked: an unknown one counts as replayed.
 
     Raises InvalidArgumentError naming the field, and FailedPreconditionError where a GPU's tensors come and the kernels
     for it are not here.
@@ -187,7 +187,7 @@ def _config(router: Router) -> tuple[Any, ...]:
 def _handle(router: Router, dtype: torch.dtype) -> Any:
     """rrt_router"""
     if dtype not in _DTYPES:
-        raise _wrong("logits", f"{dtype} is none of float32, float64, bfloat16, float16", "DTYPE")
+        raise _wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
     return router._core(_DTYPES[dtype])
 
 

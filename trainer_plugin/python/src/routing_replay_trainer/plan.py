@@ -192,9 +192,9 @@ class Plans:
         self._plans: dict[tuple[int, str], Plan] = {}
 
     def of(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        said = plain(micro_batch, "micro_batch")
-        key = chunk, json.dumps(said)
-        plan = self._plans.pop(key, None) or self._make(chunk, said)
+        layout = plain(micro_batch, "micro_batch")
+        key = chunk, json.dumps(layout)
+        plan = self._plans.pop(key, None) or self._make(chunk, layout)
         self._plans[key] = plan  # The one that was used last is the last.
         if len(self._plans) > self._MOST:
             del self._plans[next(iter(self._plans))]
@@ -254,7 +254,7 @@ def description_of(
     **fields: Any,
 ) -> dict[str, Any]:
     """Of a plan, as the core takes it; fields that are None are left out."""
-    said = {"micro_batch": micro_batch, "split": split} | fields
+    given = {"micro_batch": micro_batch, "split": split} | fields
     description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
     if megatron is not None:
         if split is not None:
@@ -263,8 +263,8 @@ def description_of(
         if geometry is not None:
             description["run_geometry"] = description["geometry"]
         description["geometry"] = layers.geometry
-        said |= {"split": layers.split, "hash_layers": layers.hash_layers}
-    for field, value in said.items():
+        given |= {"split": layers.split, "hash_layers": layers.hash_layers}
+    for field, value in given.items():
         if value is not None:
             description[field] = plain(value, field)
     return description

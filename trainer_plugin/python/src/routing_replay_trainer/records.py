@@ -249,10 +249,10 @@ class Records:
 
     def _check_kind(self, sample: str | int) -> None:
         if self._rows and isinstance(sample, str) == self._by_handle:
-            known, own = ("handle", "id") if self._by_handle else ("id", "handle")
+            known, asked = ("handle", "id") if self._by_handle else ("id", "handle")
             raise invalid(
                 "sequences",
-                f"sample {sample} is named by {own}, and what mode R2 has recorded is by {known}: name all in one way, "
+                f"sample {sample} is named by {asked}, and mode R2 has recorded by {known}: name all in one way, "
                 "or call release_records before",
                 sample=sample,
             )
@@ -275,7 +275,7 @@ def check_whole(described: MicroBatch) -> None:
 
 
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Number in the layout and sample of each named sequence of so many tokens or more, all being whole samples."""
+    """Number in the layout and sample of each named sequence of `least` tokens or more, all being whole samples."""
     sequences = enumerate(described.named_layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
@@ -388,8 +388,8 @@ class RecordWriter:
         for _, kept, _ in counting:
             kept.written.update(written)
         open_ = [any(one.name not in kept.written for one in samples) for _, kept, samples in counting]
-        said = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
-        some_failed, *stays = self._collective.all_reduce_max(said.astype(np.int64), end - time.monotonic()).tolist()
+        done = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
+        some_failed, *stays = self._collective.all_reduce_max(done.astype(np.int64), end - time.monotonic()).tolist()
         self._kept = {batch: kept for (batch, kept, _), stay in zip(counting, stays, strict=False) if stay}
         if appends.failures:
             raise appends.failures[0]
@@ -399,8 +399,8 @@ class RecordWriter:
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
         """How many micro-batches the ranks have, and the lowest rank that has any."""
-        said = [count, ~count, ~self._collective.rank] if count else [_NOBODY] * 3
-        most, least, writer = self._collective.all_reduce_max(np.array(said, np.int64), end - time.monotonic()).tolist()
+        mine = [count, ~count, ~self._collective.rank] if count else [_NOBODY] * 3
+        most, least, writer = self._collective.all_reduce_max(np.array(mine, np.int64), end - time.monotonic()).tolist()
         if most == _NOBODY:
             return 0, 0
         if most != ~least:
@@ -425,9 +425,9 @@ class RecordWriter:
         for sample in samples:
             rows = merged[sample.sequence]
             ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
-            said = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
+            fields = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
             with appends.going_on():
-                appends.add(sample.name, rows, **said, **options)
+                appends.add(sample.name, rows, **fields, **options)
 
 
 def _samples(described: MicroBatch) -> Iterable[_Sample]:
@@ -446,14 +446,14 @@ def _samples(described: MicroBatch) -> Iterable[_Sample]:
 def _pack(records: Iterable[_Record]) -> bytes:
     """Their descriptions as a line of JSON, then their ids."""
     listed = list(records)
-    said = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in listed])
-    return b"\n".join([said.encode(), b"".join(record.ids for record in listed)])
+    head = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in listed])
+    return b"\n".join([head.encode(), b"".join(record.ids for record in listed)])
 
 
 def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
-    said, _, ids = part.partition(b"\n")
+    head, _, ids = part.partition(b"\n")
     offset = 0
-    for record in json.loads(said):
+    for record in json.loads(head):
         plan = {"geometry": None} | record["plan"]
         if isinstance(plan.get("megatron"), list):  # As JSON has a tuple.
             plan["megatron"] = MegatronLayers(*plan["megatron"])

@@ -159,7 +159,7 @@ def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[An
         return values, _FLOAT16
     if values.dtype == np.uint16 or values.dtype.name == "bfloat16":
         return values, _BFLOAT16
-    raise _invalid(field, f"{values.dtype} is none of float32, float64, float16, bfloat16", "DTYPE")
+    raise _invalid(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -173,13 +173,13 @@ def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.
 
 def _number(field: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise _invalid(field, f"{value!r} is not a number", "FIELD")
+        raise _invalid(field, f"must be a number, got {value!r}", "FIELD")
     return float(value)
 
 
 def _choice(field: str, value: str, choices: dict[str, int]) -> int:
     if not isinstance(value, str) or value not in choices:
-        raise _invalid(field, f"{value!r} is none of {', '.join(choices)}", "FIELD")
+        raise _invalid(field, f"must be one of {', '.join(choices)}, got {value!r}", "FIELD")
     return choices[value]
 
 

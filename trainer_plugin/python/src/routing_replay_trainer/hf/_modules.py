@@ -161,11 +161,11 @@ def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
     found: list[tuple[Any, str, Callable[..., Any]]] = []
     for owner, method in CHOICES:
         module = owners[owner]
-        own = getattr(type(module), method, None)
-        if own is None:
+        function = getattr(type(module), method, None)
+        if function is None:
             continue
         try:
-            found.append((module, method, rewritten(own)))
+            found.append((module, method, rewritten(function)))
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
     if not found:
@@ -187,7 +187,7 @@ def _check_calls(block: Any, family: Family, name: str) -> None:
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
-    """That nobody has put a method of his own on the module. What may be there is a bound one of the class, which
+    """That nobody has put another method on the module. What may be there is a bound one of the class, which
     transformers puts back at times, and that of the attached model which this one is a copy of."""
     there = vars(module).get(method)
     function = getattr(there, "__func__", None)
@@ -202,7 +202,7 @@ def _check_own(module: Any, method: str, name: str, replacement: Callable[..., A
 def _sizes(module: Any, name: str) -> tuple[int, int]:
     experts = next((value for key in EXPERTS if (value := getattr(module, key, None)) is not None), None)
     if experts is None:
-        raise unmet(name, f"{type(module).__name__} has none of {', '.join(EXPERTS)}")
+        raise unmet(name, f"{type(module).__name__} lacks all of {', '.join(EXPERTS)}")
     return int(experts), int(module.top_k)
 
 
@@ -222,9 +222,9 @@ def check_config(config: Any, found: Decoder) -> None:
         (("num_experts_per_tok",), first.top_k),
     ):
         for name in names:
-            said = getattr(config, name, None)
-            if said is not None and said != value:
-                raise invalid(f"config.{name}", f"{said}, and the model has {value}")
+            configured = getattr(config, name, None)
+            if configured is not None and configured != value:
+                raise invalid(f"config.{name}", f"must be {value}, as the model has, got {configured}")
 
 
 def geometry(found: Decoder) -> Mapping[str, Any]:
@@ -241,7 +241,7 @@ ATTRIBUTE = "_routing_replay_choice"
 
 
 class Unknown(Exception):
-    """Why a method is none that chooses experts as a known one does."""
+    """Why a method does not choose experts in the known way."""
 
 
 @functools.cache

@@ -54,8 +54,7 @@ def attach(
     `megatron.attach`.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
-        or torch.compile. Only this model's routers are touched: a reference or a critic that is not attached routes
-        live, whether it was built before, after, or is a copy of this one
+        or torch.compile. No other model's routers are touched, be it a copy of this one
     config: its PretrainedConfig, which the live model is compared with; that of the model if absent
     pads: rows of padding choose live, as without replay, or take filler spread over experts
     last_row: where padding of the micro-batch chooses live, last tokens do as well
@@ -172,21 +171,17 @@ class Replay(Attached):
         Documents, or rows with tokens, behind those of `sequences` choose live, as if somebody had forgotten to name
         their samples, unless padding_documents says that they are padding, which `pads` is about.
 
-        sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
-            off; None, or handle 0, of one that is of no sample (padding, a failed rollout) and is to route live
+        sequences, forward_only, record: as of `megatron.Replay.micro_batch`
         tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
             Not compared if absent
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
-        forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
-            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
         layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
             many of the last documents, or rows of the rectangle, are padding
 
         Activation checkpointing of layers or of parts of them recomputes with the same rows, whichever function does
         it: the rows of a pass are kept until its backward part has ended, so the context may be closed before backward
-        as well as around it. Where one checkpoint is around the model as a whole, backward calls the model anew: keep
-        the context open around backward then (a closed one is refused).
+        as well as around it. Where one checkpoint is around the model as a whole, backward calls the model again: keep
+        the context open around backward then (a closed one is an error).
 
         A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
         in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an

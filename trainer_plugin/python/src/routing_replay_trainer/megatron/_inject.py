@@ -60,13 +60,15 @@ class Fused:
         self._binding = binding
 
     def install(self) -> None:
-        module, own = self._binding.module, type(self._binding.module).routing
-        code = getattr(own, "__code__", None)
-        if code is None or _REPLACED not in code.co_names or _REPLACED not in own.__globals__:
+        module, original = self._binding.module, type(self._binding.module).routing
+        code = getattr(original, "__code__", None)
+        if code is None or _REPLACED not in code.co_names or _REPLACED not in original.__globals__:
             raise unmet(self._binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
-        names = own.__globals__ | {_REPLACED: _replacement(self._binding, own.__globals__[_REPLACED])}
-        with_replacement = types.FunctionType(code, names, own.__name__, own.__defaults__, own.__closure__)
-        with_replacement.__kwdefaults__ = own.__kwdefaults__
+        names = original.__globals__ | {_REPLACED: _replacement(self._binding, original.__globals__[_REPLACED])}
+        with_replacement = types.FunctionType(
+            code, names, original.__name__, original.__defaults__, original.__closure__
+        )
+        with_replacement.__kwdefaults__ = original.__kwdefaults__
         _ROUTINGS[module] = with_replacement
         module.routing = types.MethodType(routing, module)
 

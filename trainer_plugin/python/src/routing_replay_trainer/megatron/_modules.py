@@ -138,12 +138,12 @@ def config_json(config: Any, model: Any = None) -> dict[str, Any]:
     """Of a TransformerConfig what JSON can say: the core reads which layers are MoE and how they are split. Of a
     HybridModel that is in the model itself."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
-    said = {} if pattern is None else {"hybrid_layer_pattern": pattern}
+    fields = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():
         value = getattr(value, "input_data", value)  # PipelineParallelLayerLayout
         if _is_plain(value):
-            said[key] = value
-    return said
+            fields[key] = value
+    return fields
 
 
 def _is_plain(value: Any) -> bool:

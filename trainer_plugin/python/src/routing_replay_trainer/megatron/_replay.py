@@ -52,22 +52,18 @@ def attach(
     """Binds the routers of a model to what will be replayed in them.
 
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
-        model or a list), wrapped or not. Only this model's routers are touched: a reference or a critic that is not
-        attached routes live, whether it was built before, after, or is a copy of this one
+        model or a list), wrapped or not. No other model's routers are touched, be it a copy of this one
     config: its TransformerConfig; that of the first chunk if absent
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own layers and rows, without transport (`release_records` says what
-        that holds); "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted,
-        whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
+        it in the training pass, each rank its own layers and rows (`release_records` says what that holds); "shadow"
+        compares alone, and counts missing samples whatever the other options say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
     last_row: of a sequence whose last token alone has no route, as that of a whole sample: "filler" gives that token
-        experts spread over the ranks, like padding, as nothing that a loss over next tokens reads depends on it, and
-        no router chooses where all other rows are recorded; "live" lets it choose, for losses over all tokens. Where
-        the sample falls back it chooses in any case
+        experts spread over the ranks, like padding; "live" lets it choose, for losses over all tokens
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
     agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
         Only replicas of one rank (tensor x context x pipeline ranks of the configuration), the other modes, and
@@ -81,7 +77,7 @@ def attach(
     alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
         their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
         "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
-    on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
+    on_policy: "strict" rejects samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
     Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model's layers are not
@@ -272,8 +268,8 @@ class Replay(Attached):
         if opened is None:
             return
         layers = self._layer_modules[chunk.number] if opened.schedule else []
-        told = [getattr(module, "current_microbatch", None) for module in layers]
-        index = micro_batch_index(chunk.number, told, opened.index)
+        scheduled = [getattr(module, "current_microbatch", None) for module in layers]
+        index = micro_batch_index(chunk.number, scheduled, opened.index)
         if any(begun is chunk and chunk.passes.is_in_flight(of) for begun, of in opened.begun):
             raise unmet(
                 "micro_batch",

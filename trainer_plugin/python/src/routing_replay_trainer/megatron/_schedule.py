@@ -30,7 +30,7 @@ def replayed(
     describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
         `Replay.micro_batch` for it; None of one that routes live, as a reference does. It may take out of the batch
         what the framework does not know
-    peek: for data iterators that are none of Python, or None on some ranks: peek(data_iterator, n) is the batch that
+    peek: for data iterators that are not Python's, or None on some ranks: peek(data_iterator, n) is the batch that
         is n further than the next, and describe is called with it
     weight_version: the trainer's, as `Replay.begin_step` takes it, or a function that each call asks, as weights change
         between calls
@@ -112,7 +112,8 @@ def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | 
     index = known.pop() if known else given
     if given is not None and given != index:
         raise invalid(
-            "index", f"{given}, but the schedule runs micro-batch {index} (schedule=False says that there is none)"
+            "index",
+            f"{given}, but the schedule runs micro-batch {index} (schedule=False: there is none)",
         )
     return index
 
