@@ -201,38 +201,6 @@ class WatchTest(unittest.TestCase):
 
 
 class DiagnoseTest(unittest.TestCase):
-    def test_rows_and_layers(self) -> None:
-        layout = micro_batch().layout
-        plan = plan_of(micro_batch())
-        local = plan.local_rows()
-        rows = [
-            None if state != trainer.REPLAYED or row == 0 else [int(sequence), int(row) - 1]
-            for sequence, row, state in zip(*local, strict=True)
-        ]
-        observed = {"rows": rows, "layers": [layer.layer + 1 for layer in plan.layers]}
-        found = diagnose.diagnose(GEOMETRY, layout, observed, rank=RANK, split=SPLIT)
-        self.assertEqual({one.of for one in found}, {"rows", "layers"})
-        best = {one.of: one for one in reversed(found)}
-        self.assertIn("layer_number_as_index", best["layers"].mistakes)
-        self.assertIn("one_row_late", best["rows"].mistakes)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "observed"):
-            diagnose.diagnose(GEOMETRY, layout, {"layers": [1]}, rank=RANK, split=SPLIT)
-
-    def test_ids(self) -> None:
-        choices = Model(8).choices()
-        plan = plan_of(micro_batch())
-        batch = source_of(shifted(choices, 1)).fetch(plan, sequences=micro_batch().fetch)
-        replayed = np.stack(batch.indices, axis=1)
-        rows, layers = diagnose.diagnose_ids(plan, [c[:-1] for c in choices], replayed)
-        self.assertEqual((rows.of, rows.mistakes, layers.mistakes), ("rows", ("one_row_late",), ("none",)))
-        self.assertEqual(diagnose.geometry_of(plan), {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "recorded"):
-            diagnose.diagnose_ids(plan, [choices[0]], replayed)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "observed.ids"):
-            diagnose.diagnose_ids(plan, [c[:-1] for c in choices], replayed[:5])
-        for wrong in (replayed.astype(float), replayed[0]):
-            self.assertRaises(trainer.InvalidArgumentError, diagnose.diagnose_ids, plan, [None] * 3, wrong)
-
     def test_alignment(self) -> None:
         model = Model(9)
         plan = plan_of(micro_batch())
@@ -243,6 +211,12 @@ class DiagnoseTest(unittest.TestCase):
         self.assertEqual(alignment.rows.mistakes, ("none",))
         nothing = diagnose.judge_alignment(plan, [None] * 3, np.stack(batch.indices, axis=1))
         self.assertEqual((nothing.misaligned, nothing.sequence, nothing.rows.compared), (False, None, 0))
+        self.assertEqual(diagnose.geometry_of(plan), {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
+        live = np.stack(batch.indices, axis=1)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "recorded"):
+            diagnose.judge_alignment(plan, [model.choices()[0]], live)
+        for wrong in (live.astype(float), live[0], live[:5]):
+            self.assertRaises(trainer.InvalidArgumentError, diagnose.judge_alignment, plan, [None] * 3, wrong)
 
 
 class OnPolicyTest(unittest.TestCase):

@@ -116,8 +116,6 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
     "rrt_plan_geometry": (c_void_p, _out),
-    "rrt_diagnose": (*_text, _out),
-    "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
     "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
     "rrt_fetch_new": (c_void_p, *_text, _out),
     "rrt_fetch_give_up": (c_void_p, *_text),

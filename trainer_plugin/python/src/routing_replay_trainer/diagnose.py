@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, check_choice, invalid, plain
+from routing_replay_trainer._core import LIBRARY, check_choice, invalid
 from routing_replay_trainer._micro_batch import MicroBatch, host
 from routing_replay_trainer.fetch import REPLAYED, Batch
 from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.plan import Plan, description_of
+from routing_replay_trainer.plan import Plan
 
 LOG = logging.getLogger("routing_replay_trainer")
 Watched = Literal["first", "all", "off"]
@@ -39,7 +39,7 @@ class Explanation:
     """of: "rows" or "layers"
     mistakes: names of those that cannot be told apart here; ("none",) is the right way, () where nothing fits
     what: the first of them in a sentence
-    matched, compared: rows, layers, pairs of both, or experts, as the function says
+    matched, compared: experts; exact where they are equal
     """
 
     of: str
@@ -47,10 +47,7 @@ class Explanation:
     what: str
     matched: int
     compared: int
-
-    @property
-    def exact(self) -> bool:
-        return self.matched == self.compared
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -76,61 +73,31 @@ class Alignment:
     layers: Explanation
 
 
-def diagnose(
-    geometry: Any, micro_batch: Mapping[str, Any], observed: Mapping[str, Any], **options: Any
-) -> list[Explanation]:
-    """All exact explanations of rows and layers that were replayed, or else the nearest ones.
-
-    geometry, micro_batch, options: as `Plan` takes them, what is really the case
-    observed: {"rows": per local row [sequence, row] of the route that was replayed there, or None, "layers": per MoE
-        layer of the rank the decoder layer whose routes it was given}; one of them may be absent
-    """
-    description = description_of(geometry, micro_batch, **options)
-    rows, layers = observed.get("rows"), observed.get("layers")
-    description["observed"] = {} if layers is None else {"layers": plain(layers, "observed.layers")}
-    if rows is not None:
-        description["observed"]["rows"] = [None if row is None else plain(row, "observed.rows") for row in rows]
-    return _explanations(json.loads(_core.give(LIBRARY.rrt_diagnose, *_core.text(description))))
-
-
-def diagnose_ids(plan: Plan, recorded: Sequence[ArrayLike | None], replayed: ArrayLike) -> tuple[Explanation, ...]:
-    """The best explanation of ids that a rank's routers replayed, one of its rows and one of its layers, which count
-    pairs of a row and a layer.
+def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> Alignment:
+    """Whether the rows that a plan replays are those of its tokens and layers. Explanations are in terms of what is
+    replayed.
 
     recorded: per sequence of the plan (per piece where there are some) ids [rows, all MoE layers, K] from row 0 on, -1
         where nothing is known; None of one that is left out
-    replayed: ids [local rows, layers of the plan, K], K the largest of all layers; unused slots -1
+    live: what the routers choose by themselves, [local rows, layers of the plan, K], K the largest of all layers;
+        unused slots -1
     """
-    return tuple(_explanations(_ask(LIBRARY.rrt_diagnose_ids, plan, recorded, replayed)))
-
-
-def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> Alignment:
-    """Whether the rows that a plan replays are those of its tokens and layers. Arguments as in `diagnose_ids`, `live`
-    being what the routers choose by themselves. Explanations are in terms of what is replayed."""
-    alignment = _ask(LIBRARY.rrt_judge_alignment, plan, recorded, live)
-    rows, layers = _explanations(alignment.pop("explanations"))
-    return Alignment(rows=rows, layers=layers, **alignment)
+    record = [_ids(ids, "recorded") for ids in recorded if ids is not None]
+    joined = np.concatenate([ids.reshape(-1) for ids in record]) if record else np.empty(0, np.int32)
+    rows = np.array([0 if ids is None else len(ids) for ids in recorded], np.int64)
+    seen = _ids(live, "seen")
+    given = _core.RouteIds(rows.size, rows.ctypes.data, joined.ctypes.data, joined.size, seen.ctypes.data, seen.size)
+    alignment = json.loads(_core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given)))
+    of_rows, of_layers = (
+        Explanation(**explanation | {"mistakes": tuple(explanation["mistakes"])})
+        for explanation in alignment.pop("explanations")
+    )
+    return Alignment(rows=of_rows, layers=of_layers, **alignment)
 
 
 def geometry_of(plan: Plan) -> dict[str, Any]:
     """The geometry that a plan was made for: {"num_layers", "moe_layers", "num_experts", "top_k"}."""
     return json.loads(_core.give(LIBRARY.rrt_plan_geometry, plan.pointer))
-
-
-def _explanations(listed: list[dict[str, Any]]) -> list[Explanation]:
-    fields = ("of", "mistakes", "what", "matched", "compared")
-    return [Explanation(**{f: tuple(item[f]) if f == "mistakes" else item[f] for f in fields}) for item in listed]
-
-
-def _ask(function: Any, plan: Plan, recorded: Sequence[ArrayLike | None], seen: ArrayLike) -> Any:
-    record = [_ids(ids, "recorded") for ids in recorded if ids is not None]
-    joined = np.concatenate([ids.reshape(-1) for ids in record]) if record else np.empty(0, np.int32)
-    rows = np.array([0 if ids is None else len(ids) for ids in recorded], np.int64)
-    observed = _ids(seen, "seen")
-    given = _core.RouteIds(
-        rows.size, rows.ctypes.data, joined.ctypes.data, joined.size, observed.ctypes.data, observed.size
-    )
-    return json.loads(_core.give(function, plan.pointer, byref(given)))
 
 
 def _ids(values: ArrayLike, field: str) -> NDArray[np.int32]:
