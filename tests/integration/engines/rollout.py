@@ -33,4 +33,4 @@ for _ in range(3):
     agent.add(sglang.rows(reply, run.geometry, start_len=start, prompt_token_ids=context), weight_version=17)
     context += [*reply["output_ids"], 901, 902]  # What a tool said.
 agent.seal()
-run.flush()  # Raises what was refused.
+run.flush()  # Raises what was rejected.
