@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "server/store/sample/sample_content.h"
 #include "server/store/sample/row_pieces.h"
+#include "server/store/sample/sample_content.h"
 
 namespace routing_replay::server {
 namespace {

@@ -99,8 +99,13 @@ class TablesTest(unittest.TestCase):
         self.assertEqual({title for title, _ in sections}, {alert["alert"] for alert in expressions.alerts()})
 
     def test_every_status_of_a_read_is_explained(self):
-        source = (ROOT / "proto/wire/sample_state.cc").read_text()
-        names = set(re.findall(r'return "(\w+)";', source)) - {"UNSPECIFIED", "UNKNOWN", "OK", "NOT_READY"}
+        source = (ROOT / "proto/routing_replay/v1/read.proto").read_text()
+        statuses = re.search(r"enum Status \{(.*?)\}", source, re.DOTALL).group(1)
+        names = set(re.findall(r"^ +(\w+) = ", statuses, re.MULTILINE)) - {
+            "SAMPLE_STATUS_UNSPECIFIED",
+            "OK",
+            "NOT_READY",
+        }
         for name in names:
             self.assertIn(f"`{name}`", section("RoutingReplayMissedReads"))
 

@@ -24,8 +24,8 @@
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_store.h"
-#include "server/store/sample/sample_rules.h"
 #include "server/store/sample/sample_content.h"
+#include "server/store/sample/sample_rules.h"
 #include "server/store/store_time.h"
 #include "server/store/watch_list.h"
 
