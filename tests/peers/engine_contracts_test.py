@@ -142,7 +142,7 @@ class SglangTest(PeerTest):
             [(_, hook, _)] = self.hooks.HookRegistry._hooks[_sglang.HOOKED]
 
             async def play() -> Any:
-                hook._joining.begin()
+                hook.begin()
                 deadline = time.monotonic() + 60
                 while hook.attachment is None and time.monotonic() < deadline:
                     await asyncio.sleep(0.01)

@@ -58,7 +58,7 @@ class PluginTest(ServerTest):
         return outputs[-1]["meta_info"].get("routed_experts")
 
     async def joined(self, hook: _sglang.Hook) -> Any:
-        hook._joining.begin()
+        hook.begin()
         deadline = time.monotonic() + 20
         while hook.attachment is None and time.monotonic() < deadline:
             await asyncio.sleep(0.001)

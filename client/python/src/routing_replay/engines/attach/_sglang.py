@@ -1,15 +1,16 @@
-"""Rows out of SGLang where the outputs are made. What `attach.sglang` and the SGLang plug-in do."""
+"""Rows out of SGLang where its outputs are made: `attach.sglang` and the SGLang plug-in."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
@@ -47,15 +48,15 @@ def attach_to(
     version: str | None = None,
     **options: Unpack[AttachOptions],
 ) -> Attachment:
-    """Sends the rows of every finished output of an sglang.Engine to `run`, and puts a reference in their place.
+    """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
 
     engine: its attributes `generate` and `async_generate` are wrapped until `detach`; streams too. Outputs, their
-        order and exceptions are the engine's own. Ask for return_routed_experts, as ever
+        order and exceptions are the engine's own. Requests must ask for return_routed_experts
     sample: from (output, its number in the batch) to the sample's id
 
-    As `attach.vllm` otherwise. Tokens are sent along where the request has input_ids; else the rows are stored
-    without, and unverified. An engine that does prefill or decode alone, or checks several guesses of a token at once,
-    whose rows are wrong, is not attached to: a warning says so.
+    As `attach.vllm` otherwise. Tokens are sent along if the request has input_ids; else the rows are stored without,
+    and unverified. An engine that does prefill or decode alone, or that checks several guesses of a token at once,
+    whose rows are wrong, is not attached, which a warning says.
     """
     hierarchical = _is_hierarchical(engine)
     around = {"generate": functools.partial(_sync, hierarchical)}
@@ -66,13 +67,13 @@ def attach_to(
 
 
 def _is_hierarchical(owner: Any) -> bool:
-    """Whether an engine's, or a tokenizer manager's, server_args say that it has a hierarchical cache."""
+    """Whether an engine, or a tokenizer manager, has a hierarchical cache by its server_args."""
     arguments = getattr(owner, "server_args", None)
     return any(getattr(arguments, name, None) is True for name in HIERARCHIES)
 
 
 def _is_whole(owner: Any) -> bool:
-    """Not one of those between which prefill and decode are split: none of them has all rows of an answer."""
+    """Prefill and decode are not split over two engines: neither would have all rows of an answer."""
     mode = getattr(getattr(owner, "server_args", None), "disaggregation_mode", None)
     if mode not in ("prefill", "decode"):
         return True
@@ -81,13 +82,14 @@ def _is_whole(owner: Any) -> bool:
 
 
 def _has_right_rows(owner: Any) -> bool:
-    """Not one that checks several guesses of a token at once: of those that it takes it moves keys and values to their
-    place in the cache, and leaves there the rows of guesses that it dropped."""
+    """It does not check several guesses of a token at once: of the accepted ones SGLang moves keys and values to their
+    place in the cache, and leaves the rows of dropped guesses there."""
     arguments = getattr(owner, "server_args", None)
-    resolved = getattr(arguments, "resolved_dict", None)  # What SGLang made of the settings that it was given.
-    said = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
-    guesses, external = (said.get(f"speculative_{name}") or 0 for name in ("eagle_topk", "ngram_external_sam_budget"))
-    if said.get("speculative_algorithm") is None or (guesses <= 1 and not external):
+    resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang's own changes.
+    settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
+    guesses = settings.get("speculative_eagle_topk") or 0
+    external = settings.get("speculative_ngram_external_sam_budget") or 0
+    if settings.get("speculative_algorithm") is None or (guesses <= 1 and not external):
         return True
     _log.warning(
         "not attached: this SGLang gives wrong rows as it checks several guesses of a token at once; set "
@@ -130,8 +132,8 @@ def _async(hierarchical: bool, original: Callable[..., Any], attachment: Attachm
     return async_generate
 
 
-async def _stream(outputs: AsyncIterator[Any], take: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
-    async with contextlib.aclosing(outputs):  # type: ignore[type-var]
+async def _stream(outputs: AsyncGenerator[Any, None], take: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(outputs):
         async for output in outputs:
             await take(output)
             yield output
@@ -152,12 +154,12 @@ class _Collector:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
         sample or a list
         hierarchical: whether the engine has a hierarchical cache
-        only_with_rows: an output without them is not ours
+        only_with_rows: outputs without rows are ignored
         """
         self._hierarchical = hierarchical
-        self._ids = asked.get("input_ids")
-        self._params = asked.get("sampling_params") or {}
-        self._start = asked.get("routed_experts_start_len") or 0
+        self._ids: Any = asked.get("input_ids")
+        self._params: Any = asked.get("sampling_params") or {}
+        self._start: Any = asked.get("routed_experts_start_len") or 0
         self._only_with_rows = only_with_rows
         self._sampled: dict[int, Sampled] = {}
 
@@ -185,39 +187,38 @@ class _Collector:
     def _ended(self, index: int, output: dict[str, Any], sampled: Sampled) -> _attachment.Finished:
         prompt, start = self._asked_of(index)
         meta = output["meta_info"]
-        rows, said = meta.get("routed_experts"), meta.get("completion_tokens")
+        rows = meta.get("routed_experts")
         ids = sampled.ids if sampled.known else None
-        count = len(ids) if ids is not None else said
-        prompt_tokens = _prompt_tokens(meta, prompt)
-        refused = rows is not None and (count is None or not sampled.known)
+        count = meta.get("completion_tokens") if ids is None else len(ids)
+        rejected = rows is not None and (count is None or not sampled.known)
+        least = len(output.get("output_ids") or ()) if count is None else int(count)
         return _attachment.Finished(
             output=output,
             index=index,
             rows=rows,
             row_start=start,
-            num_tokens=prompt_tokens + (len(output.get("output_ids") or ()) if count is None else int(count)),
-            describe=_refuse if refused else self._describe(meta, ids, sampled.whole, prompt, start),
-            refer=None if refused else functools.partial(meta.__setitem__, "routed_experts"),
+            num_tokens=_prompt_tokens(meta, prompt) + least,
+            describe=_reject if rejected else self._describe(meta, ids, sampled.whole, prompt, start),
+            refer=None if rejected else functools.partial(meta.__setitem__, "routed_experts"),
             all_counted=count is not None,
         )
 
     def _describe(
         self, meta: dict[str, Any], ids: list[int] | None, whole: bool, prompt: Any, start: Any
     ) -> Callable[[Geometry], RecordedRows]:
-        answer: dict[str, Any] = {
-            "meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
-        }
-        if not whole:  # Then the adapter judges by the rows.
+        kept = {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
+        answer: dict[str, Any] = {"meta_info": kept}
+        if not whole:  # Then the adapter decides by the rows.
             answer["output_ids"], ids = ids, None
-        tokens = {"prompt_token_ids": _attachment.snapshot(prompt), "output_token_ids": ids}
-        cache = self._hierarchical
-
-        def describe(geometry: Geometry) -> RecordedRows:
-            return sglang.rows(
-                answer, geometry, start_len=start, **tokens, absent="unrecorded", hierarchical_cache=cache
-            )
-
-        return describe
+        return functools.partial(
+            sglang.rows,
+            answer,
+            start_len=start,
+            prompt_token_ids=_attachment.snapshot(prompt),
+            output_token_ids=ids,
+            absent="unrecorded",
+            hierarchical_cache=self._hierarchical,
+        )
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:
         """The prompt's ids and the first row."""
@@ -229,14 +230,14 @@ class _Collector:
 
 def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
     """An abort may say 0, or nothing: then by the request. 0 if that has no ids either."""
-    said = meta.get("prompt_tokens")
-    if said is None and prompt is None:
+    count = meta.get("prompt_tokens")
+    if count is None and prompt is None:
         raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")
-    return int(said) if said or prompt is None else len(prompt)
+    return int(count or 0) if count or prompt is None else len(prompt)
 
 
-def _refuse(_: Geometry) -> RecordedRows:
-    what = "completion_tokens do not tell whether an event of the stream has all ids so far or those that are new"
+def _reject(_: Geometry) -> RecordedRows:
+    what = "completion_tokens do not say whether an event of the stream has all ids so far or the new ones alone"
     raise _forms.invalid("output_ids", what)
 
 
@@ -250,83 +251,99 @@ def register() -> None:
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished request of the server that asks
     for routed experts go to that run at ROUTING_REPLAY_ENDPOINT, under the request's id, and the response carries the
-    reference. The run is made by who knows the model (`Client.run`): until it exists and can be reached the plug-in
-    tries again every few seconds, a warning says so, and responses are as without it. So they are, after a warning,
-    where the hook cannot be placed.
+    reference. Whoever knows the model makes the run (`Client.run`): until it exists and can be reached the plug-in
+    tries again every few seconds, which a warning says, and responses keep their rows. So they do, after a warning, if
+    the hook cannot be placed.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
     if not name or not KNOWN.has(None):
         return
     try:
-        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+        hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
     except ImportError:
         _log.warning("not attached: this SGLang has no hooks; give its outputs to routing_replay.engines.sglang.rows")
         return
-    HookRegistry.register(HOOKED, Hook(name), HookType.AROUND)
+    hooks.HookRegistry.register(HOOKED, Hook(name), hooks.HookType.AROUND)
+
+
+RETRY_SECONDS = 2.0
 
 
 class Hook:
-    """Stands around TokenizerManager.generate_request, for requests that ask for routed experts.
+    """Around TokenizerManager.generate_request, for requests that ask for routed experts.
 
-    The first request begins to join the run, in a thread; no request waits for it. What ends before the run is joined
-    keeps its rows in its outputs, and is counted.
+    The first request starts a thread that joins the run, again every RETRY_SECONDS until the run exists and can be
+    reached; no request waits for it. Outputs that end before keep their rows, and are counted.
+
+    attachment: None until the run is joined
     """
 
     def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
+        self.attachment: Attachment | None = None
         self._name = name
-        self._joining = Joining(name, connect, self._attach)
+        self._connect = connect
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
         self._passed = 0
-        self._usable: bool | None = None  # Not told yet.
-
-    def _attach(self, run: Run) -> Attachment:
-        attachment = _attachment.Attachment(run, _forms.engine_name(KNOWN.package), default_sample)
-        level = logging.WARNING if self._passed else logging.INFO
-        _log.log(level, "attached to run %s; %d finished outputs were not recorded before", self._name, self._passed)
-        return attachment
-
-    @property
-    def attachment(self) -> Attachment | None:
-        """None until the run is joined."""
-        return self._joining.attachment
+        self._usable: bool | None = None  # None: not known yet.
 
     def metrics(self) -> dict[str, int]:
-        """Flat: not_joined (finished outputs before the run was joined), and then what the attachment counts."""
-        attachment = self.attachment
-        return {"not_joined": self._passed, **({} if attachment is None else attachment.metrics())}
+        """Flat: not_joined (finished outputs before the run was joined), and then those of the attachment."""
+        return {"not_joined": self._passed, **({} if self.attachment is None else self.attachment.metrics())}
 
     def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
         if self._usable is None:
             self._usable = _is_whole(manager) and _has_right_rows(manager)
         if self._usable:
-            self._joining.begin()
+            self.begin()
         outputs = original(manager, request, *rest, **more)
-        asks = getattr(request, "return_routed_experts", None)  # None: not a field of this kind of request.
+        asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
         if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), _is_hierarchical(manager), only_with_rows=asks is None)
-        return _stream(outputs, _Request(self, collector).take)
+        call: _attachment.Call | None = None
 
-    def passed(self, collector: _Collector, output: Any) -> None:
-        """Counts what ends with this output, before the run is joined."""
-        found, odd = _attachment.read(collector, output)
-        self._passed += len(found) + odd
+        async def take(output: Any) -> None:
+            nonlocal call  # A request that began before the run was joined may end afterwards.
+            if self.attachment is None:
+                found, unreadable = _attachment.read(collector, output)
+                self._passed += len(found) + unreadable
+                return
+            call = call or self.attachment.call()
+            await call.take_async(collector, output)
 
+        return _stream(outputs, take)
 
-class _Request:
-    """One request of a server, which may end after the run is joined though it began before."""
+    def begin(self) -> None:
+        """Starts to join the run. Idempotent. A thread that was lost in a fork is started again."""
+        with self._lock:
+            if self.attachment is not None or (self._thread is not None and self._thread.is_alive()):
+                return
+            thread = threading.Thread(target=self._join, name="routing-replay-joining", daemon=True)
+            with contextlib.suppress(RuntimeError):  # The interpreter ends.
+                thread.start()
+                self._thread = thread
 
-    def __init__(self, hook: Hook, collector: _Collector) -> None:
-        self._hook = hook
-        self._collector = collector
-        self._call: _attachment.Call | None = None
-
-    async def take(self, output: Any) -> None:
-        attachment = self._hook.attachment
-        if attachment is None:
-            self._hook.passed(self._collector, output)
-            return
-        self._call = self._call or attachment.call()
-        await self._call.take_async(self._collector, output)
+    def _join(self) -> None:
+        warned: object = None
+        while True:
+            try:
+                self._client = self._client or self._connect()
+                run = self._client.run(self._name)
+                attachment = _attachment.Attachment(run, _forms.engine_name(KNOWN.package), default_sample)
+                level = logging.WARNING if self._passed else logging.INFO
+                _log.log(
+                    level, "attached to run %s; %d finished outputs were not recorded before", self._name, self._passed
+                )
+                self.attachment = attachment
+                return
+            except Exception as error:  # The engine serves without it.
+                kind = type(error), getattr(error, "reason", None)
+                level = logging.DEBUG if kind == warned else logging.WARNING
+                _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
+                warned = kind
+            time.sleep(RETRY_SECONDS)
 
 
 def _fields_of(request: Any) -> dict[str, Any]:
@@ -338,18 +355,18 @@ def _fields_of(request: Any) -> dict[str, Any]:
 
 
 class Sampled:
-    """Events have all ids so far, or those that are new: which, is told by completion_tokens alone, that counts all.
+    """Events have all ids so far, or the new ones alone: only completion_tokens, which counts all, tells which.
 
-    ids: all of them; None where no event had any
-    known: False where the counts fit neither reading, or both, or are missing: then nothing is said of the ids
-    whole: whether `ids` are as many as the engine counts. An engine may cut a stop off
+    ids: all of them; None if no event had any
+    known: False if the counts fit neither reading, or both, or are missing: then the ids are unknown
+    whole: whether `ids` are as many as the engine counts. An engine may remove a stop token
     """
 
     def __init__(self) -> None:
         self.ids: list[int] | None = None
         self.known = True
         self.whole = True
-        self._new_alone: bool | None = None  # Once it is told: by an event after the first one with ids.
+        self._new_alone: bool | None = None  # Known from the first event after the one that began the ids.
 
     def add(self, ids: Sequence[int] | None, count: int | None, ending: Any) -> None:
         """The next event. count: completion_tokens; ending: finish_reason, None before the last event."""
@@ -383,60 +400,14 @@ class Sampled:
 
 
 def kind_of(ending: Any) -> Any:
-    """What a finish_reason says: "stop", "length" or "abort"."""
+    """Of a finish_reason: "stop", "length" or "abort"."""
     return ending.get("type") if isinstance(ending, Mapping) else ending
 
 
 def _may_be_all_but_a_stop(before: list[int], ids: list[int], ending: Any) -> bool:
-    """Whether the ids of a last event may be all so far, less a stop that was cut off them."""
+    """Whether the ids of a last event may be all so far, less a stop token that was removed."""
     matched = ending.get("matched") if isinstance(ending, Mapping) else None
     if kind_of(ending) != "stop" or (isinstance(matched, int) and ids[-1:] == [matched]):
         return False
     common = min(len(before), len(ids))
     return ids[:common] == before[:common]
-
-
-# Joining a run while requests go on.
-
-RETRY_SECONDS = 2.0
-
-
-class Joining:
-    """Joins a run in a thread of its own, again every RETRY_SECONDS until that run exists and can be reached.
-
-    attachment: None until then
-    """
-
-    def __init__(self, name: str, new_client: Callable[[], Client], attach: Callable[[Run], Attachment]) -> None:
-        self.attachment: Attachment | None = None
-        self._name = name
-        self._new_client = new_client
-        self._attach = attach
-        self._client: Client | None = None
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        """Returns at once. Idempotent. A thread that was lost in a fork is started again."""
-        with self._lock:
-            if self.attachment is not None or (self._thread is not None and self._thread.is_alive()):
-                return
-            thread = threading.Thread(target=self._work, name="routing-replay-joining", daemon=True)
-            with contextlib.suppress(RuntimeError):  # The interpreter ends.
-                thread.start()
-                self._thread = thread
-
-    def _work(self) -> None:
-        told: object = None
-        while True:
-            try:
-                if self._client is None:
-                    self._client = self._new_client()
-                self.attachment = self._attach(self._client.run(self._name))
-                return
-            except Exception as error:  # The engine serves without, whatever it is.
-                kind = type(error), getattr(error, "reason", None)
-                level = logging.DEBUG if kind == told else logging.WARNING
-                _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
-                told = kind
-            time.sleep(RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Rows out of vLLM where the outputs are made. What `attach.vllm` does."""
+"""Rows out of vLLM where its outputs are made: `attach.vllm`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.engines import vllm
@@ -41,62 +41,64 @@ def attach_to(
 
     engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
         `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
-        engine's own. Outputs of beam_search, and of methods that are not known here, are not recorded, which is warned
-        of once each and counted
-    sample: from (RequestOutput, completion's index) to the sample's id. A request id that the engine gives twice is
-        refused by the server when the tokens differ: name samples by what is unique in the run
-    version: of vLLM; what is loaded or installed if absent
+        engine's own. Outputs of beam_search, and of methods that are unknown here, are not recorded, which is warned of
+        once each and counted
+    sample: from (RequestOutput, completion's index) to the sample's id. The server rejects a request id that the engine
+        uses twice when the tokens differ: name samples by what is unique in the run
+    version: of vLLM; the loaded or installed one if absent
 
-    Where the version is unknown nothing is wrapped, one warning says so, and `attached` is False. The engine's loop
-    waits for nothing: rows are read, decoded and sent in threads. See `AttachOptions` for the bound and what happens
-    there. A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are rows
-    that are refused. FailedPreconditionError for an engine that has an attachment.
+    If the version is unknown nothing is wrapped, a warning says so, and `attached` is False. The engine's loop waits
+    for nothing: rows are read, decoded and sent in threads. See `AttachOptions` for the bound and what happens when it
+    is reached. A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are
+    rejected rows. FailedPreconditionError for an engine that has an attachment.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
     return _attachment.attach(engine, run, sample, around, KNOWN.package, KNOWN.has(version), options)
 
 
 class _Offline:
-    """What stands around the methods of one LLM."""
+    """The wrappers of the methods of one LLM."""
 
     def __init__(self) -> None:
-        self._within = threading.local()  # Some of these methods call others, whose outputs are those of the outer one.
+        self._within = threading.local()  # Some methods call others, whose outputs are those of the outer one.
         self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
-        """What runs an engine comes through _run_engine, where that is known."""
+        """Everything that runs an engine comes through _run_engine, where that exists."""
         recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
         makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
         return {name: make for name, make in makers.items() if hasattr(engine, name)}
 
-    @contextlib.contextmanager
-    def _entered(self) -> Iterator[bool]:
-        """Whether the caller is not one of these methods."""
-        outermost = not getattr(self._within, "yes", False)
-        self._within.yes = True
-        try:
-            yield outermost
-        finally:
-            self._within.yes = not outermost
+    def _outermost(self, original: Callable[..., Any], take: Callable[..., None]) -> Callable[..., Any]:
+        """`original`, whose outputs `take` gets with its arguments, unless another of these methods called it."""
 
-    def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(*arguments: Any, **keywords: Any) -> Any:
-            with self._entered() as outermost:
+            outermost = not getattr(self._within, "yes", False)
+            self._within.yes = True
+            try:
                 outputs = original(*arguments, **keywords)
+            finally:
+                self._within.yes = not outermost
             if outermost:
-                params, call, own = _params(arguments, keywords), attachment.call(), 0
-                for output in filter(_is_of_tokens, outputs):
-                    name = getattr(output, "request_id", None)
-                    if name in self._enqueued:  # An engine that runs ends what was enqueued before, too.
-                        call.take(_Collector(self._enqueued.pop(name)), output)
-                    else:
-                        call.take(_Collector(_item(params, own)), output)
-                        own += 1
+                take(outputs, arguments, keywords)
             return outputs
 
         return method
+
+    def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+        def take(outputs: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            params, call, place = _params(arguments, keywords), attachment.call(), 0
+            for output in filter(_is_of_tokens, outputs):
+                name = getattr(output, "request_id", None)
+                if name in self._enqueued:  # An engine that runs also ends what was enqueued before.
+                    call.take(_Collector(self._enqueued.pop(name)), output)
+                else:
+                    call.take(_Collector(_item(params, place)), output)
+                    place += 1
+
+        return self._outermost(original, take)
 
     def _enqueues(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -111,16 +113,7 @@ class _Offline:
 
     def _passes(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         name = "methods that are not known here" if original.__name__ == "_run_engine" else original.__name__
-
-        @functools.wraps(original)
-        def method(*arguments: Any, **keywords: Any) -> Any:
-            with self._entered() as outermost:
-                outputs = original(*arguments, **keywords)
-            if outermost:
-                attachment.pass_by(name, sum(map(_is_of_tokens, outputs)))
-            return outputs
-
-        return method
+        return self._outermost(original, lambda outputs, *_: attachment.pass_by(name, sum(map(_is_of_tokens, outputs))))
 
 
 def _is_of_tokens(output: Any) -> bool:
@@ -153,7 +146,7 @@ def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 
 
 class _Collector:
-    """The outputs of one request. In DELTA mode an output has only its new tokens: they are put together here."""
+    """The outputs of one request. In DELTA mode an output has only its new tokens, which are put together here."""
 
     def __init__(self, params: Any) -> None:
         self._deltas = getattr(getattr(params, "output_kind", None), "name", "") == "DELTA"
@@ -175,12 +168,9 @@ class _Collector:
             return None
         self._taken.add(index)
         sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
-        return self._ended(output, completion, index, sampled)
-
-    def _ended(self, output: Any, completion: Any, index: int, sampled: Any) -> _attachment.Finished:
         choice = {name: _attachment.snapshot(getattr(completion, name, None)) for name in vllm.OF_CHOICE}
-        of_all = {name: _attachment.snapshot(getattr(output, name, None)) for name in vllm.OF_ALL}
-        answer, start, ids = {**of_all, "outputs": [choice]}, self._prompt_start, _attachment.snapshot(sampled)
+        shared = {name: _attachment.snapshot(getattr(output, name, None)) for name in vllm.OF_ALL}
+        answer, start, ids = {**shared, "outputs": [choice]}, self._prompt_start, _attachment.snapshot(sampled)
 
         def describe(_: Geometry) -> RecordedRows:
             return vllm.rows(answer, prompt_start=start, output_token_ids=ids, absent="unrecorded")
@@ -189,7 +179,7 @@ class _Collector:
         return _attachment.Finished(
             output=output,
             index=index,
-            rows=None if rows is None else (rows, of_all["prompt_routed_experts"]),
+            rows=None if rows is None else (rows, shared["prompt_routed_experts"]),
             row_start=start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
@@ -198,5 +188,5 @@ class _Collector:
 
 
 def _refer(completion: Any, reference: str) -> None:
-    """vLLM's servers send what is in routed_experts as an array: of the reference nothing may be there."""
+    """vLLM's servers send routed_experts as an array, so the reference is another attribute."""
     completion.routed_experts, completion.routing_replay = None, reference
