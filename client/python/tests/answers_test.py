@@ -82,7 +82,7 @@ class ChatTest(AnswerTest):
 
     def test_rows_of_one_of_several_choices(self) -> None:
         for index in (0, 1):
-            with self.assertRaisesRegex(rr.InvalidArgumentError, "2 choices: whose is it"):
+            with self.assertRaisesRegex(rr.InvalidArgumentError, "2 choices: it must be in a choice"):
                 sglang.rows(self.response(2), GEOMETRY, index)
         answer = self.response(2)
         meta = {"prompt_tokens": len(PROMPT), "completion_tokens": len(ANSWER)}

@@ -304,7 +304,9 @@ class SglangTest(EngineTest):
             response["choices"] = [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]
             for index in range(2):
                 self.refused(
-                    lambda i=index, r=response: sglang.rows(r, GEOMETRY, i, prompt_token_ids=PROMPT), "FIELD", "whose"
+                    lambda i=index, r=response: sglang.rows(r, GEOMETRY, i, prompt_token_ids=PROMPT),
+                    "FIELD",
+                    "must be in a choice",
                 )
 
     def test_wire_dtype(self) -> None:
@@ -430,7 +432,7 @@ class OtherEngineTest(EngineTest):
         self.refused(lambda: dynamo.rows(body(early | {"data": "~~~~~"})), "ENCODING", "base85")
         self.refused(lambda: dynamo.rows(body(value), start=3), "ROW_COUNT")
         both = body(value) | {"choices": [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]}
-        self.refused(lambda: dynamo.rows(both, 1, prompt_token_ids=PROMPT), "FIELD", "whose")
+        self.refused(lambda: dynamo.rows(both, 1, prompt_token_ids=PROMPT), "FIELD", "must be in a choice")
 
 
 class EnvelopeTest(EngineTest):

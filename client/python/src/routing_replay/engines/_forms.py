@@ -1,5 +1,5 @@
-"""What adapters share: fields of responses, whether these are objects or dicts, and any form of ids → what `append`
-takes, by its looks alone; the bytes stay where they are."""
+"""What adapters share: fields of responses, which may be objects or dicts, and any form of ids → what `append` takes. A
+form is recognised by its type and first bytes; the bytes stay where they are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from routing_replay import _native, _values
-from routing_replay._convert import Form, as_array, form
+from routing_replay._convert import DTYPES, Form, array_of, as_array, bad_dtype, form, value
 from routing_replay._convert import tensor as tensor_of
 from routing_replay._native import give, lib, text
 from routing_replay.errors import InvalidArgumentError
@@ -23,14 +23,13 @@ from routing_replay.recorded import RecordedRows, count_adapter
 from routing_replay.types import Payload, WeightSpan, token_ids
 
 _SHORT_ROWS = {"refuse": False, "missing_at_front": True}
-_DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
     "Are these all tokens, not those of a delta or of a stream's last event? Then pass the sampled ids as "
     "output_token_ids"
 )
-# By what a text begins with; anything else is flat base64.
+# By the beginning of a text; anything else is flat base64.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
@@ -40,7 +39,7 @@ _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | di
 
 
 def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentError:
-    return InvalidArgumentError(f"{field}: {what}", reason=reason, field=field)
+    return _values.invalid(field, what, None, reason)
 
 
 def get(holder: Any, *names: str) -> Any:
@@ -57,13 +56,13 @@ def has(holder: Any, name: str) -> bool:
 
 
 def item(holder: Any, name: str, index: Any) -> Any:
-    """The one of holder.name that says it has this index, or, where they say nothing, has this place."""
+    """The one of holder.name with this `index`, or, if not all of them have one, at this place."""
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
-        raise invalid(name, f"no item {number}: the response has none")
-    said = [get(value, "index") for value in values]
-    numbers = list(range(len(values))) if any(own is None for own in said) else said
+        raise invalid(name, f"item {number} does not exist: the response has no list of them")
+    numbers = [get(value, "index") for value in values]
+    numbers = list(range(len(values))) if any(number is None for number in numbers) else numbers
     found = [value for value, own in zip(values, numbers, strict=True) if _plain(own) == number]
     if len(found) != 1:
         raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
@@ -71,11 +70,11 @@ def item(holder: Any, name: str, index: Any) -> Any:
 
 
 def ids(values: Any, field: str) -> np.ndarray | None:
-    """Token ids as uint32, perhaps none; None stays None."""
+    """Token ids as uint32, possibly empty; None stays None."""
     if values is None:
         return None
     if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)) or getattr(values, "ndim", 1) == 0:
-        raise invalid(field, f"a {type(values).__name__} is not a list of token ids")
+        raise invalid(field, f"must be a list of token ids, got a {type(values).__name__}")
     return token_ids(values, field) if len(values) else np.empty(0, np.uint32)
 
 
@@ -94,12 +93,12 @@ def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | N
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a sample, as far as a response tells of them.
+    """The tokens of a sample, as far as a response has them.
 
     prompt, output: ids, or None
-    prompt_tokens: how many the response says the model saw: more than the ids where media in the prompt were expanded
+    prompt_tokens: how many the response says the model saw: more than the ids if media in the prompt were expanded
     output_tokens: how many were sampled
-    all_output: whether that is all of them for sure: not those of a stream's last event, nor a count alone
+    all_output: whether these are certainly all: not only those of a stream's last event, nor a count alone
     """
 
     prompt: np.ndarray | None
@@ -114,9 +113,9 @@ class Tokens:
         return join(self.prompt, self.output)
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
-        """With the count of prompt tokens that so many rows from `start` on have: that of the ids, or, where it alone
-        fits, or where there are no rows, the larger one that the response says; then ids and positions do not go
-        together and the ids are left out."""
+        """With the number of prompt tokens that fits `rows` rows from `start` on: that of the ids, or, if only that one
+        fits, or without rows, the larger one of the response; then ids and positions differ and the ids are left out.
+        """
         if self.prompt is None:
             return self
         expanded = self.prompt_tokens > self.prompt.size
@@ -137,34 +136,32 @@ def output_weights(
     if spans is None:
         return ()
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
-        raise invalid("weight_versions", "is not a list")
+        raise invalid("weight_versions", "must be a list")
     if versions is not None and not isinstance(versions, Mapping):
-        raise invalid("versions", f"a {type(versions).__name__} is not a mapping")
+        raise invalid("versions", f"must be a mapping, got a {type(versions).__name__}")
     numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
-    said = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
+    made = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
     counts = counted.prompt_tokens, counted.output_tokens, row_start
-    asked = (_native.WeightSpan * len(said))()
-    for (begin, end, version, label), one in zip(said, asked, strict=True):
-        one.begin, one.end, one.version = begin, end, version  # -1: what the label tells.
-        one.label = _values.native_text(label, "weight_versions")
-    rows = give(lib.rr_output_weights, _native.Weights, _weights, asked, len(said), *counts)
+    rows = give(lib.rr_output_weights, _native.Weights, _weights, *array_of(_native.WeightSpan, made), *counts)
     return tuple(replace(span, version=numbers.get(span.label, span.version)) for span in rows)
 
 
-def _weights(said: Any) -> list[WeightSpan]:
-    return [WeightSpan(one.begin, one.end, one.version, str(one.label)) for one in said.data[: said.count]]
+def _weights(found: Any) -> list[WeightSpan]:
+    return [value(WeightSpan, span) for span in found]
 
 
-def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> tuple[int, int, int, str]:
+def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> _native.WeightSpan:
     begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
-    version = get(span, "version")
+    version, label = get(span, "version"), ""
     if isinstance(version, str):
-        return begin, end, _values.integer(numbers.get(version, -1), f"{field}.version"), version
-    return begin, end, _values.integer(version, f"{field}.version", _values.NATURAL), ""
+        version, label = _values.integer(numbers.get(version, -1), f"{field}.version"), version  # -1: by the label.
+    else:
+        version = _values.integer(version, f"{field}.version", _values.NATURAL)
+    return _native.WeightSpan(begin, end, version, _values.native_text(label, "weight_versions"))
 
 
 def _plain(value: Any) -> Any:
-    """A scalar as Python's own; what is none is no number."""
+    """A scalar as Python's own; None if it is not a number."""
     if value is None or isinstance(value, (bool, float, str)):
         return value
     try:
@@ -185,11 +182,11 @@ def choice_count(response: Any) -> int:
     return len(choices) if isinstance(choices, Sequence) else 1
 
 
-def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:
-    """What stands in the response itself belongs to none of several choices."""
+def reject_shared(response: Any, choice: Any, place: Any, field: str) -> None:
+    """A field of the response itself cannot be assigned to one of several choices."""
     count = choice_count(response)
     if place is response and place is not choice and count > 1:
-        raise invalid(field, f"stands in the response, which has {count} choices: whose is it?")
+        raise invalid(field, f"is a field of the response, which has {count} choices: it must be in a choice")
 
 
 # Forms of ids.
@@ -200,7 +197,7 @@ def as_bytes(text: Any, field: str) -> memoryview:
     try:
         return memoryview(text.encode("ascii") if isinstance(text, str) else text).cast("B")
     except (TypeError, UnicodeEncodeError):
-        raise invalid(field, "is not ASCII text", "ENCODING") from None
+        raise invalid(field, "must be ASCII text", "ENCODING") from None
 
 
 def kind_of(data: memoryview) -> str:
@@ -219,12 +216,12 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
-        said = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
-        return said.payload(data[said.begin : said.end])
+        opened = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
+        return opened.payload(data[opened.begin : opened.end])
     if kind == "reference":
-        raise invalid(field, "is a reference: the rows are in the service, as the sample that it names", "ENCODING")
+        raise invalid(field, "is a reference: the rows are in the store, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
-        raise invalid(field, "is a pickle; it is never opened here. Pass a resolver that knows it", "ENCODING")
+        raise invalid(field, "is a pickle, which is never opened here: pass a resolver for it", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
     kind_of_ids = open_object("sglang", described).dtype if row else None
     return _flat(Payload(data, "BASE64", dtype=kind_of_ids), row, field)
@@ -232,29 +229,29 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
 
 def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
     """An array of flat ids, or of [rows, layers * K], of rows [layers, K] = `row`."""
-    dtype = _DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
+    dtype = DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
     if dtype is None:
-        raise _values.invalid("append.tensor.dtype", f"numpy {array.dtype} is not one of ids", reason="DTYPE")
+        raise bad_dtype("append.tensor.dtype", array)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     found = _flat(Payload(data.reshape(-1).view(np.uint8).data, dtype=dtype), row, field)
     if array.ndim == 2 and found.shape is not None and found.shape[0] != array.shape[0]:
-        raise invalid(field, f"{list(array.shape)} is not rows of {list(row or ())}", "LENGTH")
+        raise invalid(field, f"must be rows of {list(row or ())}, got {list(array.shape)}", "LENGTH")
     return found
 
 
 def _flat(ids: Payload, row: Row, field: str) -> Payload:
-    """How many rows there are is told by the length."""
+    """The length implies the number of rows."""
     if not isinstance(row, tuple):
         raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
     return with_shape(replace(ids, shape=row))
 
 
 def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
-    """[layers, K] of a row of flat ids; None if no geometry tells it."""
+    """[layers, K] of a row of flat ids; None without a geometry."""
     if geometry is None:
         return None
     if not isinstance(geometry, Geometry):
-        raise invalid("geometry", f"a {type(geometry).__name__} is no Geometry")
+        raise invalid("geometry", f"must be a Geometry, got a {type(geometry).__name__}")
     if layers is None or (isinstance(layers, str) and layers == "all"):
         return geometry.num_layers, geometry.max_top_k
     if isinstance(layers, str) and layers == "moe":
@@ -263,38 +260,34 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 
 def open_object(dialect: Any, described: Any) -> Form:
-    """What an object beside ids says, which may hold values of any kind."""
+    """The description of ids in an object, which may hold values of any kind."""
     name = _values.native_text(dialect, "dialect")
     try:
-        said = text(json.dumps(described))
+        description = text(json.dumps(described))
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("append.tensor", f"is not JSON: {error}", "SHAPE") from None
-    return give(lib.rr_open_object, _native.Form, form, name, said)
+        raise invalid("append.tensor", f"must be JSON: {error}", "SHAPE") from None
+    return give(lib.rr_open_object, _native.Form, form, name, description)
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
-    """{data, shape, dtype, …}, and the row at which it says to start."""
+    """{data, shape, dtype, …}, and its first row if it has one."""
     described, data = _apart(value, field)
-    said = open_object(dialect, described)
-    return said.payload(data), _start(said, described)
+    opened = open_object(dialect, described)
+    return opened.payload(data), None if described.get("start") is None else opened.start
 
 
 def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int | None]:
     """{data: base85, shape}; decoded here."""
     described, data = _apart(value, field)
-    said = open_object("any", {"dtype": dtype} | described)
+    opened = open_object("any", {"dtype": dtype} | described)
     decoded = give(lib.rr_decode_base85, _native.Bytes, _native.take_bytes, *_native.address_of(data))
-    return said.payload(decoded, "RAW"), _start(said, described)
-
-
-def _start(said: Form, described: dict[str, Any]) -> int | None:
-    return None if described.get("start") is None else said.start
+    return opened.payload(decoded, "RAW"), None if described.get("start") is None else opened.start
 
 
 def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
-    """What an object says of its data, and the data."""
+    """The description of an object, and its data."""
     if not isinstance(value, Mapping):
-        raise invalid(field, f"a {type(value).__name__} is not an object with data and shape")
+        raise invalid(field, f"must be an object with data and shape, got a {type(value).__name__}")
     if "data" not in value:
         raise invalid(f"{field}.data", "is missing")
     described = {key: value[key] for key in ("shape", "dtype", "start", "__ndarray__") if key in value}
@@ -318,16 +311,16 @@ def nested(value: Any, field: str) -> np.ndarray:
     except ValueError as error:
         raise invalid(field, f"lists of different lengths: {error}", "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:
-        raise invalid(field, f"is not an array of ids: {error}", "DTYPE") from None
+        raise invalid(field, f"must be an array of ids: {error}", "DTYPE") from None
     if array.size == 0 and isinstance(value, (list, tuple)):
         return array.astype(np.int32)
     if array.dtype.kind not in "iu":
-        raise invalid(field, f"numpy {array.dtype} is not one of ids", "DTYPE")
+        raise bad_dtype(field, array)
     return array
 
 
 def check_alike(rows: Any, first: Any, field: str) -> None:
-    """Parts of one sample have the dtype and the axes, but for the first one, of its first part."""
+    """Parts of one sample have the dtype and, but for rows, the axes of its first part."""
     (kind, axes), (first_kind, first_axes) = kind_and_axes(rows), kind_and_axes(first)
     if kind != first_kind:
         raise invalid(field, f"dtype {kind} after {first_kind}", "DTYPE")
@@ -343,7 +336,7 @@ def check_resolver(resolver: Any) -> None:
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
-    """What `append` takes of any form, and the row at which it says to start."""
+    """What `append` takes of any form, and its first row if it has one."""
     check_resolver(resolver)
     if dtype is not None:
         _values.text(dtype, "dtype")
@@ -364,22 +357,22 @@ def any_payload(
         return flat_payload(array, row, field) if array.ndim in (1, 2) else array, None
     if resolver is not None:
         return any_payload(resolver(value), field, row, dtype, None)
-    raise invalid(field, f"a {type(value).__name__} is no form of ids; if it is a reference, pass a resolver")
+    raise invalid(field, f"a {type(value).__name__} is not a form of ids; if it is a reference, pass a resolver")
 
 
-def start_of(said: int | None, asked: Any, field: str) -> int:
-    """The first row: what an object says of itself, which must be what was asked for, if anything was."""
+def start_of(own: int | None, asked: Any, field: str) -> int:
+    """The first row: that of an object, which must be what was asked for, if anything was."""
     start = _values.integer(asked, "start")
-    if said is not None and start not in (0, said):
-        raise invalid(field, f"starts at row {said}, not at {start}", "ROW_COUNT")
-    return start if said is None else said
+    if own is not None and start not in (0, own):
+        raise invalid(field, f"starts at row {own}, not at {start}", "ROW_COUNT")
+    return start if own is None else own
 
 
 def row_count(rows: Any) -> int:
-    """Length of the first of the three axes; 0 for lists that hold nothing."""
+    """Length of the first of the three axes; 0 for empty lists."""
     _, axes = kind_and_axes(rows)
     if len(axes) != 3 and axes != (0,):
-        raise invalid("append.tensor.shape", f"{list(axes)} is not [rows, layers, K]", "SHAPE")
+        raise invalid("append.tensor.shape", f"must be [rows, layers, K], got {list(axes)}", "SHAPE")
     return axes[0]
 
 
@@ -396,8 +389,10 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
     start = _values.integer(start, "start")
     front = _values.choice(_values.text(short_rows, "short_rows"), "short_rows", _SHORT_ROWS)
     count = 0 if rows is None else row_count(rows)
+    found = _native.RowAccount()
+    claim = _native.RowClaim(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
     try:
-        found = account_rows(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
+        _native.check(lib.rr_account_rows(byref(claim), byref(found)))
     except InvalidArgumentError as error:
         too_many = count >= tokens.prompt_tokens + tokens.output_tokens - start
         if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
@@ -414,7 +409,7 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
     return RecordedRows(
         rows,
         row_start=found.row_start,
-        take=None if rows is None else found.take,
+        take=None if rows is None else (found.take.begin, found.take.end),
         missing_rows=found.missing_rows,
         surplus_rows=found.surplus_rows,
         tokens=tokens.ids,
@@ -432,37 +427,14 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')
 
 
-# Which rows a tensor holds.
-
-
 def with_shape(payload: Payload) -> Payload:
-    """With the dtype and the shape that its bytes tell. A shape of two is [layers, K] of a row, of flat ids."""
+    """With the dtype and the shape that its bytes imply. A shape of two is [layers, K] of a row, of flat ids."""
     tensor, _data = tensor_of(payload, None, "")
-    said = give(lib.rr_payload_shape, _native.Form, form, tensor)
-    return replace(payload, dtype=said.dtype, shape=said.shape)
+    found = give(lib.rr_payload_shape, _native.Form, form, tensor)
+    return replace(payload, dtype=found.dtype, shape=found.shape)
 
 
 def check_narrowest(payload: Payload) -> None:
     """InvalidArgumentError if SkyRL would have written another dtype."""
     tensor, _data = tensor_of(payload, None, "")
     _native.check(lib.rr_check_narrowest(tensor))
-
-
-class RowAccount(NamedTuple):
-    """Which rows a tensor holds: proto/wire/payload/engine_output.h."""
-
-    row_start: int
-    take: tuple[int, int]
-    missing_rows: int
-    surplus_rows: int
-
-
-def account_rows(
-    prompt_tokens: int, output_tokens: int, start: int, rows: int, missing_at_front: bool = False
-) -> RowAccount:
-    """Which rows a tensor of so many holds. InvalidArgumentError (ROW_COUNT) if the tokens do not explain them."""
-    account = _native.RowAccount()
-    claim = _native.RowClaim(prompt_tokens, output_tokens, start, rows, missing_at_front)
-    _native.check(lib.rr_account_rows(byref(claim), byref(account)))
-    take = account.take.begin, account.take.end
-    return RowAccount(account.row_start, take, account.missing_rows, account.surplus_rows)

@@ -85,7 +85,7 @@ def _find(response: Any, choice: Any) -> tuple[Any, Any]:
         extension = _forms.get(place, "nvext")
         value = _forms.get(extension, "routed_experts")
         if value is not None:
-            _forms.refuse_shared(response, choice, place, _FIELD)
+            _forms.reject_shared(response, choice, place, _FIELD)
             return value, None
         url = url or _forms.get(_forms.get(extension, "metadata_upload"), "url")
     return None, url

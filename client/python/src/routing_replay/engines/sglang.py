@@ -169,7 +169,7 @@ def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
             value = None if holder is None else _forms.get(holder, name)
             if value is not None:
                 if name not in _OF_ALL:
-                    _forms.refuse_shared(response, choice, place, f"{extension}.{name}")
+                    _forms.reject_shared(response, choice, place, f"{extension}.{name}")
                 return holder, value
     return {}, None
 
