@@ -7,10 +7,10 @@ import functools
 import inspect
 import mmap
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
 from dataclasses import dataclass, fields, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -342,7 +342,7 @@ def _writable(buffer: Any, field: str) -> np.ndarray:
 
 def value(kind: type[T], found: Any, **others: Any) -> T:
     """A dataclass of the structure's fields of the same names, and of `others`."""
-    readers = _readers(kind, type(found))
+    readers = _readers(cast(Hashable, kind), cast(Hashable, type(found)))
     plain = {name: read(found) for name, read in readers if name not in others}
     return kind(**plain, **others)
 

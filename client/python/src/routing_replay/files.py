@@ -34,10 +34,10 @@ def rows(
     source: path, or the file's bytes; a path is mapped into memory and not read before the rows are appended
     tensor: its name in a safetensors file; "" is the only one with three axes of integers
     row_start: absolute row of the first one
-    layers: what the axis of layers holds: "all", "moe", layer ids, or None: told by its length
+    layers: what the axis of layers holds: "all", "moe", layer ids, or None: by its length
 
-    Raises InvalidArgumentError for another kind of file, NotFoundError (naming those that are there) for a tensor that
-    is not in it, OSError if it cannot be opened.
+    Raises InvalidArgumentError for another kind of file, NotFoundError (naming those of the file) for a missing tensor,
+    OSError if it cannot be opened.
     """
     view = _view(source, "source")
     arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
@@ -64,7 +64,7 @@ def trace(
     tensor, layers, engine: as in `rows`
 
     A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
-    the sequences are not all rows of the file, NotFoundError if the index does not know it, and as `rows`.
+    the sequences are not all rows of the file, NotFoundError if it is not in the index, and as `rows`.
     """
     path = Path(os.fsdecode(source)) if isinstance(source, (str, os.PathLike)) else None
     if index is None:
@@ -72,8 +72,8 @@ def trace(
     all_rows = rows(source, tensor=tensor, layers=layers, engine=engine)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
     stem = _values.text(name, "name") or (path.stem if path is not None else "")
-    said = bytes(_view(index, "index"))
-    arguments = _native.Text(said, len(said)), _native.text(stem), int(all_rows.rows.shape[0])
+    text = bytes(_view(index, "index"))
+    arguments = _native.Text(text, len(text)), _native.text(stem), int(all_rows.rows.shape[0])
     ranges = _native.give(lib.rr_trace_sequences, _native.Ranges, _native.Ranges.pairs, *arguments)
     return (replace(all_rows, take=(begin, end)) for begin, end in ranges)
 

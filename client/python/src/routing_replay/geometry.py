@@ -47,17 +47,17 @@ class Geometry:
         self._routing: ModelRouting | None = None
 
     def _description(self) -> dict[str, Any]:
-        """Equal geometries have equal ones: a number that all layers share stands once."""
+        """Canonical: a number that all layers share is given once."""
         uniform = len(set(zip(self._num_experts, self._top_k, strict=True))) == 1
         experts, top_k = (values[0] if uniform else values for values in (self._num_experts, self._top_k))
         layers = {"num_layers": self.num_layers, "moe_layers": self._moe_layers}
         return layers | {"num_experts": experts, "top_k": top_k}
 
     @classmethod
-    def of_native(cls, said: _native.Geometry) -> Geometry:
-        """Of one that the library gave."""
-        layers = {name: getattr(said, name)[: said.count] for name in ("num_experts", "top_k", "moe_layers")}
-        return cls(said.num_layers, **layers)
+    def of_native(cls, found: _native.Geometry) -> Geometry:
+        """Of one that the library returned."""
+        layers = {name: getattr(found, name)[: found.count] for name in ("num_experts", "top_k", "moe_layers")}
+        return cls(found.num_layers, **layers)
 
     @classmethod
     def uniform(cls, num_layers: int, num_experts: int, top_k: int) -> Geometry:
@@ -66,10 +66,10 @@ class Geometry:
 
     @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
-        """From what `to_json` gives."""
+        """From the result of `to_json`."""
         fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
         if not isinstance(fields, Mapping):
-            raise _values.invalid("geometry", "is not an object")
+            raise _values.invalid("geometry", "must be an object")
         names = ("num_layers", "num_experts", "top_k", "moe_layers")
         for name in fields:
             if name not in names:
@@ -88,12 +88,12 @@ class Geometry:
         config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
             object with to_dict(), as Transformers' own
         hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
-            not capture them, as SGLang; `routing` still names them. A trainer then plans with the run's geometry
-            (`Plan(run.geometry, …)`); megatron.attach plans with its model's, and refuses such a run
+            not capture them, such as SGLang; `routing` still names them. A trainer then plans with the run's geometry
+            (`Plan(run.geometry, …)`)
 
-        Every MoE family of Transformers 5.23 is known, under all names that its keys go by. Another type is read by its
-        keys alone if these leave no doubt. Raises InvalidArgumentError: "no routed experts" for a dense model, and for
-        keys that are missing (naming those that were looked for), wrong, or contradict each other.
+        Every MoE family of Transformers 5.23 is known, under all names of its keys. Another type is read by its keys
+        alone if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model, and for keys
+        that are missing (naming those that were looked for), wrong, or contradict each other.
         """
         if isinstance(config, (str, os.PathLike)):
             return cls._of_model(HuggingFace(parse_fields(_text_of(config))), hash_layers)
@@ -134,8 +134,8 @@ class Geometry:
 
     @property
     def routing(self) -> ModelRouting | None:
-        """What the model's configuration told of its routers; None for a geometry that is not from one. Equality and
-        to_json know nothing of it."""
+        """The routers of the model's configuration; None for a geometry that is not from one. Not part of equality and
+        to_json."""
         return self._routing
 
     def to_json(self) -> str:
@@ -233,9 +233,9 @@ class _Facts(NamedTuple):
     text: str
 
 
-def _facts_of(said: _native.GeometryFacts) -> _Facts:
-    numbers = said.max_top_k, said.id_bytes, said.raw_row_bytes, said.fingerprint
-    return _Facts(*numbers, str(said.default_codec), str(said.text))
+def _facts_of(found: _native.GeometryFacts) -> _Facts:
+    numbers = found.max_top_k, found.id_bytes, found.raw_row_bytes, found.fingerprint
+    return _Facts(*numbers, str(found.default_codec), str(found.text))
 
 
 def _int32s(value: Any, field: str) -> list[int]:
@@ -249,7 +249,7 @@ def _of_each(name: str, value: Any, layers: int) -> list[int]:
         return [_values.integer(value, field, _values.INT32)] * layers
     values = _int32s(value, field)
     if len(values) not in (1, layers):
-        raise _values.invalid(field, f"has {len(values)} values, not 1 or one per MoE layer ({layers})")
+        raise _values.invalid(field, f"must have 1 value or one per MoE layer ({layers}), got {len(values)}")
     return values * layers if len(values) == 1 else values
 
 

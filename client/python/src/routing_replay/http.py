@@ -14,20 +14,20 @@ from routing_replay.errors import InvalidArgumentError
 
 
 def routed_experts(body: bytes | bytearray | memoryview) -> Any:
-    """The response as json.loads gives it, but the texts of routed experts are memoryviews of `body`.
+    """The response as from json.loads, but the texts of routed experts are memoryviews of `body`.
 
     body: one JSON object or list, or one event of a stream (`data:` lines, perhaps with `event:` and others; for the
         "[DONE]" of a stream's end the result is None). Must not change while views of it live
 
-    These texts are found by simdjson and neither copied nor decoded; what is left is small and goes through json.loads.
-    The adapters of routing_replay.engines take the result as any other response:
+    These texts are found by simdjson and neither copied nor decoded; the small rest goes through json.loads. The
+    adapters of routing_replay.engines take the result as any other response:
 
         response = routing_replay.http.routed_experts(await reply.read())
         run.append(sample, vllm.rows(response, 0), seal=True)
 
-    Meant are routed_experts and prompt_routed_experts of the response, of its items if it is a list, of choices, and of
+    They are routed_experts and prompt_routed_experts of the response, of its items if it is a list, of choices, and of
     meta_info, sglext, sgl_ext and nvext at any of these; of an object its data. Lists of numbers and texts with
-    escapes stay as json.loads gives them.
+    escapes are as from json.loads.
 
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
     which a key occurs twice.
@@ -57,16 +57,15 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     return response
 
 
-def _routes(said: Any) -> list[tuple[list[Any], int, int]]:
+def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
     """Where the routed experts are: keys and indexes, begin and end."""
-    found = said.data[: said.count]
-    return [([step.value() for step in one.path[: one.path_count]], one.data.begin, one.data.end) for one in found]
+    return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
 
 
 # A stream begins with a field or a comment, which JSON does not.
 _EVENT = re.compile(rb"\s*(?:data|event|id|retry)?:")
 _DONE = re.compile(rb"\s*\[DONE\]\s*")
-_PIECE = 1 << 16  # Bytes that are looked at together.
+_PIECE = 1 << 16  # Bytes that are searched together.
 
 
 def _data(event: memoryview) -> memoryview:

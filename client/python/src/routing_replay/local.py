@@ -1,8 +1,9 @@
-"""A server of one's own."""
+"""A local server."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import subprocess
@@ -40,15 +41,14 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     """Starts a server on a free port of the loopback interface, and ends it with the context.
 
     flags: of routing-replay-server, for example "--memory-budget", "8GiB"
-    timeout: seconds for the server to be there
+    timeout: seconds for the server to start
 
     Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in processes that are started; what it says of certificates is hidden, unless the flags have --tls-cert. The server
-    also ends when this process does, however it does. Its warnings and errors
-    go to the standard error stream.
+    in child processes; the environment's certificates are hidden, unless the flags have --tls-cert. The server also
+    ends when this process ends, for any reason. Its warnings and errors go to the standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
-    Raises FileNotFoundError without it, RuntimeError that tells what the server said if it ends at once, TimeoutError,
+    Raises FileNotFoundError without it, RuntimeError with the server's last lines if it ends at once, TimeoutError,
     InvalidArgumentError for a timeout that is not a number of seconds.
     """
     timeout = _values.seconds(timeout)
@@ -58,18 +58,18 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         command += ["--exit-with-pid", str(os.getpid()), *flags]
         # Not of our process group: Ctrl-C is for this process, which may still have something to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-        words = _Words(process)
+        lines = _Lines(process)
         try:
-            server = LocalServer(_endpoint(process, words, file, timeout), process.pid)
+            server = LocalServer(_endpoint(process, lines, file, timeout), process.pid)
             with _environment(_variables(server.endpoint, flags)):
                 yield server
         finally:
             _stop(process)
-            words.end()
+            lines.end()
 
 
-class _Words:
-    """What a server says on its standard error stream: passed on to ours, and the last of it kept."""
+class _Lines:
+    """A server's standard error stream: passed on to ours, and the last lines kept."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._stream = process.stderr
@@ -78,8 +78,8 @@ class _Words:
         self._thread.start()
 
     def end(self) -> str:
-        """The last of it, once the server has ended."""
-        self._thread.join(_END_SECONDS)  # Who was started by it could hold the stream.
+        """The last lines, once the server has ended."""
+        self._thread.join(_END_SECONDS)  # A process that it started could hold the stream.
         return b"".join(self._last).decode(errors="replace").strip()
 
     def _pass_on(self) -> None:
@@ -95,38 +95,34 @@ def _program() -> str:
     named = os.environ.get(_PROGRAM_VARIABLE)
     if named is not None:
         return named
-    try:
-        import routing_replay_server
-    except ImportError:
-        found = shutil.which(_PROGRAM)
-        if found is None:
-            raise FileNotFoundError(
-                f"no {_PROGRAM}: install the package routing-replay-server, or set {_PROGRAM_VARIABLE}"
-            ) from None
-        return found
-    return str(routing_replay_server.program(_PROGRAM))
+    with contextlib.suppress(ImportError):
+        return str(importlib.import_module("routing_replay_server").program(_PROGRAM))
+    found = shutil.which(_PROGRAM)
+    if found is None:
+        raise FileNotFoundError(f"no {_PROGRAM}: install the package routing-replay-server, or set {_PROGRAM_VARIABLE}")
+    return found
 
 
-def _endpoint(process: subprocess.Popen[bytes], words: _Words, file: Path, timeout: float) -> str:
+def _endpoint(process: subprocess.Popen[bytes], lines: _Lines, file: Path, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while not file.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}: {words.end()}")
+            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}: {lines.end()}")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{_PROGRAM} was not there after {timeout} s")
+            raise TimeoutError(f"{_PROGRAM} did not start within {timeout} s")
         time.sleep(0.005)
     return file.read_text().strip()
 
 
 def _variables(endpoint: str, flags: tuple[str, ...]) -> dict[str, str | None]:
-    """What the environment says of another server's encryption is not for this one."""
+    """The environment's certificates are those of another server."""
     encrypted = any(flag.partition("=")[0] == "--tls-cert" for flag in flags)
     return {_ENDPOINT_VARIABLE: endpoint, **({} if encrypted else dict.fromkeys(_TLS_VARIABLES))}
 
 
 @contextmanager
 def _environment(variables: dict[str, str | None]) -> Iterator[None]:
-    """With these variables, None being none."""
+    """With these variables; None: unset."""
     before = {name: os.environ.get(name) for name in variables}
     _set_environment(variables)
     try:

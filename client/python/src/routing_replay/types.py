@@ -1,4 +1,4 @@
-"""Plain values that calls take and give."""
+"""Plain values that calls take and return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnFull = Literal["block", "drop", "raise"]
 
 @dataclass(frozen=True)
 class Payload:
-    """Rows as an engine gave them, undecoded: what `rows=` takes beside an array.
+    """Rows as an engine sent them, undecoded: what `rows=` takes besides an array.
 
     data: the bytes (or the text, for base64)
     encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
@@ -67,8 +67,8 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
 
 
 def sample_handle(sample: str) -> int:
-    """What stands for a sample's id in a batch: the same on every machine, and not 0. Over several servers take
-    `Run.handle`."""
+    """The number that stands for a sample's id in a batch: the same on every machine, and not 0. With several servers
+    use `Run.handle`."""
     handle = c_int64()
     name = _values.native_text(sample, "sample")
     _native.check(_native.lib.rr_sample_handle(None, name, byref(handle)))
@@ -84,7 +84,7 @@ class TokenCheck:
 
 
 def token_check(tokens: ArrayLike) -> TokenCheck:
-    """The check of these tokens, from position 0 on: one per row to be checked. Raises what `token_ids` does."""
+    """The check of these tokens, from position 0 on: one per row to be checked. Raises as `token_ids`."""
     ids = token_ids(tokens)
     return TokenCheck(ids.size, _native.lib.rr_token_crc(0, ids.ctypes.data, ids.size))
 
@@ -131,7 +131,7 @@ class _AsRecorded:
         return "<as recorded>"
 
 
-AS_RECORDED: Any = _AsRecorded()  # Of what RecordedRows say; nothing, where rows are of another kind.
+AS_RECORDED: Any = _AsRecorded()  # The value of RecordedRows; absent for other rows.
 
 
 @dataclass(slots=True)
@@ -139,30 +139,31 @@ class Append:
     """One append: what `append` and `put` take, and `append_many` several of.
 
     sample: id
-    rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, what an adapter of
-        routing_replay.engines gives, or None to open, to seal, or for rows that are all unrecorded
+    rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
+        of routing_replay.engines, or None to open, to seal, or for rows that are all unrecorded
     row_start: absolute row of the first row (default 0)
-    take: half-open range of `rows`' first axis; only these are appended. An undecoded Payload is cut without a detour
-    unrecorded: half-open ranges inside the append whose rows the engine did not deliver; `rows` holds nothing for them
+    take: half-open range of `rows`' first axis; only these are appended
+    unrecorded: half-open ranges inside the append whose rows the engine did not deliver; they are not in `rows`
     tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked); None, not an
-        empty list, where they are not known
+        empty list, if they are unknown
     layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; by the axis if absent
     seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append, those of a
-        prefix included. Without rows say row_start, the rows so far, or num_tokens
-    num_tokens: seals with so many tokens
+        prefix included. Without rows give row_start, the rows so far, or num_tokens
+    num_tokens: seals with this number of tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: of the weights that routed the rows
     weights: of ranges of the absolute rows that are appended, ascending and disjoint; others are of weight_version
-    revision: the life of the sample that the rows belong to, from `stat` or `truncate`
-    restart: not 0: these rows belong to a new life; the same number on every append of that life
+    revision: the revision of the sample that the rows belong to, from `stat` or `truncate`
+    restart: not 0: these rows begin the sample again; the same number on every append of that restart
     attempt: 0, 1, …, less than 2^32, the same on every append of one attempt at this sample, where a framework may
         dispatch its prompt again. The first append of a later attempt, which starts at row 0, replaces all rows that an
-        earlier one has appended, sealed or not. What comes of an earlier attempt after that is refused (OLD_REVISION),
-        changes nothing, is no error of `flush`, and counts as stale_appends. Of a sample of several attempts every
-        append says its own: where the first life had none, revision= says what is replaced. Not with restart
+        earlier one has appended, sealed or not. Appends of an earlier attempt after that are rejected (OLD_REVISION),
+        change nothing, are not an error of `flush`, and count as stale_appends. With several attempts every append of a
+        sample must give its own: if the first rows came without one, revision= says what is replaced. Not with
+        restart
     prefix: open the sample as the first rows of another one
     engine: free text, for example "vllm 0.33.0"
-    surplus_rows: rows that the engine gave for the last token and that were left out; only counted
+    surplus_rows: rows of the last token that the engine returned and that were left out; only counted
     producer: "rollout" or "trainer"
     """
 
@@ -193,12 +194,12 @@ class Append:
 
 @dataclass(frozen=True)
 class AppendOutcome:
-    """What the server said of one append.
+    """The server's answer to one append.
 
-    With an error nothing of it was stored, or only its first rows, up to committed_rows, where it was long enough to be
+    With an error nothing of it was stored, or only its first rows, up to committed_rows, if it was long enough to be
     sent in several messages.
 
-    trimmed_rows were there already; conflicting_rows of them hold other routes than the stored ones, which stay;
+    trimmed_rows were stored already; conflicting_rows of them have other routes than the stored ones, which stay;
     late_rows are unrecorded in the store and stay so; unverified_rows have tokens that could not be compared.
     """
 
@@ -212,17 +213,17 @@ class AppendOutcome:
     late_rows: int
     unrecorded_rows: int
     unverified_rows: int
-    sequence: int = 0  # What `append` gave; 0 for `put`.
+    sequence: int = 0  # The result of `append`; 0 for `put`.
     error: Exception | None = None
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What became of a sample that was appended: see `Run.commit`.
+    """The state of a sample that was appended: see `Run.commit`.
 
-    status: "committed": all that was appended of it is in the store. "marked": rows did not come, and stand there
-        as unrecorded, so that no trainer waits for them. "missing": the store has less than was appended, or nothing,
-        and could not be told: a trainer finds it so (NOT_FOUND, NOT_READY), and it falls back
+    status: "committed": everything appended is in the store. "marked": rows are missing, and marked there as
+        unrecorded, so that no trainer waits for them. "missing": the store has less than was appended, or nothing, and
+        could not be updated: a trainer sees that (NOT_FOUND, NOT_READY) and falls back
     committed_rows, num_tokens: of the store; num_tokens is None if it is not sealed
     error: why it is not "committed"
     """
@@ -240,7 +241,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class SampleState:
-    """What is known of a sample without reading its rows. num_tokens is None until it is sealed."""
+    """A sample without its rows. num_tokens is None until it is sealed."""
 
     sample: str
     handle: int
@@ -268,13 +269,13 @@ SampleStates = list[SampleState]
 
 @dataclass(frozen=True)
 class SampleRead:
-    """One sample of a read, where its id alone does not say enough.
+    """One sample of a read, with more than its id.
 
     sample or handle: which one
-    rows: half-open ranges, ascending; all that is committed if empty
-    num_tokens: expected; another one gives LENGTH_MISMATCH
-    token_checks: expected; another one gives TOKENS_MISMATCH, none to compare with TOKENS_NOT_KNOWN
-    min_weight_version, max_weight_version: rows of other weights give VERSION_REFUSED
+    rows: half-open ranges, ascending; all committed rows if empty
+    num_tokens: expected; if it differs the status is LENGTH_MISMATCH
+    token_checks: expected; if one differs TOKENS_MISMATCH, if the store cannot compare TOKENS_NOT_KNOWN
+    min_weight_version, max_weight_version: with rows of other weights VERSION_REFUSED
     """
 
     sample: str | None = None
@@ -296,8 +297,8 @@ class SampleRows:
     status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REFUSED", "LENGTH_MISMATCH",
         "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
-        uint16. The axis of rows holds those of `row_ranges` one after the other; that of layers the layers asked for;
-        slots beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.
+        uint16. The axis of rows holds those of `row_ranges` in order; that of layers the layers asked for; slots beyond
+        a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.
     row_ranges: absolute rows, half-open; unrecorded rows are not among them
     layers: global decoder layer ids
     """
@@ -322,7 +323,7 @@ class SampleRows:
 
 @dataclass(frozen=True)
 class ReleaseOutcome:
-    """Samples given back now, and the bytes that this freed."""
+    """Samples that were removed, and the bytes that this freed."""
 
     samples: int = 0
     bytes: int = 0
@@ -364,8 +365,8 @@ class RestoreOutcome:
 class RunSettings:
     """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks.
 
-    durability: what an acknowledged append has come through, "memory", "written" or "synced"; "" from a server that
-    does not say.
+    durability: what an acknowledged append has come through, "memory", "written" or "synced"; "" if the server does not
+    say.
     """
 
     ttl: float
@@ -392,8 +393,7 @@ class RunSummary:
 class ServerInfo:
     """A server. uptime in seconds; counters are monotonic since its start, by metric name.
 
-    spill_budget_bytes: of the directory to which cold samples go, 0 where they go nowhere; spilled_bytes: that its
-    files take."""
+    spill_budget_bytes: of the directory to which cold samples go, 0 without one; spilled_bytes: of its files."""
 
     version: str
     store: str

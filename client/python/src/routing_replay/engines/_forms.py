@@ -152,12 +152,13 @@ def _weights(found: Any) -> list[WeightSpan]:
 
 def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> _native.WeightSpan:
     begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
-    version, label = get(span, "version"), ""
+    version = get(span, "version")
+    label = version if isinstance(version, str) else ""
     if isinstance(version, str):
-        version, label = _values.integer(numbers.get(version, -1), f"{field}.version"), version  # -1: by the label.
+        number = _values.integer(numbers.get(version, -1), f"{field}.version")  # -1: by the label.
     else:
-        version = _values.integer(version, f"{field}.version", _values.NATURAL)
-    return _native.WeightSpan(begin, end, version, _values.native_text(label, "weight_versions"))
+        number = _values.integer(version, f"{field}.version", _values.NATURAL)
+    return _native.WeightSpan(begin, end, number, _values.native_text(label, "weight_versions"))
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@
 | vLLM | nvext.routed_experts, of the response or the choice | {data: base64, shape, start, dtype} |
 | vLLM, early builds | the same, without dtype and start | {data: base85, shape}, uint8 unless told |
 | SGLang | the same | base64 of flat int32: pass the run's geometry |
-| SGLang | nvext.metadata_upload.url: given to the resolver, which gives SGLang's meta_info or ids | any |
+| SGLang | nvext.metadata_upload.url: given to the resolver, which returns SGLang's meta_info or ids | any |
 
 Token ids as in vllm. Layers: all hidden ones.
 """
@@ -52,8 +52,8 @@ def rows(
     """Rows of one sample of a response (see the module).
 
     geometry: of the run; needed for flat ids
-    start: the first row that was asked for; an object that says its own must agree
-    dtype: of an object that says none
+    start: the first row that was asked for; that of an object must agree
+    dtype: of an object that has none
     Other parameters, results and errors as of vllm.rows.
     """
     choice = _forms.item(response, "choices", index)
@@ -70,10 +70,10 @@ def rows(
         why = "missing" if url is None else "the response holds a reference (metadata_upload): pass a resolver"
         return _forms.absent(_FIELD, why, policy, counted, start, **others)
     if isinstance(value, Mapping) and "dtype" not in value:
-        found, said = _forms.base85_payload(value, dtype, _FIELD)
+        found, own_start = _forms.base85_payload(value, dtype, _FIELD)
     else:
-        found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), None, resolver)
-    first = _forms.start_of(said, start, _FIELD)
+        found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), None, resolver)
+    first = _forms.start_of(own_start, start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), first)
     return _forms.account(found, counted, first, short_rows, layers=layers, **others)
 

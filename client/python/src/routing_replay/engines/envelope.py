@@ -37,7 +37,7 @@ _FIELD = "routed_experts"
 
 
 def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
-    """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for ids that are none."""
+    """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for anything else."""
     parts = [_forms.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
     return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
@@ -62,27 +62,26 @@ def rows(
 
     geometry: of the run; needed for flat ids
     tokens: token ids of all T positions; then the rows are counted, and a T-th one is left out. None: all are taken
-    start: absolute row of the first one; an object that says its own must agree
+    start: absolute row of the first one; that of an object must agree
     dialect: who wrote an object
     dtype, shape: of raw bytes ("uint8" …, [rows, layers, K]); dtype also of flat or [shape, base64] forms
     ids_and_weights: the last axis holds 2K slots, of which the ids are the first K
     layers: what the axis of layers holds: "all", "moe", layer ids; None: told by its length
-    short_rows: what fewer rows than the tokens need mean: InvalidArgumentError (ROW_COUNT), or that the first ones are
-        missing
-    resolver: called with a foreign object or a pickled reference, gives any form of ids
+    short_rows: with fewer rows than the tokens need: InvalidArgumentError (ROW_COUNT), or the first ones are missing
+    resolver: called with a foreign object or a pickled reference, returns any form of ids
 
-    InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, with the field that does not fit.
+    InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
     """
     if value is None:
         raise _forms.invalid(_FIELD, "is null")
-    found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    found, own_start = _open(value, geometry, dialect, dtype, shape, layers, resolver)
     if not isinstance(ids_and_weights, (bool, np.bool_)):
         raise _forms.invalid("ids_and_weights", f"must be True or False, got a {type(ids_and_weights).__name__}")
     if ids_and_weights:
         found = _with_weights(found)
-    if start is not None and said not in (None, start):
-        raise _forms.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
-    begin = (said or 0) if start is None else _values.integer(start, "start")
+    if start is not None and own_start not in (None, start):
+        raise _forms.invalid(_FIELD, f"starts at row {own_start}, not at {start}", "ROW_COUNT")
+    begin = (own_start or 0) if start is None else _values.integer(start, "start")
     ids = _forms.ids(tokens, "tokens")
     if ids is None:
         return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
@@ -106,16 +105,16 @@ def chunks(
 ) -> list[RecordedRows]:
     """Rows that come in parts, in order: one RecordedRows each, for one append each.
 
-    start: absolute row of the first part; a part that says its own must agree with the rows before it
+    start: absolute row of the first part; that of a part must agree with the rows before it
     others: as in `rows`
 
-    No parts give an empty list. InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the
+    Without parts an empty list. InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the
     first, and as `rows`.
     """
     recorded: list[RecordedRows] = []
     start = _values.integer(start, "start")
     for number, part in enumerate(_values.items(parts, "parts", "rows")):
-        one = rows(
+        recorded_part = rows(
             part,
             geometry,
             start=start,
@@ -127,9 +126,9 @@ def chunks(
             engine=engine,
             resolver=resolver,
         )
-        _forms.check_alike(one.rows, recorded[0].rows if recorded else one.rows, f"{_FIELD}[{number}]")
-        recorded.append(one)
-        start += _forms.row_count(one.rows)
+        recorded.append(recorded_part)
+        _forms.check_alike(recorded_part.rows, recorded[0].rows, f"{_FIELD}[{number}]")
+        start += _forms.row_count(recorded_part.rows)
     return recorded
 
 
@@ -154,6 +153,6 @@ def _with_weights(found: Any) -> Payload:
         return dataclasses.replace(found, ids_and_weights=True)
     narrow = np.iinfo(np.int32)
     if found.size and (found.max() > narrow.max or found.min() < narrow.min):
-        raise _forms.invalid(_FIELD, f"{found.dtype} ids and weights that are not those of int32", "DTYPE")
+        raise _forms.invalid(_FIELD, f"ids and weights must fit int32, got {found.dtype}", "DTYPE")
     array = np.ascontiguousarray(found, np.int32)
-    return Payload(memoryview(array).cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)
+    return Payload(array.data.cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)

@@ -8,29 +8,29 @@
 | chat with return_meta_info | choices[i].meta_info | as above |
 | output store | meta_info.output_store_ref: given to the resolver | any |
 
-Layers: all hidden ones, dense included. Flat ids state no shape: pass the run's geometry. Rows are [start_len, T - 1);
-at a stop some builds give one more for the last token, which is left out and counted in surplus_rows where it is
-sure that it is that: completion_tokens counts as many as there are output_ids, or output_token_ids says that these are
-all. Else it is an error. So is a count of rows that is that of a build which ignored start_len: ask for all rows then,
-and the server trims what it has.
+Layers: all hidden ones, dense included. Flat ids have no shape: pass the run's geometry. Rows are [start_len, T - 1);
+at a stop some builds return one more for the last token, which is left out and counted in surplus_rows if that is
+certain: completion_tokens is the number of output_ids, or output_token_ids are given, which are all. Else it is an
+error. So is the number of rows of a build that ignored start_len: ask for all rows then, and the server trims those
+that it has.
 
 Token ids come from prompt_token_ids or input_ids, and output_ids, token_ids or response_token_ids, of the choice, and
 from sglext (ask for them with return_token_ids, or pass them: most responses have none); else prompt_tokens and
-completion_tokens of meta_info or usage are believed, and no token is checked. Nor is one where prompt_tokens is more
-than there are ids (media in the prompt were expanded) and the rows are as many.
+completion_tokens of meta_info or usage count, and no token is checked. Nor are they if prompt_tokens is more than there
+are ids (media in the prompt were expanded) and the rows are as many.
 
-SGLang keeps rows by the place in the device's cache, and moves none with what it brings back from a hierarchical cache
-(host memory, disk): there stand rows of other requests. So once meta_info.cached_tokens_details (in sglext with
-return_cached_tokens_details) counts tokens of host or storage, rows of cached tokens are unrecorded: also of those on
-the device, which may have come back before. Say hierarchical_cache=True for a server that has one: then they are in
-every response, and those of the whole prompt in one that does not count cached tokens. Hash layers (DeepSeek-V4) are
-not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
+SGLang keeps rows by the place in the device's cache, and does not move them with what it loads from a hierarchical
+cache (host memory, disk): rows of other requests are there. So when meta_info.cached_tokens_details (in sglext with
+return_cached_tokens_details) counts tokens of host or storage, rows of cached tokens are unrecorded, also of those on
+the device, which may have been loaded earlier. Pass hierarchical_cache=True for a server that has one: then they are
+unrecorded in every response, and those of the whole prompt in one that does not count cached tokens. Hash layers
+(DeepSeek-V4) are not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
 
-What it computes again of an answer that it took back (num_retractions of meta_info) it gives with the experts of that
-time: where weights changed (weight_versions), those of tokens before the last version are unrecorded. To keep them,
-append an answer's parts while it is made: the rows that a sample has stay.
+A retracted answer (num_retractions of meta_info) is computed again with the experts of that time: if weights changed
+(weight_versions), rows of tokens before the last version are unrecorded. To keep them, append an answer's parts while
+it is made: the rows that a sample has stay.
 
-meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
+meta_info.weight_version is the version at the end, not that of each row, so it is not used unless asked for
 (stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata.
 """
 
@@ -55,7 +55,8 @@ OF_META = (
     *(_FIELD, f"{_FIELD}_dtype", "output_store_ref", "cached_tokens", "cached_tokens_details", "num_retractions"),
 )
 _TIERS = ("device", "host", "storage")
-_OF_ALL = ("prompt_tokens", "weight_version", "cached_tokens_details")  # What a response may say of all of its choices.
+# Fields of a response that hold for all of its choices.
+_OF_ALL = ("prompt_tokens", "weight_version", "cached_tokens_details")
 
 
 def tokens(
@@ -63,7 +64,7 @@ def tokens(
 ) -> np.ndarray | None:
     """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if they are not all known.
 
-    Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
+    Parameters as of `rows`. Raises InvalidArgumentError for values that are not token ids.
     """
     return _forms.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
 
@@ -92,13 +93,13 @@ def rows(
     index: which of a response's choices, by their own `index`; None for /generate. One of a batch of /generate is a
         response of its own
     start_len: routed_experts_start_len of the request, 0 … P
-    prompt_token_ids, output_token_ids: where the response does not hold them, or, of output, not all
+    prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not all hidden ones
-    short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing
-    absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
+    short_rows: with fewer rows: InvalidArgumentError (ROW_COUNT), or the first ones are missing
+    absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
     stamped_version: meta_info.weight_version is that of all rows
-    hierarchical_cache: whether the server has one, whatever the response says (see the module)
-    versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
+    hierarchical_cache: the server has one, whatever the response says (see the module)
+    versions: numbers of weight versions that are texts; decimal ones need none, others have -1 and a label
     engine: text to keep with the sample; default sglang and the version loaded, if any
     resolver: called with a reference (output_store_ref, a pickled or foreign object), gives any form of ids
 
@@ -107,7 +108,7 @@ def rows(
     tokens.
     """
     choice = _choice(response, index)
-    holder, value = _find(response, choice, _FIELD)  # First: rows of another choice are no matter of tokens.
+    holder, value = _find(response, choice, _FIELD)  # Before tokens: rows of another choice have none.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang") if engine is None else engine}
     if value is None:
@@ -118,36 +119,36 @@ def rows(
             policy = "unrecorded" if _aborted(choice, counted) else absent
             return _forms.absent(_FIELD, _why(reference), policy, counted, start_len, **others)
     dtype = _forms.get(holder, f"{_FIELD}_dtype") if _forms.has(holder, f"{_FIELD}_dtype") else None
-    found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
-    start = _forms.start_of(said, start_len, _FIELD)
+    found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
+    start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
     others["weights"] = _weights(response, choice, counted, start, versions, stamped_version)
     others["layers"] = "all" if layers is None else layers
     recorded = _forms.account(found, counted, start, short_rows, **others)
-    return recorded.without(_not_its_own(response, choice, counted, hierarchical_cache))
+    return recorded.without(_unreliable(response, choice, counted, hierarchical_cache))
 
 
-def _not_its_own(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool) -> int:
-    """How many of the first rows may be those of other requests, or of other weights than the tokens."""
-    taken_back = _find(response, choice, "num_retractions")[1]
+def _unreliable(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool) -> int:
+    """How many of the first rows may belong to other requests, or to other weights than the tokens."""
+    retracted = _find(response, choice, "num_retractions")[1]
     spans = _find(response, choice, "weight_versions")[1]
     changed = 0
-    if taken_back and len(spans or ()) > 1:
+    if retracted and len(spans or ()) > 1:
         changed = counted.prompt_tokens + max(_forms.count(_forms.get(span, "start"), "start") for span in spans) - 1
-    return max(changed, _of_others(response, choice, counted, hierarchical, bool(taken_back)))
+    return max(changed, _of_others(response, choice, counted, hierarchical, bool(retracted)))
 
 
-def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool, taken_back: bool) -> int:
+def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical: bool, retracted: bool) -> int:
     details = _find(response, choice, "cached_tokens_details")[1]
     device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if taken_back:  # Answers that were interrupted are cached as well.
+    if retracted:  # Interrupted answers are cached as well.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage
-    said = _find(response, choice, "cached_tokens")[1]
-    return counted.prompt_tokens if said is None else _forms.count(said, "cached_tokens")
+    cached = _find(response, choice, "cached_tokens")[1]
+    return counted.prompt_tokens if cached is None else _forms.count(cached, "cached_tokens")
 
 
 def _choice(response: Any, index: int | None) -> Any:
@@ -156,7 +157,7 @@ def _choice(response: Any, index: int | None) -> Any:
         if isinstance(choices, Sequence) and len(choices) == 1:
             return choices[0]
         if isinstance(choices, Sequence):
-            raise _forms.invalid("index", f"which of {len(choices)} choices?")
+            raise _forms.invalid("index", f"must be given: the response has {len(choices)} choices")
         return response
     return _forms.item(response, "choices", index)
 
@@ -196,21 +197,24 @@ def _of_choice(ids: Any, choice: Any) -> Any:
 
 
 def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """Sampled tokens are counted by their ids where these are known: completion_tokens may count a stop that was cut
-    off, or the ids be those of a stream's last event."""
+    """Sampled tokens are counted by their ids if these are known: completion_tokens may count a stop that was removed,
+    or the ids be those of a stream's last event."""
     prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
     counted_alike = False
     usage = _forms.get(response, "usage")
     alone = _forms.choice_count(response) == 1
     counts: list[int] = []
     for ids, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
-        said = _find(response, choice, name)[1]
-        if said is None and (alone or (ids is None and name == "prompt_tokens")):
-            said = _forms.get(usage, name)
-        if said is None and ids is None:
+        count = _find(response, choice, name)[1]
+        if count is None and (alone or (ids is None and name == "prompt_tokens")):
+            count = _forms.get(usage, name)
+        if count is not None:
+            counts.append(_forms.count(count, name))
+        elif ids is not None:
+            counts.append(ids.size)
+        else:
             raise _forms.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
-        counts.append(ids.size if said is None else _forms.count(said, name))
-        counted_alike = said is not None and ids is not None and counts[-1] == ids.size
+        counted_alike = count is not None and ids is not None and counts[-1] == ids.size
     if sampled is None:
         return _forms.Tokens(prompt, None, counts[0], counts[1], all_output=False)
     whole = output_token_ids is not None or counted_alike

@@ -4,8 +4,8 @@
 |---|---|---|---|
 | RequestOutput of LLM.generate | outputs[i].routed_experts, a torch tensor [T - 1, layers, K] | MoE | int16 |
 
-Rows of -1 throughout are unrecorded (a gap inside is refused by the engine itself). Token ids come from
-prompt_token_ids and outputs[i].token_ids; where a stop word of several tokens was cut off those, rows are more than
+Rows of -1 throughout are unrecorded (the engine itself rejects a gap inside). Token ids come from
+prompt_token_ids and outputs[i].token_ids; if a stop word of several tokens was removed from those, rows are more than
 tokens (ROW_COUNT): pass all that were sampled as output_token_ids, or set include_stop_str_in_output.
 """
 
@@ -48,12 +48,12 @@ def rows(
     """Rows of one sample of a RequestOutput: ids int16 [T - 1, MoE layers, K]; parameters as of vllm.rows.
 
     InvalidArgumentError: ROW_COUNT for another number of rows, FIELD for an output without rows or tokens, DTYPE and
-    SHAPE for what is no tensor of ids.
+    SHAPE for anything but a tensor of ids.
     """
     completion = _forms.item(output, "outputs", index)
     prompt, sampled = _ids(output, completion, output_token_ids)
     if prompt is None or sampled is None:
-        raise _forms.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
+        raise _forms.invalid("prompt_token_ids" if prompt is None else "token_ids", "is missing in the output")
     others = {"engine": _forms.engine_name("tensorrt_llm") if engine is None else engine}
     counted = _forms.Tokens(prompt, sampled, prompt.size, sampled.size)
     value = _forms.get(completion, _FIELD)

@@ -12,17 +12,17 @@
 | a proposal | - | aux_output_keys: given to the resolver | - | - |
 
 Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
-return_token_ids over HTTP). Where a response holds no ids, usage counts its tokens if it has one choice; then no token
-is checked. Nor is one where usage counts more prompt tokens than there are ids (media in the prompt were expanded) and
-the rows are as many. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+return_token_ids over HTTP). If a response with one choice holds no ids, usage counts its tokens; then no token is
+checked. Nor are they if usage counts more prompt tokens than there are ids (media in the prompt were expanded) and the
+rows are as many. With routed_experts_prompt_start in the request pass prompt_start here: the rows do not say it.
 
-The last event of a stream, or an output in DELTA mode, may hold the last tokens alone, and usage only counts. So a row
-more than the tokens need is left out, as that of the last token, only if output_token_ids says that these are all; two
-parts (0.21) say it themselves. A finished RequestOutput of LLM.generate has all of its tokens: where a release gives T
-rows, pass output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
+The last event of a stream, or an output in DELTA mode, may hold the last tokens alone, and usage only counts. So one
+row too many is left out, as that of the last token, only if output_token_ids are given, which are all; two parts (0.21)
+imply it. A finished RequestOutput of LLM.generate has all of its tokens: if a release returns T rows, pass
+output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
 
-weight_versions holds spans of output tokens, in a RequestOutput and /inference/v1/generate (which wants
---enable-scale-out); each becomes a span of the rows that sampled them. vLLM gives rows with prefix caching on alone.
+weight_versions holds spans of output tokens, in a RequestOutput and /inference/v1/generate (which needs
+--enable-scale-out); each becomes a span of the rows that sampled them. vLLM returns rows with prefix caching only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tokens(
 ) -> np.ndarray | None:
     """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if the response holds none.
 
-    Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
+    Parameters as of `rows`. Raises InvalidArgumentError for values that are not token ids.
     """
     return _forms.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
 
@@ -72,17 +72,17 @@ def rows(
 
     index: which of outputs or choices, by their own `index`, or by place where they have none
     prompt_start: routed_experts_prompt_start of the request, 0 … P
-    prompt_token_ids, output_token_ids: where the response does not hold them, or, of output, not all
+    prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not as the table says
-    short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing, which no
-        release of vLLM does by itself
-    absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
-    versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
+    short_rows: with fewer rows: InvalidArgumentError (ROW_COUNT), or the first ones are missing, which no release of
+        vLLM does by itself
+    absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
+    versions: numbers of weight versions that are texts; decimal ones need none, others have -1 and a label
     engine: text to keep with the sample; default vllm and the version loaded, if any
     resolver: called with a reference (aux_output_keys, a pickled or foreign object), gives any form of ids
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
-    the engine ignored prompt_start; FIELD for a response without rows or tokens; and what the form has of its own.
+    the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
     """
     choice = _choice(output, index)
     counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
@@ -91,18 +91,18 @@ def rows(
     if value is None and resolver is not None and _forms.get(choice, "aux_output_keys") is not None:
         value = resolver(_forms.get(choice, "aux_output_keys"))
     if value is None:
-        value = _forms.get(choice, "routing_replay")  # What `attach` leaves in place of rows: they are not missing.
+        value = _forms.get(choice, "routing_replay")  # `attach` left this reference: they are not missing.
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
-    found, said = _forms.any_payload(value, _FIELD, "npy", None, resolver)
-    begin = _forms.start_of(said, prompt_start, _FIELD)
+    found, own_start = _forms.any_payload(value, _FIELD, "npy", None, resolver)
+    begin = _forms.start_of(own_start, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
     if split:  # It has a row for each token of the output.
         counted = dataclasses.replace(counted, all_output=True)
     others["layers"] = _basis(value, split) if layers is None else layers
     recorded = _forms.account(found, counted, begin, short_rows, **others)
-    spans = _forms.get(choice, "weight_versions")  # Of all tokens, so they fit no others.
+    spans = _forms.get(choice, "weight_versions")  # Of all tokens.
     return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin, versions))
 
 
@@ -126,25 +126,28 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1
     counts: list[int] = []
-    for ids, name, field, told in (
+    for ids, name, field, by_usage in (
         (prompt, "prompt_tokens", "prompt_token_ids", alone or prompt is None),
         (sampled, "completion_tokens", "token_ids", alone and sampled is None),
     ):
-        said = _forms.get(usage, name) if told else None
-        if said is None and ids is None:
+        count = _forms.get(usage, name) if by_usage else None
+        if count is not None:
+            counts.append(_forms.count(count, f"usage.{name}"))
+        elif ids is not None:
+            counts.append(ids.size)
+        else:
             what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
             raise _forms.invalid(field, what)
-        counts.append(ids.size if said is None else _forms.count(said, f"usage.{name}"))
     return _forms.Tokens(prompt, sampled, counts[0], counts[1], all_output=output_token_ids is not None)
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:
     """The ids, and whether they are in two parts, of prompt and output."""
-    own = _forms.get(choice, _FIELD)
+    sampled = _forms.get(choice, _FIELD)
     prompt = _forms.get(output, "prompt_routed_experts")
-    if prompt is None or own is None:
-        return own, prompt is not None
-    parts = [_forms.nested(part, _FIELD) for part in (prompt, own)]
+    if prompt is None or sampled is None:
+        return sampled, prompt is not None
+    parts = [_forms.nested(part, _FIELD) for part in (prompt, sampled)]
     filled = [part for part in parts if part.size]
     for part in filled:
         _forms.check_alike(part, filled[0], _FIELD)
