@@ -178,7 +178,7 @@ class Geometry:
 
     @property
     def default_codec(self) -> str:
-        """ "RAW" or "PACKED": how the store keeps rows unless told otherwise."""
+        """ "RAW" or "PACKED": how the store keeps rows by default."""
         return self._facts.default_codec
 
     @property

@@ -28,16 +28,16 @@ _MISSING = {"raise": False, "unrecorded": True}
 
 @dataclass(frozen=True)
 class Turn:
-    """What came of a turn.
+    """The result of a turn.
 
     num_tokens: of the history with it
-    appended: absolute rows that are on their way now, one range per append
+    appended: absolute rows that were queued, one range per append
     unrecorded_rows: of them, rows without a route
-    retokenised_at: first position at which the tokens differ from those that were told before (or end), or None
-    truncated_rows: rows that were taken back for it
-    repeated_rows: rows that were given before; of them, conflicting_rows had another route, late_rows none, and
-        uncompared_rows were sent by another process. What was there first stays
-    shared_rows: rows that are those of the parent
+    retokenised_at: first position at which the tokens differ from the history (or end), or None
+    truncated_rows: rows that were removed for it
+    repeated_rows: rows that came before; of them, conflicting_rows had another route, late_rows none, and
+        uncompared_rows were sent by another process. The first ones stay
+    shared_rows: rows of the parent
     surplus_rows: rows for the last token, left out
     dropped_rows: rows that the full queue did not take; they become unrecorded
     """
@@ -58,7 +58,7 @@ class Turn:
 
 @dataclass(slots=True)
 class AbortedTurn:
-    """What a turn says: see NewTurn."""
+    """See NewTurn."""
 
     noun: ClassVar[str] = "a turn"
 
@@ -80,19 +80,18 @@ class AbortedTurn:
 class NewTurn(AbortedTurn):
     """One answer of the engine, as `add` takes it.
 
-    rows: ids [rows, layers, K], a Payload, what an adapter of routing_replay.engines gives, or None: no rows. What
-        an engine sent as text goes through its adapter
+    rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
     tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
-        history; None if the history stays as it is (with RecordedRows: theirs)
+        history; None if the history does not change (with RecordedRows: theirs)
     start: absolute row of the first row (default 0, or as recorded)
     take, layers: see AppendOptions
-    outcome: "finished", "aborted" or "preempted"; only a finished turn must give all rows up to its last token but
-        one. A row for the last token is left out
-    weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows
-        among those given) where there are several. A version that is given stands for all rows, those recorded of
-        the engine are not looked at then; a label alone for those that have no version
-    missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows; an
-        adapter that gave no rows and declared them missing (absent="unrecorded") has said so, too
+    outcome: "finished", "aborted" or "preempted"; only a finished turn must have all rows up to its last token but one.
+        A row for the last token is left out
+    weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows among
+        these) if there are several. A version is that of all rows, instead of those of the engine; a label alone is
+        that of rows without a version
+    missing: "unrecorded" declares missing rows, before `rows` or before the seal, unrecorded; so does an adapter with
+        absent="unrecorded" that found no rows
     seal: no more turns will come
     """
 
@@ -220,14 +219,14 @@ def _turn(result: _native.TurnResult) -> Turn:
 class Trajectory(TrajectoryCalls):
     """The rows of one sample over several turns, aborts and weight updates. Thread-safe. Made by `Run.trajectory`.
 
-    A multi-turn agent, as it asks its engine (here SGLang) and tells of every answer:
+    A multi-turn agent, as it asks its engine (here SGLang) and adds every answer:
 
         from routing_replay.engines import sglang
 
         trajectory = run.trajectory("step7/agent3", group=7)
         context = tokenizer.apply_chat_template(messages)
         while True:
-            start = trajectory.next_row(context)              # the engine need not send rows that are there
+            start = trajectory.next_row(context)              # the engine need not send earlier rows
             answer = engine.generate(
                 input_ids=context, return_routed_experts=True, routed_experts_start_len=start
             )
@@ -240,19 +239,19 @@ class Trajectory(TrajectoryCalls):
         trajectory.seal()
 
     A history of T tokens has rows 0 … T - 2: the last token was never fed to the model. So the row of a turn's last
-    token is the first one that the next turn gives, and nothing is ever overwritten.
+    token is the first one of the next turn, and nothing is ever overwritten.
 
-    - Token ids decide what is new. A turn that says its whole context (or `tokens_start` and what follows) is compared
-      with what was told before; rows up to the first token that differs stay, those behind are taken back from the
-      server (`Turn.truncated_rows`) and must come with the turn.
-    - The first route of a row stays. Rows that are given again, perhaps under newer weights, are compared and not sent;
-      differences are counted (`Turn.conflicting_rows`), or AlreadyExistsError (CONFLICTING_ROWS) in a strict run.
-    - What a turn does not give (aborted, preempted, not recorded) stays open for the next one. A turn that leaves a gap
-      is FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
-    - Every call may be repeated: what is there already is not sent again.
+    - Token ids decide what is new. A turn with its whole context (or `tokens_start` and what follows) is compared with
+      the history; rows up to the first token that differs stay, those behind are removed from the server
+      (`Turn.truncated_rows`) and must come with the turn.
+    - The first route of a row stays. Repeated rows, perhaps under newer weights, are compared and not sent; differences
+      are counted (`Turn.conflicting_rows`), or AlreadyExistsError (CONFLICTING_ROWS) in a strict run.
+    - Rows that a turn lacks (aborted, preempted, not recorded) may come with the next one. A turn that leaves a gap is
+      FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
+    - Every call may be repeated: what is stored is not sent again.
 
-    `add` queues and returns, like `Run.append`; trouble of the service is met by the appender. Only two things wait for
-    the server, and raise what it says: taking rows back, and finding out what it has after an append that failed.
+    `add` queues and returns, like `Run.append`; the appender handles trouble of the service. Only two things wait for
+    the server, and raise its errors: removing rows, and asking what it has after an append that failed.
     """
 
     @blocking
@@ -289,9 +288,9 @@ class Trajectory(TrajectoryCalls):
     def fork(self, sample: str, *, wait: float = 1.0) -> Operation[Trajectory]:
         """A new sample that begins as this one: the other answers to a prompt, the branches of a tree.
 
-        Its first turn says the whole context. Rows up to the first token or route that differs are not sent: the sample
+        Its first turn has the whole context. Rows up to the first token or route that differs are not sent: the sample
         refers to these. The same prompt may have been routed otherwise; then nothing is shared from there on. Only
-        acknowledged rows can be shared: they are waited for, but not longer than `wait` seconds.
+        acknowledged rows can be shared: the call waits for them for at most `wait` seconds.
         """
         arguments = self._native.pointer, _values.native_text(sample, "sample")
         seconds = _values.seconds(wait, "wait")

@@ -63,7 +63,7 @@ def item(holder: Any, name: str, index: Any) -> Any:
         raise invalid(name, f"item {number} does not exist: the response has no list of them")
     numbers = [get(value, "index") for value in values]
     numbers = list(range(len(values))) if any(number is None for number in numbers) else numbers
-    found = [value for value, own in zip(values, numbers, strict=True) if _plain(own) == number]
+    found = [value for value, place in zip(values, numbers, strict=True) if _plain(place) == number]
     if len(found) != 1:
         raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
     return found[0]
@@ -178,7 +178,7 @@ def _number(value: Any) -> Any:
 
 
 def choice_count(response: Any) -> int:
-    """1 where a response is its own choice."""
+    """1 if the response is the choice."""
     choices = get(response, "choices")
     return len(choices) if isinstance(choices, Sequence) else 1
 

@@ -3,7 +3,7 @@
 | behind it | read | form |
 |---|---|---|
 | vLLM | nvext.routed_experts, of the response or the choice | {data: base64, shape, start, dtype} |
-| vLLM, early builds | the same, without dtype and start | {data: base85, shape}, uint8 unless told |
+| vLLM, early builds | the same, without dtype and start | {data: base85, shape}, uint8 unless given |
 | SGLang | the same | base64 of flat int32: pass the run's geometry |
 | SGLang | nvext.metadata_upload.url: given to the resolver, which returns SGLang's meta_info or ids | any |
 

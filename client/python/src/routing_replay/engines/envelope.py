@@ -7,7 +7,7 @@
 | {data: base64, shape, dtype} | SkyRL | dialect="skyrl": the narrowest of uint8, int16, int32, no other |
 | {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
 | the first with an axis of 2K: ids, then fp32 weights | prime-rl | ids_and_weights=True; the weights are left out |
-| [shape as JSON, base64] | rllm | dtype from the header or as told |
+| [shape as JSON, base64] | rllm | dtype from the header or the argument |
 | base64 of a .npy file | vLLM | |
 | flat base64 | SGLang, AReaL | geometry, dtype (int32) |
 | raw bytes | any | dtype and shape |
@@ -66,7 +66,7 @@ def rows(
     dialect: who wrote an object
     dtype, shape: of raw bytes ("uint8" …, [rows, layers, K]); dtype also of flat or [shape, base64] forms
     ids_and_weights: the last axis holds 2K slots, of which the ids are the first K
-    layers: what the axis of layers holds: "all", "moe", layer ids; None: told by its length
+    layers: what the axis of layers holds: "all", "moe", layer ids; None: by its length
     short_rows: with fewer rows than the tokens need: InvalidArgumentError (ROW_COUNT), or the first ones are missing
     resolver: called with a foreign object or a pickled reference, returns any form of ids
 

@@ -1,4 +1,4 @@
-"""Rows out of an engine where its outputs are made: for rollout workers that hold the engine in their own process.
+"""Rows out of an engine where its outputs are made: for rollout workers with the engine in their process.
 
     from routing_replay.engines import attach
 
@@ -6,7 +6,7 @@
     for step, prompts in enumerate(batches):
         attachment.group, attachment.weight_version = step, version
         outputs = llm.generate(prompts, params)   # routing_replay of each completion is a reference now
-        attachment.flush()                        # before the trainer reads; raises what was refused
+        attachment.flush()                        # before the trainer reads; raises what was rejected
 
 vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where
 this package is installed and ROUTING_REPLAY_RUN names a run, and joins that run as soon as somebody has made it.
