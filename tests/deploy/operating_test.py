@@ -100,7 +100,7 @@ class TablesTest(unittest.TestCase):
 
     def test_every_status_of_a_read_is_explained(self):
         source = (ROOT / "proto/routing_replay/v1/read.proto").read_text()
-        statuses = re.search(r"enum Status \{(.*?)\}", source, re.DOTALL).group(1)
+        statuses = re.search(r"enum SampleStatus \{(.*?)\}", source, re.DOTALL).group(1)
         names = set(re.findall(r"^ +(\w+) = ", statuses, re.MULTILINE)) - {
             "SAMPLE_STATUS_UNSPECIFIED",
             "OK",
