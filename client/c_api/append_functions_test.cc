@@ -2,7 +2,7 @@
 #include <atomic>
 #include <deque>
 
-#include "client/c_api/c_api_fixture.h"
+#include "client/c_api/test_fixture.h"
 
 namespace routing_replay::client {
 namespace {
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 class CAppendTest : public CApiTest {
  protected:
   void TearDown() override {
-    rr_appender_free(appender_);
+    rr_object_free(appender_);
     CApiTest::TearDown();
   }
   void Open(rr_appender_options options) {
@@ -111,7 +111,7 @@ TEST_F(CAppendTest, AFlushNamesWhatFailed) {
   EXPECT_EQ(String(error->failed_samples[1]), "hole");
   ASSERT_EQ(error->failures_count, 2U);
   EXPECT_EQ(String(error->failures[0]->sample), "gap");
-  rr_error_free(error);
+  rr_free(error);
   EXPECT_DONE(rr_appender_flush(appender_, &kBlocking));
 }
 
@@ -174,7 +174,7 @@ TEST_F(CAppendTest, AFullQueueBlocksDropsOrRaises) {
     EXPECT_EQ(failure.reason, on_full == RR_RAISE ? "OVER_BUDGET" : "");
     EXPECT_EQ(dropped, on_full == RR_RAISE ? 0U : 1U);
     EXPECT_EQ(Counter("open_appends"), on_full == RR_RAISE ? 1 : 2);
-    rr_appender_free(std::exchange(appender_, nullptr));
+    rr_object_free(std::exchange(appender_, nullptr));
   }
   rr_appender_options options = kDefaults;
   options.on_full = 3;
@@ -259,9 +259,9 @@ TEST_F(CAppendTest, MayBeFreedAtAnyTime) {
     const rr_append append = Append("s", 0, 9);
     uint64_t sequence = 0;
     ASSERT_DONE(rr_appender_append(appender_, &append, 1, &kBlocking, &sequence, nullptr));
-    rr_appender_free(std::exchange(appender_, nullptr));
+    rr_object_free(std::exchange(appender_, nullptr));
   }
-  rr_appender_free(nullptr);
+  rr_object_free(nullptr);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <thread>
 
-#include "client/c_api/c_api_fixture.h"
+#include "client/c_api/test_fixture.h"
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::client {
@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(CApiTest, ARunDescribesItselfAndOutlivesItsClient) {
-  rr_client_free(std::exchange(c_client_, nullptr));
+  rr_object_free(std::exchange(c_client_, nullptr));
   const rr_run_info* info = nullptr;
   ASSERT_DONE(rr_run_describe(c_run_, &info));
   EXPECT_EQ(String(info->name), "run");
@@ -38,7 +38,7 @@ TEST_F(CApiTest, ErrorsTellWhatTheirStatusTells) {
   EXPECT_EQ(String(error->reason), "FIELD");
   EXPECT_EQ(String(error->field), "endpoint");
   EXPECT_EQ(error->row.present, 0);
-  rr_error_free(error);
+  rr_free(error);
 
   const rr_sample_states* states = nullptr;
   EXPECT_EQ(Failure(rr_run_stat(c_run_, nullptr, 0, 3, &kBlocking, &states)).field, "producer");
@@ -169,7 +169,7 @@ TEST_F(CApiTest, AQueueTellsEndsUnderTheirTags) {
   EXPECT_EQ(states->count, 1U);
   EXPECT_FALSE(queue.Readable(0));
   rr_free(states);
-  rr_run_free(run);
+  rr_object_free(run);
   // What is wrong with the arguments is said at once.
   EXPECT_EQ(Failure(rr_run_stat(c_run_, &name, 1, 9, &stat, &states)).field, "producer");
   EXPECT_FALSE(queue.Readable(0));
@@ -240,8 +240,8 @@ TEST_F(CApiTest, ClientsOfOneEndpointShareATransport) {
     rr_run* run = nullptr;
     ASSERT_DONE(rr_client_new(&options, &client));
     ASSERT_DONE(rr_client_open_run(client, Text("run"), nullptr, nullptr, {}, 0, &kBlocking, &run));
-    rr_run_free(run);
-    rr_client_free(client);
+    rr_object_free(run);
+    rr_object_free(client);
     // One with other settings has its own.
     EXPECT_EQ(service_.Connections(), before + (timeout_ms < 0 ? 0 : 1));
   }
@@ -263,7 +263,7 @@ TEST_F(CApiTest, ACallThatNeedsTheFileOfItsEndpointWaitsForIt) {
   std::ofstream(file) << service_.endpoint() << "\n";
   EXPECT_EQ(queue.Wait(1).at(2).message, "");
   rr_free(info);
-  rr_client_free(client);
+  rr_object_free(client);
 }
 
 TEST_F(CApiTest, CallsAreCancelledAtAnyMoment) {
@@ -349,7 +349,7 @@ TEST_F(CApiTest, ARunGoesToADirectoryAndBack) {
     for (size_t row = 0; row < rows.size(); ++row) EXPECT_EQ(sample.rows[row].id, rows[row]);
     EXPECT_EQ(sample.num_tokens, 101);
   }
-  rr_client_free(client);
+  rr_object_free(client);
 }
 
 TEST_F(CApiTest, GeometriesAndTokensNeedNoServer) {

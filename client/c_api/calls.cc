@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
-#include "client/c_api/gate.h"
-#include "client/c_api/threads.h"
 #include "client/call/cancellation.h"
 #include "client/call/fork_part.h"
 #include "proto/wire/mutex.h"
@@ -23,12 +23,108 @@ using client::Cancellation;
 
 namespace {
 
+constexpr std::chrono::seconds kIdle(5);
+
+void JoinAll(std::list<std::thread> threads) {
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+Threads& Threads::Shared() {
+  static Threads* const threads = new Threads;
+  return *threads;
+}
+
+bool Threads::Run(Work& work) {
+  MutexLock lock(mutex_);
+  const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < kMost;
+  if (!(more && Start()) && running_.empty() && !resting_) return false;
+  waiting_.emplace(next_++, std::move(work));
+  work_.NotifyOne();
+  return true;
+}
+
+bool Threads::Start() {
+  const auto self = running_.emplace(running_.end());
+  try {
+    *self = std::thread([this, self] { Loop(self); });
+  } catch (const std::system_error&) {
+    running_.erase(self);
+    return false;
+  }
+  return true;
+}
+
+void Threads::Loop(Running::iterator self) {
+  while (true) {
+    uint64_t place = 0;
+    Work work;
+    {
+      MutexLock lock(mutex_);
+      const Clock::Time end = Clock::Real().Now() + kIdle;
+      ++idle_;
+      while (waiting_.empty() && !resting_ && Clock::Real().Now() < end) work_.WaitUntil(mutex_, end);
+      --idle_;
+      if (waiting_.empty() || resting_) break;
+      auto first = waiting_.extract(waiting_.begin());
+      place = first.key();
+      work = std::move(first.mapped());
+    }
+    if (work()) continue;
+    MutexLock lock(mutex_);
+    waiting_.emplace(place, std::move(work));
+  }
+  Running before;
+  {
+    MutexLock lock(mutex_);
+    before = std::exchange(gone_, {});
+    gone_.splice(gone_.end(), running_, self);
+    ended_.NotifyAll();
+  }
+  JoinAll(std::move(before));
+}
+
+void Threads::Rest() {
+  MutexLock lock(mutex_);
+  resting_ = true;
+  work_.NotifyAll();
+}
+
+bool Threads::AwaitRest(Clock::Time deadline) {
+  Running last;
+  {
+    MutexLock lock(mutex_);
+    while (!running_.empty() && Clock::Real().Now() < deadline) ended_.WaitUntil(mutex_, deadline);
+    if (!running_.empty()) return false;
+    last = std::exchange(gone_, {});
+  }
+  JoinAll(std::move(last));
+  return true;
+}
+
+void Threads::GoOn() {
+  MutexLock lock(mutex_);
+  resting_ = false;
+  while (running_.size() < waiting_.size() && running_.size() < kMost && Start()) {
+  }
+}
+
+void Threads::BeginAnew() {
+  std::map<uint64_t, Work> never;
+  MutexLock lock(mutex_);
+  resting_ = false;
+  never = std::exchange(waiting_, {});
+}
+
+namespace {
+
 // Calls under way and the ends of those that were. Thread-safe.
 class Queue final : private client::ForkPart {
  public:
   Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~Queue() {
-    for (const rr_ended& ended : ended_) rr_error_free(ended.error);
+    for (const rr_ended& ended : ended_) rr_free(ended.error);
     if (descriptor_ >= 0) close(descriptor_);
   }
 
@@ -45,8 +141,11 @@ class Queue final : private client::ForkPart {
     MutexLock lock(mutex_);
     under_way_.erase(tag);
     ended_.push_back({tag, error});
-    const uint64_t one = 1;
-    if (ended_.size() == 1) (void)!write(descriptor_, &one, sizeof(one));
+    if (waiting_) {
+      changed_.NotifyAll();
+    } else {
+      Signal();
+    }
     if (under_way_.empty()) idle_.NotifyAll();
   }
 
@@ -57,9 +156,23 @@ class Queue final : private client::ForkPart {
       ended[taken] = ended_.front();
       ended_.pop_front();
     }
-    uint64_t count = 0;
-    if (taken > 0 && ended_.empty()) (void)!read(descriptor_, &count, sizeof(count));
+    Unsignal();
     return taken;
+  }
+
+  // One end; false if there is none by then. For one thread at a time. Cheaper than to poll the descriptor, which is
+  // not touched where the end comes meanwhile.
+  bool Wait(Clock::Time deadline, rr_ended& ended) {
+    const Gate::Outside outside;
+    MutexLock lock(mutex_);
+    waiting_ = true;
+    while (ended_.empty() && Clock::Real().Now() < deadline) changed_.WaitUntil(mutex_, deadline);
+    waiting_ = false;
+    if (ended_.empty()) return false;
+    ended = ended_.front();
+    ended_.pop_front();
+    ended_.empty() ? Unsignal() : Signal();
+    return true;
   }
 
   void Cancel(uint64_t tag) {
@@ -91,21 +204,35 @@ class Queue final : private client::ForkPart {
   void BeginAnew() override {
     std::construct_at(&mutex_);
     std::construct_at(&idle_);
+    std::construct_at(&changed_);
     if (const int own = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); own >= 0) {
       dup3(own, descriptor_, O_CLOEXEC);
       close(own);
     }
     MutexLock lock(mutex_);
+    waiting_ = signalled_ = false;
     under_way_.clear();
-    for (const rr_ended& ended : std::exchange(ended_, {})) rr_error_free(ended.error);
+    for (const rr_ended& ended : std::exchange(ended_, {})) rr_free(ended.error);
+  }
+
+  void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const uint64_t one = 1;
+    if (!std::exchange(signalled_, true)) (void)!write(descriptor_, &one, sizeof(one));
+  }
+  void Unsignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uint64_t count = 0;
+    if (ended_.empty() && std::exchange(signalled_, false)) (void)!read(descriptor_, &count, sizeof(count));
   }
 
   const int descriptor_;
   Mutex mutex_;
   CondVar idle_;
+  CondVar changed_;  // There is an end for who waits.
   std::map<uint64_t, std::shared_ptr<Cancellation>> under_way_ ABSL_GUARDED_BY(mutex_);
   std::deque<rr_ended> ended_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool signalled_ ABSL_GUARDED_BY(mutex_) = false;  // The descriptor is readable.
 };
 
 // Nothing: a fork has broken it off.
@@ -138,7 +265,9 @@ CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
 
-struct rr_queue final {
+struct rr_queue final : GatedObject {
+  ~rr_queue() override { queue->Close(); }
+
   const std::shared_ptr<Queue> queue = std::make_shared<Queue>();
 };
 
@@ -211,9 +340,7 @@ void rr_queue_cancel(rr_queue* queue, uint64_t tag) {
   Always([&] { queue->queue->Cancel(tag); });
 }
 
-void rr_queue_free(rr_queue* queue) {
-  Always([&] {
-    if (queue != nullptr) queue->queue->Close();
-    delete queue;
-  });
+int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended) {
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms));
+  return Always([&] { return queue->queue->Wait(deadline, *ended) ? 1 : 0; });
 }

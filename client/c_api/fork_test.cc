@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/c_api/c_api_fixture.h"
+#include "client/c_api/test_fixture.h"
 
 namespace routing_replay::client {
 namespace {
@@ -102,9 +102,9 @@ class User {
     EXPECT_DONE(rr_run_new_appender(run, nullptr, &appender));
   }
   ~User() {
-    rr_appender_free(appender);
-    rr_run_free(run);
-    rr_client_free(client);
+    rr_object_free(appender);
+    rr_object_free(run);
+    rr_object_free(client);
   }
 
   Failure Append(const Rows& rows) {
@@ -247,7 +247,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
       if (Failure(rr_trajectory_describe(trajectory, &state)).code != absl::StatusCode::kFailedPrecondition) {
         return "a trajectory of the parent";
       }
-      rr_trajectory_free(trajectory);
+      rr_object_free(trajectory);
       const rr_text name = sample.sample;
       const rr_sample_states* states = nullptr;
       if (!Failure(rr_run_stat(user.run, &name, 1, 0, &call, &states)).message.empty()) return "the tag is taken";
@@ -266,7 +266,7 @@ TEST(ForkTest, AReadThatWaitsGoesOnInTheParent) {
   EXPECT_EQ(of_thread, "");
   EXPECT_EQ(queue.Wait(1).at(1).message, "");
   rr_free(rows);
-  rr_trajectory_free(trajectory);
+  rr_object_free(trajectory);
 }
 
 TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
@@ -276,7 +276,7 @@ TEST(ForkTest, AChildOfAProcessNotAtRestIsToldSo) {
   const Child child([&]() -> std::string {
     const Failure failure = user.Append(Rows("a", 1));
     if (failure.code != absl::StatusCode::kFailedPrecondition) return "an append: " + failure.message;
-    rr_appender_free(user.appender);
+    rr_object_free(user.appender);
     const Child nested([&] { return user.Flush().code == absl::StatusCode::kFailedPrecondition ? "" : "a flush"; });
     return nested.Wait();
   });

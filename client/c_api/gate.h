@@ -5,7 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <set>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "client/c_api/result.h"
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
@@ -69,6 +72,48 @@ class Gate {
   Mutex mutex_;
   CondVar changed_;
   std::set<client::Cancellation*> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One C function, for the thread that is in it.
+class Inside {
+ public:
+  Inside() : usable_(Gate::Shared().Enter()) {}
+  ~Inside() { Gate::Shared().Leave(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  bool usable() const { return usable_; }
+
+ private:
+  const bool usable_;
+};
+
+// The body of every C function that can fail …
+template <typename Body>
+rr_error* Guard(Body&& body) noexcept {
+  const Inside inside;
+  if (!inside.usable()) {
+    return NewError(absl::FailedPreconditionError(
+        "this process was forked while routing_replay could not be brought to rest, and cannot use it"));
+  }
+  return NewError(WithoutExceptions(std::forward<Body>(body)));
+}
+
+// … and of every other: an exception, for want of memory, ends the process. Does nothing where nothing can be used.
+template <typename Body>
+auto Always(Body&& body) noexcept {
+  const Inside inside;
+  using Value = decltype(std::forward<Body>(body)());
+  if (inside.usable()) return std::forward<Body>(body)();
+  return Value();
+}
+
+// An object that takes part in calls: it goes while nobody forks.
+class GatedObject : public Object {
+ public:
+  void Free() noexcept override {
+    Always([this] { Object::Free(); });
+  }
 };
 
 }  // namespace routing_replay::c_api

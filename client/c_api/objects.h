@@ -2,15 +2,17 @@
 #ifndef CLIENT_C_API_OBJECTS_H_
 #define CLIENT_C_API_OBJECTS_H_
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/c_api/gate.h"
-#include "client/c_api/kept_outcomes.h"
 #include "client/call/call_order.h"
+#include "client/call/fork_part.h"
 #include "client/trajectory/trajectory_writer.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 #include "routing_replay/client.h"
@@ -48,6 +50,33 @@ class SharedRun {
   std::vector<std::weak_ptr<Appender>> appenders_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Outcomes of an appender, until somebody takes them. Thread-safe. The child of a fork has none.
+class KeptOutcomes final : private client::ForkPart {
+ public:
+  // As AppenderOptions::on_outcomes.
+  void Put(std::vector<AppendOutcome> outcomes, std::function<void()> seen);
+  // What was taken before has been seen. Waits for more: none once it is closed and all were taken. DEADLINE_EXCEEDED,
+  // CANCELLED.
+  absl::StatusOr<std::vector<AppendOutcome>> Take(Clock::Time deadline);
+  // No more come.
+  void Close();
+  // Nobody takes any more: what is here, and what comes, has been seen.
+  void Dismiss();
+
+ private:
+  using Seen = std::vector<std::function<void()>>;
+
+  void BeginAnew() override;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dismissed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
+  Seen waiting_ ABSL_GUARDED_BY(mutex_);  // Of outcomes_ …
+  Seen taken_ ABSL_GUARDED_BY(mutex_);    // … and of those that were given last.
+};
+
 struct SharedAppender {
   ~SharedAppender() {
     if (kept) kept->Dismiss();
@@ -77,19 +106,28 @@ struct SharedTrajectory {
 
 }  // namespace routing_replay::c_api
 
-struct rr_client final {
+struct rr_client final : routing_replay::c_api::GatedObject {
+  explicit rr_client(std::shared_ptr<routing_replay::c_api::LazyClient> shared) : client(std::move(shared)) {}
+
   const std::shared_ptr<routing_replay::c_api::LazyClient> client;
 };
 
-struct rr_run final {
+struct rr_run final : routing_replay::c_api::GatedObject {
+  explicit rr_run(std::shared_ptr<routing_replay::c_api::SharedRun> shared) : run(std::move(shared)) {}
+
   const std::shared_ptr<routing_replay::c_api::SharedRun> run;
 };
 
-struct rr_appender final {
+struct rr_appender final : routing_replay::c_api::GatedObject {
+  explicit rr_appender(std::shared_ptr<routing_replay::c_api::SharedAppender> shared) : appender(std::move(shared)) {}
+
   const std::shared_ptr<routing_replay::c_api::SharedAppender> appender;
 };
 
-struct rr_trajectory final {
+struct rr_trajectory final : routing_replay::c_api::GatedObject {
+  explicit rr_trajectory(std::shared_ptr<routing_replay::c_api::SharedTrajectory> shared)
+      : trajectory(std::move(shared)) {}
+
   const std::shared_ptr<routing_replay::c_api::SharedTrajectory> trajectory;
 };
 

@@ -1,4 +1,4 @@
-// Rows out.
+// Rows out: reads, and runs to directories and back.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -7,13 +7,17 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
+#include "client/call/cancellation.h"
 #include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
+#include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
 using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
 using namespace routing_replay::client;  // NOLINT(build/namespaces)
+using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
 
 namespace {
 
@@ -52,18 +56,6 @@ std::vector<absl::Span<uint8_t>> OutFrom(const rr_read& read) {
   out.reserve(read.count);
   for (size_t i = 0; i < read.count; ++i) out.push_back({static_cast<uint8_t*>(read.out[i]), read.out_sizes[i]});
   return out;
-}
-
-void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out) {
-  out.status = memory.Text(SampleStatusName(record.status));
-  out.message = memory.Text(record.message);
-  out.committed_rows = record.committed_rows;
-  out.revision = record.revision;
-  out.content_id = record.content_id;
-  out.num_tokens = Optional(record.num_tokens);
-  out.unrecorded = memory.Ranges(record.unrecorded);
-  out.weights = memory.Weights(record.weights);
-  out.weights_count = record.weights.size();
 }
 
 rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> out) {
@@ -108,5 +100,66 @@ rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, con
       return {};
     };
     return Perform(call, work, Timeout::kOfWork);
+  });
+}
+
+namespace {
+
+// An import's append that waits too long for room would fail it.
+constexpr std::chrono::hours kImportQueueTimeout(24);
+
+OnCheckpointProgress ProgressFrom(rr_progress progress, void* context) {
+  if (progress == nullptr) return nullptr;
+  return [=](const CheckpointProgress& now) {
+    if (progress(context, now.samples, now.total, now.bytes) != 0) client::CallOfThread()->Cancel();
+  };
+}
+
+void SetTimeout(int64_t timeout_ms, std::chrono::milliseconds& timeout) {
+  if (timeout_ms >= 0) timeout = std::chrono::milliseconds(timeout_ms);
+}
+
+}  // namespace
+
+rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_call* call, rr_exported* exported) {
+  return Guard([&]() -> CallEnd {
+    const auto producer = ProducerFrom(options->producer);
+    if (!producer.ok()) return producer.status();
+    ExportOptions asked{.groups = GroupsFrom(options->groups),
+                        .producer = *producer,
+                        .previous = String(options->previous),
+                        .on_progress = ProgressFrom(options->progress, options->progress_context)};
+    SetTimeout(options->read_timeout_ms, asked.read_timeout);
+    const auto work = [run = run->run, directory = String(options->directory), asked = std::move(asked),
+                       exported]() -> CallEnd {
+      const auto outcome = ExportRun(*run->run, directory, asked);
+      if (!outcome.ok()) return outcome.status();
+      *exported = {outcome->samples, outcome->written, outcome->unsealed, outcome->bytes};
+      return {};
+    };
+    return Perform(call, Once(work), Timeout::kOfWork);
+  });
+}
+
+rr_error* rr_client_import(rr_client* client, const rr_import_options* options, const rr_call* call,
+                           const rr_imported** imported) {
+  return Guard([&]() -> CallEnd {
+    ImportOptions asked{.groups = GroupsFrom(options->groups),
+                        .run = String(options->run),
+                        .appender = {.queue_timeout = kImportQueueTimeout},
+                        .on_progress = ProgressFrom(options->progress, options->progress_context)};
+    SetTimeout(options->read_timeout_ms, asked.read_timeout);
+    const auto work = [client = client->client, directory = String(options->directory), asked = std::move(asked),
+                       imported]() -> CallEnd {
+      const auto connected = client->Get();
+      if (!connected.ok()) return connected.status();
+      const auto outcome = ImportRun(**connected, directory, asked);
+      if (!outcome.ok()) return outcome.status();
+      Result<rr_imported> result;
+      *result = {result.Text(outcome->run), outcome->samples, outcome->appended, outcome->bytes};
+      *imported = result.Release();
+      return {};
+    };
+    return Perform(call, Once(work), Timeout::kOfWork);
   });
 }

@@ -1,17 +1,23 @@
-// Memory of what the C functions give away: one struct of c_api.h with all that it points to.
+// What the C functions return: structs of c_api.h with all that they point to, errors among them, and objects.
 #ifndef CLIENT_C_API_RESULT_H_
 #define CLIENT_C_API_RESULT_H_
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <new>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 #include "routing_replay/c_api.h"
+#include "routing_replay/client.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample.h"
 
@@ -93,6 +99,56 @@ class Result : public ResultMemory {
 
  private:
   T* const value_;
+};
+
+// How a call ended. A flush says which appends failed.
+struct CallEnd {
+  CallEnd(absl::Status ended = absl::OkStatus()) : status(std::move(ended)) {}  // NOLINT(google-explicit-constructor)
+  CallEnd(absl::Status ended, AppendFailures which) : status(std::move(ended)), failures(std::move(which)) {}
+
+  absl::Status status;
+  AppendFailures failures;
+};
+
+template <typename Int>
+rr_integer Optional(const std::optional<Int>& value) {
+  return {value.value_or(0), value.has_value() ? 1 : 0};
+}
+inline std::optional<int64_t> Optional(const rr_integer& value) {
+  return value.present != 0 ? std::optional(value.value) : std::nullopt;
+}
+
+// NULL if it is OK. Dies where there is no memory for it.
+rr_error* NewError(const CallEnd& end) noexcept;
+// The same as part of a result.
+void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error);
+
+// What `body` returns; no exception leaves: one of the libraries below becomes INTERNAL, and no
+// memory RESOURCE_EXHAUSTED.
+template <typename Body>
+CallEnd WithoutExceptions(Body&& body) {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("unexpected exception: ", e.what()));
+  } catch (...) {
+    return absl::InternalError("unexpected exception");
+  }
+}
+
+// Base of what is behind the opaque types of c_api.h and of the trainer's capi.h.
+class Object {
+ public:
+  Object() = default;
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  // For rr_object_free.
+  virtual void Free() noexcept { delete this; }
+
+ protected:
+  virtual ~Object() = default;
 };
 
 }  // namespace routing_replay::c_api

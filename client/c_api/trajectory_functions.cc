@@ -158,10 +158,6 @@ rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_
   });
 }
 
-void rr_trajectory_free(rr_trajectory* trajectory) {
-  Always([&] { delete trajectory; });
-}
-
 rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                             const rr_turn_result** result) {
   return Guard([&]() -> CallEnd {

@@ -1,7 +1,7 @@
 #include <array>
 #include <vector>
 
-#include "client/c_api/c_api_fixture.h"
+#include "client/c_api/test_fixture.h"
 
 namespace routing_replay::client {
 namespace {
@@ -15,8 +15,8 @@ class CTrajectoryTest : public CApiTest {
     ASSERT_DONE(rr_appender_new_trajectory(appender_, &options, &trajectory_));
   }
   void TearDown() override {
-    rr_trajectory_free(trajectory_);
-    rr_appender_free(appender_);
+    rr_object_free(trajectory_);
+    rr_object_free(appender_);
     CApiTest::TearDown();
   }
   // Rows [begin, end) of ids_, and tokens up to the one behind them.
@@ -92,10 +92,10 @@ TEST_F(CTrajectoryTest, TurnsForksAndWhatTheyTell) {
   EXPECT_EQ(state->counters.data[0].value, 1);
   rr_free(state);
   // A fork outlives what it was made of.
-  rr_trajectory_free(std::exchange(trajectory_, nullptr));
-  rr_appender_free(std::exchange(appender_, nullptr));
+  rr_object_free(std::exchange(trajectory_, nullptr));
+  rr_object_free(std::exchange(appender_, nullptr));
   EXPECT_EQ(Rows(fork), 99);
-  rr_trajectory_free(fork);
+  rr_object_free(fork);
 }
 
 TEST_F(CTrajectoryTest, TurnsAreDoneInTheOrderOfTheirCalls) {

@@ -258,6 +258,18 @@ void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {
   out.error = &error;
 }
 
+void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out) {
+  out.status = memory.Text(SampleStatusName(record.status));
+  out.message = memory.Text(record.message);
+  out.committed_rows = record.committed_rows;
+  out.revision = record.revision;
+  out.content_id = record.content_id;
+  out.num_tokens = Optional(record.num_tokens);
+  out.unrecorded = memory.Ranges(record.unrecorded);
+  out.weights = memory.Weights(record.weights);
+  out.weights_count = record.weights.size();
+}
+
 rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory) {
   const auto list = memory.Array<rr_counter>(counters.size());
   for (size_t i = 0; i < list.size(); ++i) list[i] = {memory.Text(counters[i].first), counters[i].second};

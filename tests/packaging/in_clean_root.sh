@@ -44,7 +44,7 @@ case $1 in
     cat >/tmp/program.c <<'C'
 #include <routing_replay/c_api.h>
 #include <routing_replay/trainer/capi.h>
-int main(void) { rrt_plan_free(0); return rr_abi_version() == RR_ABI_VERSION ? 0 : 1; }
+int main(void) { rr_object_free(0); return rr_abi_version() == RR_ABI_VERSION ? 0 : 1; }
 C
     cc -o /tmp/program /tmp/program.c -lrouting_replay && /tmp/program || fail "the C library"
     ;;

@@ -1,158 +1,155 @@
-// Fetches from the service and from local rows, and realign.
+// Fetches: told, cached, ended, realigned here or staged for a device.
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json/json.h"
+#include "proto/wire/clock.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
+#include "trainer_plugin/layout/multiple.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
+struct rrt_step_cache final : c_api::Object {
+  explicit rrt_step_cache(int64_t max_bytes) : cache(std::make_shared<StepCache>(max_bytes)) {}
+
+  const std::shared_ptr<StepCache> cache;
+};
+
+struct rrt_staged final : c_api::Object {
+  rrt_staged(const rrt_plan& of, const StagedRows& rows, RealignPlan realigned)
+      : plan(of), staged(rows), realign(std::move(realigned)), size(SizeOfPackedPlan(of.layout, realign)) {}
+
+  // The staged rows are aligned as whatever allocates device memory aligns.
+  int64_t staging_offset() const { return RoundUp(size.bytes, kBufferAlignment); }
+  int64_t bytes() const { return staging_offset() + static_cast<int64_t>(staged.staging.size()); }
+
+  const rrt_plan& plan;
+  const StagedRows& staged;
+  const RealignPlan realign;
+  const PackedPlanSize size;
+};
+
 namespace {
-
-using nlohmann::json;
-
-absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequences) {
-  if (!list.is_array()) return Invalid(Reason::kField, "sequences", "is not a list");
-  sequences.clear();
-  for (const json& item : list) {
-    JsonObject object(item, absl::StrCat("sequences[", sequences.size(), "]"));
-    FetchSequence& sequence = sequences.emplace_back();
-    object.Read("handle", sequence.handle);
-    if (object.Find("handle") == nullptr) object.Require("sample");
-    object.Read("sample", sequence.sample);
-    object.Read("num_tokens", sequence.num_tokens);
-    object.Read("live", sequence.live);
-    if (object.Find("content_id") != nullptr) object.Read("content_id", sequence.content_id.emplace());
-    absl::Status status = ReadTokenChecks(object, "token_checks", sequence.token_checks);
-    status.Update(object.status());
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
 
 absl::Status NotEnded() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
 }
 
-// What a fetch that fell back under kDrop leaves out: [{"sequence", "sample"}, …], or "handle".
-json DroppedJson(const rrt_fetch& fetch) {
-  json dropped = json::array();
-  for (const int32_t sequence : fetch.staged.dropped) {
-    const FetchSequence& named = fetch.sequences[sequence];
-    json& item = dropped.emplace_back(json{{"sequence", sequence}});
-    if (named.sample.empty()) {
-      item["handle"] = named.handle;
-    } else {
-      item["sample"] = named.sample;
-    }
+FetchSequence SequenceFrom(const rrt_sequence& given) {
+  FetchSequence sequence{.sample = c_api::String(given.sample),
+                         .handle = given.handle,
+                         .num_tokens = c_api::Optional(given.num_tokens),
+                         .live = given.live != 0};
+  if (given.has_token_check != 0) {
+    sequence.token_checks.push_back({given.token_check.rows, given.token_check.crc32c});
   }
-  return dropped;
+  if (given.has_content_id != 0) sequence.content_id = given.content_id;
+  return sequence;
 }
 
-}  // namespace
-
-namespace routing_replay::capi {
-
-absl::StatusOr<Geometry> GeometryFrom(const json& value) {
-  const auto options = GeometryOptionsFromJson(value, "geometry");
-  if (!options.ok()) return options.status();
-  return Geometry::Create(*options);
-}
-
-absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& description) {
-  const auto value = ParseJson(text, "fetch");
-  if (!value.ok()) return value.status();
-  JsonObject object(*value, "");
-  object.Read("run", description.run);
-  ReadProducer(object, description.options.producer);
-  object.Read("missing", MissingPolicyNames(), description.options.missing);
-  object.Read("wait", description.options.wait);
-  const json* sequences = object.Find("sequences");
-  const json* geometry = object.Find("geometry");
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  if (geometry != nullptr) {
-    auto said = GeometryFrom(*geometry);
-    if (!said.ok()) return said.status();
-    description.geometry = *std::move(said);
-  }
-  return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, description.sequences);
-}
-
-void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
-  fetch.slices = std::move(slices);
-  fetch.read_options = fetch.cached == nullptr ? fetch.options : fetch.cached->read_options();
-  fetch.staged = {};
-  fetch.ended = false;
-  fetch.sink = std::make_unique<StagingSink>(fetch.plan.described.plan, fetch.slices, fetch.sequences,
-                                             fetch.read_options, fetch.staged);
-}
-
-json ToJson(const SampleRecord& record) {
-  json weights = json::array();
-  for (const WeightSpan& span : record.weights) {
-    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
-  }
-  json out = {{"status", SampleStatusName(record.status)},     {"message", record.message},
-              {"committed_rows", record.committed_rows},       {"revision", record.revision},
-              {"unrecorded", RangesToJson(record.unrecorded)}, {"weights", std::move(weights)}};
-  if (record.content_id != 0) out["content_id"] = record.content_id;
-  if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
-  return out;
-}
-
+// What realigns an ended fetch of this plan. INVALID_ARGUMENT or FAILED_PRECONDITION if it is not one.
 absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch) {
   if (&fetch.plan != &plan) return Invalid(Reason::kField, "fetch", "is of another plan");
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
-  const std::vector<LocalRow> row_map = ExpandRowMap(plan.described.plan.row_map);
-  const std::vector<int64_t> last_rows = plan.described.last_rows();
   return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                    .pieces = staged.pieces,
-                                   .row_map = row_map,
+                                   .row_map = plan.row_map,
                                    .unrecorded = staged.unrecorded,
-                                   .last_rows = last_rows});
+                                   .last_rows = plan.last_rows});
+}
+
+}  // namespace
+
+void rrt_fetch::Ask(std::vector<int32_t> next) {
+  slices = std::move(next);
+  read_options = cached == nullptr ? options : cached->read_options();
+  staged = {};
+  sink = nullptr;
+  ended = false;
+}
+
+StagingSink& rrt_fetch::NewSink() {
+  staged = {};
+  sink = std::make_unique<StagingSink>(plan.described.plan, slices, sequences, read_options, staged);
+  ended = false;
+  return *sink;
+}
+
+namespace routing_replay::capi {
+
+absl::StatusOr<FetchOptions> OptionsFrom(const rrt_fetch_options& given) {
+  const auto producer = c_api::ProducerFrom(given.producer);
+  if (!producer.ok()) return producer.status();
+  if (given.missing < RRT_STRICT || given.missing > RRT_DROP) {
+    return Invalid(Reason::kField, "missing", absl::StrCat(given.missing, " is not an rrt_missing"));
+  }
+  return FetchOptions{
+      .producer = *producer, .missing = static_cast<MissingPolicy>(given.missing), .wait = given.wait != 0};
+}
+
+std::vector<FetchSequence> SequencesFrom(const rrt_fetch_options& given) {
+  std::vector<FetchSequence> sequences;
+  sequences.reserve(given.count);
+  for (size_t i = 0; i < given.count; ++i) sequences.push_back(SequenceFrom(given.sequences[i]));
+  return sequences;
+}
+
+rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const FetchSequence> sequences) {
+  Result<rrt_records> result;
+  const auto list = result.Array<rrt_record>(records.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    list[i].sequence = static_cast<int32_t>(i);
+    list[i].sample = result.Text(sequences[i].sample);
+    Fill(records[i], result, list[i].said);
+  }
+  result->data = list.data();
+  result->count = list.size();
+  return result.Release();
 }
 
 }  // namespace routing_replay::capi
 
-rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rrt_fetch** fetch) {
+rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* given, rrt_fetch** fetch) {
   return Guard([&]() -> absl::Status {
     const DescribedPlan& described = plan->described;
-    FetchDescription said;
-    for (size_t i = 0; i < described.sequences(); ++i) {
-      said.sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
-    }
-    absl::Status status = ReadFetchDescription(Text(text, size), said);
-    if (status.ok()) {
-      status = CheckFetch(said.geometry.value_or(described.geometry), described.plan, said.sequences);
-    }
-    if (!status.ok()) return status;
+    auto options = OptionsFrom(*given);
+    if (!options.ok()) return options.status();
     auto made = std::make_unique<rrt_fetch>(*plan);
-    made->sequences = std::move(said.sequences);
-    made->options = said.options;
-    made->run = std::move(said.run);
-    StartReading(*made, SlicesToRead(described.plan, made->sequences));
+    made->options = *options;
+    made->run = c_api::String(given->run);
+    if (given->sequences != nullptr) {
+      made->sequences = SequencesFrom(*given);
+    } else {
+      for (size_t i = 0; i < described.sequences(); ++i) {
+        made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
+      }
+    }
+    if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
+    made->Ask(SlicesToRead(described.plan, made->sequences));
     *fetch = made.release();
     return absl::OkStatus();
   });
 }
 
-void rrt_fetch_free(rrt_fetch* fetch) { delete fetch; }
-
-rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size) {
+rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
   return Guard([&]() -> absl::Status {
     absl::Status status;
     if (!fetch->ended) {
-      status = fetch->sink->GiveUp(Text(why, size));
-      // Also where the policy refuses: others wait for what this fetch was to read.
+      StagingSink& sink = fetch->sink == nullptr ? fetch->NewSink() : *fetch->sink;
+      status = sink.GiveUp(View(why));
+      // Also where the policy rejects it: others wait for what this fetch was to read.
       if (fetch->cached != nullptr) fetch->cached->Give(fetch->staged);
     }
     if (!status.ok()) return status;
     if (fetch->cached != nullptr) {
-      auto staged = fetch->cached->Take(Text(why, size));
+      auto staged = fetch->cached->Take(View(why));
       if (!staged.ok()) return staged.status();
       fetch->staged = *std::move(staged);
     }
@@ -161,93 +158,31 @@ rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size) {
   });
 }
 
-rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
+rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_records** records) {
   return Guard([&]() -> absl::Status {
     if (!fetch->ended) return NotEnded();
-    json sequences = json::array();
-    for (const SampleRecord& record : fetch->staged.records) {
-      const int32_t sequence = fetch->plan.described.plan.slices[record.index].sequence;
-      json said = ToJson(record);
-      said["sequence"] = sequence;
-      said["sample"] = fetch->sequences[sequence].sample;
-      sequences.push_back(std::move(said));
+    const StagedRows& staged = fetch->staged;
+    Result<rrt_records> result;
+    const auto list = result.Array<rrt_record>(staged.records.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      const SampleRecord& record = staged.records[i];
+      list[i].sequence = fetch->plan.described.plan.slices[record.index].sequence;
+      list[i].sample = result.Text(fetch->sequences[list[i].sequence].sample);
+      Fill(record, result, list[i].said);
     }
-    return Give(DumpJson({{"fallback_sequences", fetch->staged.fallback_sequences},
-                          {"staging_bytes", fetch->staged.staging.size()},
-                          {"dropped", DroppedJson(*fetch)},
-                          {"sequences", std::move(sequences)}}),
-                out);
-  });
-}
-
-rrt_error* rrt_local_source_new(const char* text, size_t size, rrt_local_source** source) {
-  return Guard([&]() -> absl::Status {
-    const auto value = ParseJson(Text(text, size), "geometry");
-    if (!value.ok()) return value.status();
-    auto geometry = GeometryFrom(*value);
-    if (!geometry.ok()) return geometry.status();
-    *source = new rrt_local_source{LocalSource(*std::move(geometry))};
+    const auto dropped = result.Array<rrt_dropped>(staged.dropped.size());
+    for (size_t i = 0; i < dropped.size(); ++i) {
+      const FetchSequence& named = fetch->sequences[staged.dropped[i]];
+      dropped[i] = {staged.dropped[i], result.Text(named.sample), named.handle};
+    }
+    *result = {list.data(), list.size(), dropped.data(), dropped.size(), staged.fallback_sequences};
+    *records = result.Release();
     return absl::OkStatus();
   });
 }
 
-void rrt_local_source_free(rrt_local_source* source) { delete source; }
-
-rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size, const char* tensor,
-                                size_t tensor_size, const uint32_t* tokens, size_t token_count, const void* payload,
-                                size_t payload_size) {
-  return Guard([&]() -> absl::Status {
-    const auto value = ParseJson(Text(sample, sample_size), "sample");
-    if (!value.ok()) return value.status();
-    LocalSample said{.token_ids = {tokens, token_count}};
-    JsonObject object(*value, "");
-    object.Require("sample");
-    object.Read("sample", said.sample);
-    object.Read("num_tokens", said.num_tokens);
-    absl::Status status = ReadRanges(object, "unrecorded", said.unrecorded);
-    status.Update(object.status());
-    if (!status.ok()) return WithSample(status, said.sample);
-    const auto description = TensorFromJson(Text(tensor, tensor_size), "tensor");
-    if (!description.ok()) return WithSample(description.status(), said.sample);
-    return source->source.Add(said, *description, Bytes(payload, payload_size));
-  });
-}
-
-rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
-                                   const uint32_t* tokens, size_t token_count, const void* indices,
-                                   size_t indices_size) {
-  return Guard([&]() -> absl::Status {
-    const DescribedPlan& described = plan->described;
-    if (sequence < 0 || sequence >= static_cast<int64_t>(described.sequences())) {
-      return Invalid(Reason::kField, "sequence",
-                     absl::StrCat(sequence, " is none of ", described.sequences(), " sequences"));
-    }
-    const LocalSample sample{.sample = described.sample(sequence),
-                             .num_tokens = described.num_tokens(sequence),
-                             .unrecorded = {},
-                             .token_ids = {tokens, token_count}};
-    return source->source.AddRecorded(sample, sequence, plan->layout, ExpandRowMap(described.plan.row_map),
-                                      Bytes(indices, indices_size));
-  });
-}
-
-int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size) {
-  return NoThrow([&] { return source->source.Remove(Text(sample, size)); }) ? 1 : 0;
-}
-
-rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch) {
-  return Guard([&]() -> absl::Status {
-    auto staged =
-        source->source.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
-    if (!staged.ok()) return staged.status();
-    fetch->staged = *std::move(staged);
-    fetch->ended = true;
-    return absl::OkStatus();
-  });
-}
-
-rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
-                       uint8_t* states, size_t states_size, int64_t* rows) {
+rr_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size, uint8_t* states,
+                      size_t states_size, int64_t* rows) {
   return Guard([&]() -> absl::Status {
     const auto realign = PlanRealignOf(*plan, *fetch);
     if (!realign.ok()) return realign.status();
@@ -259,5 +194,122 @@ rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indic
     rows[1] = realign->unrecorded_rows;
     rows[2] = realign->pad_rows;
     return status;
+  });
+}
+
+rr_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape) {
+  return Guard([&]() -> absl::Status {
+    auto realign = PlanRealignOf(*plan, *fetch);
+    if (!realign.ok()) return realign.status();
+    auto* made = new rrt_staged(*plan, fetch->staged, *std::move(realign));
+    *staged = made;
+    *shape = {.bytes = made->bytes(),
+              .staging_offset = made->staging_offset(),
+              .states_offset = made->size.bytes - plan->layout.rows(),
+              .units = made->size.units,
+              .replayed_rows = made->realign.replayed_rows,
+              .unrecorded_rows = made->realign.unrecorded_rows,
+              .pad_rows = made->realign.pad_rows};
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size) {
+  return Guard([&]() -> absl::Status {
+    const int64_t bytes = staged->bytes(), offset = staged->staging_offset();
+    if (size < static_cast<size_t>(bytes)) {
+      return Invalid(Reason::kLength, "block", absl::StrCat("has ", size, " bytes, needs ", bytes));
+    }
+    auto* out = static_cast<uint8_t*>(block);
+    absl::Status status = PackPlan(staged->plan.layout, staged->realign, {out, static_cast<size_t>(offset)});
+    const std::vector<uint8_t>& rows = staged->staged.staging;
+    if (status.ok() && !rows.empty()) std::memcpy(out + offset, rows.data(), rows.size());
+    return status;
+  });
+}
+
+rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache) {
+  return Guard([&]() -> absl::Status {
+    if (max_bytes < 0) return Invalid(Reason::kField, "max_bytes", "is negative");
+    *cache = new rrt_step_cache(max_bytes);
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead) {
+  return Guard([&]() -> absl::Status {
+    if (ahead < 0 || ahead > 2) return Invalid(Reason::kField, "ahead", "is not 0, 1 or 2");
+    if (fetch->cached != nullptr) return Invalid(Reason::kField, "fetch", "has a cache already");
+    fetch->cached = std::make_unique<CachedFetch>(cache->cache, fetch->plan.described.plan, fetch->sequences,
+                                                  fetch->options, fetch->run, static_cast<FetchTime>(ahead));
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_detach(rrt_fetch* fetch) {
+  return Guard([&] {
+    fetch->cached = nullptr;
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads) {
+  return Guard([&]() -> absl::Status {
+    CachedFetch* cached = fetch->cached.get();
+    if (cached == nullptr) return Invalid(Reason::kField, "fetch", "has no cache");
+    if (fetch->ended) cached->Give(fetch->staged);
+    if (cached->IsReading()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: what it was to read has not ended",
+                       {.field = "fetch"});
+    }
+    fetch->ended = false;
+    auto slices = cached->Next(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms)));
+    if (!slices.ok()) {
+      // The fetch has nothing of its own that is being read; giving up takes what is there.
+      fetch->ended = true;
+      return slices.status();
+    }
+    if (!slices->empty()) {
+      fetch->Ask(*std::move(slices));
+      *reads = 1;
+      return absl::OkStatus();
+    }
+    auto staged = cached->Take("");
+    if (!staged.ok()) return staged.status();
+    fetch->staged = *std::move(staged);
+    fetch->ended = true;
+    *reads = 0;
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_end_step(rrt_step_cache* cache) {
+  return Guard([&] {
+    cache->cache->EndStep();
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_stop(rrt_step_cache* cache) {
+  return Guard([&] {
+    cache->cache->Stop();
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts) {
+  return Guard([&] {
+    const StepCache::Counters counters = cache->cache->counters();
+    *counts = {.hits = counters.hits,
+               .misses = counters.misses,
+               .ahead = counters.ahead,
+               .stale = counters.stale,
+               .evictions = counters.evictions,
+               .not_kept = counters.not_kept,
+               .bytes = counters.bytes,
+               .most_bytes = counters.most_bytes,
+               .slices = counters.slices,
+               .bytes_read = counters.bytes_read};
+    return absl::OkStatus();
   });
 }

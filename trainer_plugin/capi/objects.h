@@ -1,40 +1,46 @@
-// What is behind the opaque types of capi.h.
+// What is behind the opaque types of capi.h, and how its functions take and give values.
 #ifndef TRAINER_PLUGIN_CAPI_OBJECTS_H_
 #define TRAINER_PLUGIN_CAPI_OBJECTS_H_
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/c_api/result.h"
+#include "client/c_api/values.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/source.h"
-#include "trainer_plugin/capi/boundary.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/fetch/step_cache.h"
 #include "trainer_plugin/layout/plan_json.h"
 
-struct rrt_error final : routing_replay::capi::ErrorObject {
-  using ErrorObject::ErrorObject;
-};
+struct rrt_plan final : routing_replay::c_api::Object {
+  rrt_plan(routing_replay::trainer::DescribedPlan plan, routing_replay::trainer::BufferLayout buffer)
+      : described(std::move(plan)),
+        layout(std::move(buffer)),
+        row_map(ExpandRowMap(described.plan.row_map)),
+        last_rows(described.last_rows()) {}
 
-struct rrt_bytes final : routing_replay::capi::BytesObject {
-  using BytesObject::BytesObject;
-};
-
-struct rrt_plan final {
-  routing_replay::trainer::DescribedPlan described;
-  routing_replay::trainer::BufferLayout layout;
+  const routing_replay::trainer::DescribedPlan described;
+  const routing_replay::trainer::BufferLayout layout;
+  // For every fetch of it.
+  const std::vector<routing_replay::trainer::LocalRow> row_map;
+  const std::vector<int64_t> last_rows;
 };
 
 // Its parts refer to each other, so it stays where it is made.
-struct rrt_fetch final {
+struct rrt_fetch final : routing_replay::c_api::Object {
   explicit rrt_fetch(const rrt_plan& of) : plan(of) {}
-  rrt_fetch(const rrt_fetch&) = delete;
-  rrt_fetch& operator=(const rrt_fetch&) = delete;
+
+  // It reads these slices of its plan next; what it staged before is gone.
+  void Ask(std::vector<int32_t> next);
+  // For what a read of them brings.
+  routing_replay::trainer::StagingSink& NewSink();
 
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
@@ -48,65 +54,32 @@ struct rrt_fetch final {
   bool ended = false;
 };
 
-// As rrt_fetch; `options.timeout` is not used.
-struct rrt_inspect final {
-  explicit rrt_inspect(routing_replay::Geometry of) : geometry(std::move(of)) {}
-  rrt_inspect(const rrt_inspect&) = delete;
-  rrt_inspect& operator=(const rrt_inspect&) = delete;
-
-  const routing_replay::Geometry geometry;
-  std::vector<routing_replay::trainer::FetchSequence> sequences;
-  routing_replay::ReadRequest request;
-  std::unique_ptr<routing_replay::trainer::InspectSink> sink;
-  bool ended = false;
-};
-
-struct rrt_local_source final {
-  routing_replay::trainer::LocalSource source;
-};
-
-struct rrt_directory_source final {
-  std::unique_ptr<const routing_replay::trainer::DirectorySource> source;
-};
-
-struct rrt_step_cache final {
-  std::shared_ptr<routing_replay::trainer::StepCache> cache;
-};
-
 namespace routing_replay::capi {
 
-// As descriptions of fetches and agreements name them.
-inline const std::vector<std::pair<const char*, trainer::MissingPolicy>>& MissingPolicyNames() {
-  using trainer::MissingPolicy;
-  static const auto* const names = new std::vector<std::pair<const char*, MissingPolicy>>{
-      {"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}};
-  return *names;
-}
+using c_api::Result;
+using c_api::View;
 
-// What realigns an ended fetch of this plan. INVALID_ARGUMENT or FAILED_PRECONDITION if it is none.
-absl::StatusOr<trainer::RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch);
-
+// The body of every function that can fail. Unlike those of c_api.h these may be in use while the process forks.
 template <typename Body>
-rrt_error* Guard(Body&& body) noexcept {
-  return Barrier<rrt_error>(std::forward<Body>(body));
+rr_error* Guard(Body&& body) noexcept {
+  return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
 }
 
-// What a fetch or an inspection is told, as rrt_fetch_new says. `sequences` and `geometry` as they are where it does
-// not say them.
-struct FetchDescription {
-  std::string run;
-  trainer::FetchOptions options;
-  std::vector<trainer::FetchSequence> sequences;
-  std::optional<Geometry> geometry;
-};
-absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& description);
-absl::StatusOr<Geometry> GeometryFrom(const nlohmann::json& value);
-// What a read says of a sample: {"status": "OK", "message", "committed_rows", "revision", "content_id",
-// "unrecorded": [[b, e]], "weights": [[b, e, version, label]]}, and num_tokens where it is known.
-nlohmann::json ToJson(const SampleRecord& record);
+// A text as a result.
+inline const rr_bytes* NewBytes(absl::string_view text) {
+  Result<rr_bytes> bytes;
+  *bytes = {bytes.Copy(absl::MakeConstSpan(text.data(), text.size())), text.size()};
+  return bytes.Release();
+}
 
-// The fetch reads these slices of its plan next; what it staged before is gone.
-void StartReading(rrt_fetch& fetch, std::vector<int32_t> slices);
+inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
+  return {static_cast<const uint8_t*>(data), size};
+}
+
+// What a fetch or an inspection is told.
+absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
+std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
+rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences);
 
 }  // namespace routing_replay::capi
 

@@ -1,106 +1,106 @@
-// Errors, bytes, plans.
+// Plans, and diagnosis: what a rank's routers were given, or chose, beside what was recorded.
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/token_ids.h"
-#include "routing_replay/wire/checksum.h"
+#include "proto/json/json.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/compact_id.h"
 
-using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;     // NOLINT(build/namespaces)
+using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
 
-absl::Status CheckSlot(const trainer::BufferLayout& layout, int32_t slot) {
+absl::Status CheckSlot(const BufferLayout& layout, int32_t slot) {
   if (slot >= 0 && slot < layout.num_layers()) return absl::OkStatus();
   return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is not in [0, ", layout.num_layers(), ")"));
 }
 
-absl::StatusOr<TokenArray> TokenArrayFrom(absl::string_view text) {
-  const auto value = ParseJson(text, "tokens");
-  if (!value.ok()) return value.status();
-  TokenArray array;
-  JsonObject object(*value, "tokens");
-  object.Require("dtype");
-  object.Read("dtype", array.dtype);
-  object.Read("axes", array.axes);
-  object.Read("field", array.field);
-  object.Read("sample", array.sample);
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  return array;
+nlohmann::ordered_json ToJson(const rrt_plan& plan) {
+  nlohmann::ordered_json said = PlanToJson(plan.described);
+  for (int32_t slot = 0; slot < plan.layout.num_layers(); ++slot) {
+    const LayerRouting& layer = plan.layout.layer(slot);
+    said["layers"][slot].update({{"offset", plan.layout.slab_offset(slot)},
+                                 {"num_experts", layer.num_experts},
+                                 {"top_k", layer.top_k},
+                                 {"id_bytes", layer.id_bytes()}});
+  }
+  said["buffer_bytes"] = plan.layout.bytes();
+  said["geometry"] = GeometryToJson(plan.described.geometry);
+  said["geometry_fingerprint"] = plan.described.geometry.fingerprint();
+  return said;
+}
+
+struct Ids {
+  std::vector<RouteIds> recorded;  // Per sequence of the plan.
+  RouteIds seen;
+};
+
+absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
+  const DescribedPlan& described = plan.described;
+  const Geometry& geometry = described.geometry;
+  const int32_t top_k = geometry.max_top_k();
+  if (given.sequences != described.sequences()) {
+    return Invalid(Reason::kShape, "recorded",
+                   absl::StrCat("of ", given.sequences, " sequences, the plan has ", described.sequences()));
+  }
+  Ids ids;
+  size_t at = 0;
+  for (size_t i = 0; i < given.sequences; ++i) {
+    const int64_t rows = given.rows[i];
+    const std::optional<int64_t> size = geometry.array_ids(rows);
+    if (!size || rows > kMaxStreamRows || *size > static_cast<int64_t>(given.recorded_count - at)) {
+      return Invalid(Reason::kShape, "recorded", absl::StrCat("has no ", rows, " rows of sequence ", i));
+    }
+    ids.recorded.push_back(
+        {rows, geometry.num_moe_layers(), top_k, {given.recorded + at, given.recorded + at + *size}});
+    at += *size;
+  }
+  if (at != given.recorded_count) {
+    return Invalid(Reason::kShape, "recorded", absl::StrCat(given.recorded_count, " ids, the rows have ", at));
+  }
+  if (!described.pieces.empty()) {
+    auto joined = JoinPieces(geometry, described.layout, described.pieces, ids.recorded);
+    if (!joined.ok()) return joined.status();
+    ids.recorded = *std::move(joined);
+  }
+  ids.seen = {described.plan.row_map.rows,
+              static_cast<int32_t>(described.plan.layers.size()),
+              top_k,
+              {given.seen, given.seen + given.seen_count}};
+  return ids;
 }
 
 }  // namespace
 
-int32_t rrt_error_code(const rrt_error* error) { return error->code(); }
-const char* rrt_error_json(const rrt_error* error) { return error->json(); }
-void rrt_error_free(rrt_error* error) { delete error; }
-
-const void* rrt_bytes_data(const rrt_bytes* bytes) { return bytes->data(); }
-size_t rrt_bytes_size(const rrt_bytes* bytes) { return bytes->size(); }
-void rrt_bytes_free(rrt_bytes* bytes) { delete bytes; }
-
-rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids) {
-  return Guard([&] {
-    auto array = TokenArrayFrom(Text(json, size));
-    if (!array.ok()) return array.status();
-    array->bytes = Bytes(data, data_size);
-    auto narrow = TokenIds(*array);
-    if (!narrow.ok()) return narrow.status();
-    *ids = new rrt_bytes(*std::move(narrow));
-    return absl::OkStatus();
-  });
-}
-
-uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count) {
-  return TokenCheckExtend(check, Bytes(tokens, count * sizeof(uint32_t)));
-}
-
-rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan) {
+rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** said) {
   return Guard([&]() -> absl::Status {
-    auto described = trainer::DescribedPlanFromJson(Text(json, size));
+    auto described = DescribedPlanFromJson(View(json));
     if (!described.ok()) return described.status();
-    trainer::BufferLayout::Options options{.rows = described->plan.row_map.rows, .ep_size = ep_size};
-    for (const trainer::OwnedLayer& layer : described->plan.layers) options.ordinals.push_back(layer.ordinal);
-    auto layout = trainer::BufferLayout::Create(described->geometry, options);
+    BufferLayout::Options options{.rows = described->plan.row_map.rows, .ep_size = ep_size};
+    for (const OwnedLayer& layer : described->plan.layers) options.ordinals.push_back(layer.ordinal);
+    auto layout = BufferLayout::Create(described->geometry, options);
     if (!layout.ok()) return layout.status();
-    *plan = new rrt_plan{*std::move(described), *std::move(layout)};
+    auto made = std::make_unique<rrt_plan>(*std::move(described), *std::move(layout));
+    *said = NewBytes(ToJson(*made).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    *plan = made.release();
     return absl::OkStatus();
   });
 }
 
-void rrt_plan_free(rrt_plan* plan) { delete plan; }
-
-rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json) {
-  return Guard([&] { return Give(PlanToText(plan->described), json); });
-}
-
-rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json) {
-  return Guard([&] {
-    const trainer::BufferLayout& layout = plan->layout;
-    nlohmann::json layers = nlohmann::json::array();
-    for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
-      const LayerRouting& layer = layout.layer(slot);
-      layers.push_back({{"layer", layer.layer_id},
-                        {"offset", layout.slab_offset(slot)},
-                        {"num_experts", layer.num_experts},
-                        {"top_k", layer.top_k},
-                        {"id_bytes", layer.id_bytes()}});
-    }
-    return Give(DumpJson({{"bytes", layout.bytes()}, {"rows", layout.rows()}, {"layers", std::move(layers)}}), json);
-  });
-}
-
-rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states, size_t count) {
+rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states, size_t count) {
   return Guard([&]() -> absl::Status {
-    const std::vector<trainer::LocalRow> map = trainer::ExpandRowMap(plan->described.plan.row_map);
+    const std::vector<LocalRow>& map = plan->row_map;
     if (count != map.size()) {
       return Invalid(Reason::kLength, "count", absl::StrCat(count, " is not the ", map.size(), " local rows"));
     }
     for (size_t i = 0; i < count; ++i) {
-      const bool pad = map[i].state == trainer::RowState::kPad;
+      const bool pad = map[i].state == RowState::kPad;
       sequences[i] = pad ? -1 : map[i].sequence;
       rows[i] = pad ? -1 : map[i].row;
       states[i] = static_cast<uint8_t>(map[i].state);
@@ -109,26 +109,55 @@ rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* r
   });
 }
 
-rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
-                           size_t ids_size) {
+rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids, size_t ids_size) {
   return Guard([&]() -> absl::Status {
-    const trainer::BufferLayout& layout = plan->layout;
+    const BufferLayout& layout = plan->layout;
     if (absl::Status status = CheckSlot(layout, slot); !status.ok()) return status;
     for (const auto& [name, value] : {std::pair("first", first), std::pair("rows", rows)}) {
-      if (value < 0 || value > trainer::kMaxLocalRows) {
-        return Invalid(Reason::kField, name, absl::StrCat(value, " is not in 0 … ", trainer::kMaxLocalRows));
+      if (value < 0 || value > kMaxLocalRows) {
+        return Invalid(Reason::kField, name, absl::StrCat(value, " is not in 0 … ", kMaxLocalRows));
       }
     }
     if (ids_size != static_cast<size_t>(rows * layout.row_bytes(slot))) {
       return Invalid(Reason::kLength, "ids", absl::StrCat(ids_size, " bytes are not ", rows, " rows"));
     }
     const LayerRouting& layer = layout.layer(slot);
-    const trainer::FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
+    const FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
     for (int64_t i = 0; i < rows * layer.top_k; ++i) {
-      trainer::StoreId(
-          static_cast<uint8_t*>(ids), layer.id_bytes(), i,
-          FillerId(shape, first + i / layer.top_k, static_cast<int32_t>(i % layer.top_k), layout.ordinal(slot)));
+      StoreId(static_cast<uint8_t*>(ids), layer.id_bytes(), i,
+              FillerId(shape, first + i / layer.top_k, static_cast<int32_t>(i % layer.top_k), layout.ordinal(slot)));
     }
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_diagnose(rr_text json, const rr_bytes** out) {
+  return Guard([&]() -> absl::Status {
+    const auto found = DiagnoseFromJson(View(json));
+    if (!found.ok()) return found.status();
+    *out = NewBytes(found->dump());
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* given, const rr_bytes** out) {
+  return Guard([&]() -> absl::Status {
+    const auto ids = IdsFrom(*plan, *given);
+    if (!ids.ok()) return ids.status();
+    const auto found = DiagnoseIds(plan->described, ids->recorded, ids->seen);
+    if (!found.ok()) return found.status();
+    *out = NewBytes(found->dump());
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* given, const rr_bytes** out) {
+  return Guard([&]() -> absl::Status {
+    const auto ids = IdsFrom(*plan, *given);
+    if (!ids.ok()) return ids.status();
+    const auto judged = JudgeIds(plan->described, ids->recorded, ids->seen);
+    if (!judged.ok()) return judged.status();
+    *out = NewBytes(judged->dump());
     return absl::OkStatus();
   });
 }

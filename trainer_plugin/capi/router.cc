@@ -54,7 +54,7 @@ absl::Status CheckThere(int64_t rows, std::initializer_list<Tensor> tensors) {
 absl::Status CheckStates(absl::Span<const uint8_t> states) {
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i] > static_cast<uint8_t>(RowState::kLive)) {
-      return Invalid(Reason::kField, "states", absl::StrCat(states[i], " of row ", i, " is no state"));
+      return Invalid(Reason::kField, "states", absl::StrCat(states[i], " of row ", i, " is not a state"));
     }
   }
   return absl::OkStatus();
@@ -71,9 +71,9 @@ void Store(const RouterCounters& from, rrt_router_counters* to) {
 
 }  // namespace
 
-rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
-                              const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
-                              void* compact_probs, void* chosen, rrt_router_counters* counters) {
+rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
+                             const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
+                             void* compact_probs, void* chosen, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
     const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
@@ -104,8 +104,8 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
   });
 }
 
-rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
-                               const void* grad_probs, void* grad_logits, rrt_router_counters* counters) {
+rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
+                              const void* grad_probs, void* grad_logits, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
     const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
@@ -129,8 +129,8 @@ rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const voi
   });
 }
 
-rrt_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                       const void* live, const void* logits, const float* expert_bias, rrt_compare_counters* counters) {
+rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                      const void* live, const void* logits, const float* expert_bias, rrt_compare_counters* counters) {
   return Guard([&]() -> absl::Status {
     const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();

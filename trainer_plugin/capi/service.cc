@@ -31,10 +31,10 @@ rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
     const std::shared_ptr<Run> from = run->run->run;
     if (absl::Status status = CheckFetch(from->geometry(), plan, fetch->sequences); !status.ok()) return status;
     const auto work = [fetch, &plan, from, timeout = TimeoutOf(call)]() -> CallEnd {
-      capi::StartReading(*fetch, std::vector<int32_t>(fetch->slices));
+      StagingSink& sink = fetch->NewSink();
       if (!fetch->slices.empty()) {
         ReadRequest request = MakeReadRequest(plan, fetch->slices, fetch->sequences, fetch->read_options);
-        if (absl::Status status = from->Read(std::move(request), *fetch->sink, timeout); !status.ok()) return status;
+        if (absl::Status status = from->Read(std::move(request), sink, timeout); !status.ok()) return status;
       }
       fetch->ended = true;
       return {};
@@ -43,19 +43,22 @@ rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
   });
 }
 
-rr_error* rrt_inspect_read(rrt_inspect* inspect, rr_run* run, const rr_call* call) {
+rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* given, const rr_call* call, const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
-    const auto work = [inspect, from = run->run->run, timeout = TimeoutOf(call)]() -> CallEnd {
-      inspect->sink = std::make_unique<InspectSink>(inspect->sequences);
-      if (!inspect->sequences.empty()) {
-        const absl::Status status = from->Read(inspect->request, *inspect->sink, timeout);
+    const auto options = capi::OptionsFrom(*given);
+    if (!options.ok()) return options.status();
+    const auto work = [from = run->run->run, options = *options, sequences = capi::SequencesFrom(*given),
+                       timeout = TimeoutOf(call), records]() -> CallEnd {
+      InspectSink sink(sequences);
+      if (!sequences.empty()) {
+        const absl::Status status = from->Read(MakeInspectRequest(from->geometry(), sequences, options), sink, timeout);
         if (absl::IsDeadlineExceeded(status)) {
-          inspect->sink->GiveUp(status.message());
+          sink.GiveUp(status.message());
         } else if (!status.ok()) {
           return status;
         }
       }
-      inspect->ended = true;
+      *records = capi::NewRecords(sink.records(), sequences);
       return {};
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);

@@ -1,16 +1,16 @@
 /* The C functions of librouting_replay.so: what the Python packages stand on. The library holds one whole C++ client,
- * gRPC included, and shows no symbol but these.
+ * gRPC included, and shows no symbol but these and those of routing_replay/trainer/capi.h.
  *
  * Calls. A function that may wait takes an rr_call. With no queue it blocks until it is done; with a queue it returns
  * at once, and what became of it comes out of the queue under its tag: then outputs are written before that, and have
  * to live as long, as have the bytes of payloads; everything else is copied. Both ways run the same code.
  *
- * Errors. Functions that can fail return NULL on success, else an error for rr_error_free; with a queue that is only
+ * Errors. Functions that can fail return NULL on success, else an error for rr_free; with a queue that is only
  * what is wrong with the arguments. Outputs are untouched on failure. No exception leaves a function.
  *
- * Memory. Results are structs for rr_free, with all that they point to. Objects have ..._free functions of their own,
- * which take NULL, too; what an object was made from may be freed before it. Text is UTF-8 with its size beside it,
- * and may hold no NUL. All functions are thread-safe but ..._free. Structs begin with nothing: the library and its
+ * Memory. Results are structs for rr_free, with all that they point to. Objects are opaque, and for rr_object_free;
+ * what an object was made from may be freed before it. Text is UTF-8 with its size beside it, and may hold no NUL. All
+ * functions are thread-safe but rr_object_free. Structs begin with nothing: the library and its
  * header are of one version (rr_abi_version).
  *
  * Processes. After fork both sides may go on with all objects, if rr_fork_before and its partners were called around
@@ -81,8 +81,12 @@ typedef struct rr_error {
 #define RR_ABI_VERSION 2
 RR_API int32_t rr_abi_version(void);
 RR_API const char* rr_version(void); /* Of the product. */
-RR_API void rr_error_free(const rr_error* error);
+/* Of a result or an error, which NULL is allowed to be. */
 RR_API void rr_free(const void* result);
+/* Of an object of this header or of routing_replay/trainer/capi.h, or NULL. A client, a run, an appender and a
+ * trajectory do not wait for anything: calls under way keep what they need, and appends without an outcome are
+ * abandoned. A queue cancels its calls and waits for them. */
+RR_API void rr_object_free(void* object);
 
 /* --- Calls ------------------------------------------------------------------------------------------------------- */
 
@@ -94,7 +98,7 @@ typedef struct rr_call {
 
 typedef struct rr_ended {
   uint64_t tag;
-  const rr_error* error; /* NULL: done. For rr_error_free. */
+  const rr_error* error; /* NULL: done. For rr_free. */
 } rr_ended;
 
 /* Ends of calls that do not block. Its descriptor (an eventfd) is readable while there are some. */
@@ -102,10 +106,11 @@ RR_API rr_error* rr_queue_new(rr_queue** queue);
 RR_API int32_t rr_queue_descriptor(const rr_queue* queue);
 /* Up to `capacity` ends; how many. Never waits. */
 RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
+/* Waits for one end: 1, or 0 if there is none after timeout_ms. For one thread at a time, and cheaper than the
+ * descriptor, which stays as it is for an end that comes meanwhile. */
+RR_API int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended);
 /* The call ends with CANCELLED soon, unless it has ended. Nothing happens for a tag that is not under way. */
 RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
-/* Cancels what is under way and waits for it. */
-RR_API void rr_queue_free(rr_queue* queue);
 
 /* Around fork(), in the thread that forks. `before` closes the door for new calls, brings those under way to a place
  * where they can stand (reads and other calls that may be repeated are broken off and go on afterwards), and ends all
@@ -197,8 +202,6 @@ typedef struct rr_server_info { /* A result. */
 } rr_server_info;
 
 RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);
-/* Does not wait for the server; its runs keep what they need. */
-RR_API void rr_client_free(rr_client* client);
 /* geometry NULL: joins only. wait_ms: for a run that nobody has made yet, where there is no geometry to make it with,
  * and for a server that cannot be reached. */
 RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry* geometry,
@@ -207,7 +210,6 @@ RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_ge
 RR_API rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs);
 RR_API rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info);
 
-RR_API void rr_run_free(rr_run* run);
 RR_API rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info);
 
 typedef struct rr_token_check {
@@ -331,8 +333,6 @@ typedef struct rr_appender_options {
 } rr_appender_options;
 
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
-/* Abandons what has no outcome. */
-RR_API void rr_appender_free(rr_appender* appender);
 /* Queues appends, in this order: `sequences`, one each: 1, 2, …; `dropped`: how many of them the full queue did not
  * take, so that only marks of their rows are sent. Stops at the first that is wrong: those before it are queued, and
  * the error names the index as append[i] where there are several. With RR_BLOCK it waits for room for queue_timeout_ms,
@@ -407,7 +407,6 @@ typedef struct rr_trajectory_state { /* A result. */
 /* Appends go through `appender`, whose run it is. */
 RR_API rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
                                             rr_trajectory** trajectory);
-RR_API void rr_trajectory_free(rr_trajectory* trajectory);
 /* Turns of one trajectory are done one after the other. call->timeout_ms is not used. */
 RR_API rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                                    const rr_turn_result** result);

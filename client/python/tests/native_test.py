@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,20 @@ class NativeTest(ServerTest):
                     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
                     self.assertFalse([one for one in parameters if one.kind in variadic], method)
                     self.assertTrue(method.__doc__, method)
+
+    def test_the_functions_of_the_library_are_few_and_all_called(self) -> None:
+        root = Path(__file__).parents[3]
+        headers = [root / "client/include/routing_replay/c_api.h"]
+        headers.append(root / "trainer_plugin/include/routing_replay/trainer/capi.h")
+        functions = [name for one in headers for name in re.findall(r"^RRT?_API [^(]*?(\w+)\(", one.read_text(), re.M)]
+        self.assertLessEqual(len(functions), 100)
+        self.assertIn("rrt_fetch_read", functions)
+        folders = root / "client/python/src", root / "trainer_plugin/python/src"
+        called = "".join(one.read_text() for folder in folders for one in folder.rglob("*.py"))
+        # Of functions on tensors, _launch.py puts the name together.
+        by_kind = ["rrt_" + name for name in re.findall(r'launch\(\s*"(\w+)"', called)]
+        names = set(re.findall(r"(?:lib|library|LIBRARY)\.(rrt?_\w+)", called)) | set(by_kind)
+        self.assertEqual(set(functions) - names, set())
 
     def test_a_signal_ends_a_wait_of_the_main_thread(self) -> None:
         def interrupt(*_: object) -> None:

@@ -2,18 +2,15 @@
 #include <cstddef>
 #include <utility>
 
+#include "client/c_api/result.h"
 #include "routing_replay/trainer/cuda_capi.h"
 #include "routing_replay/trainer/replay_cuda.h"
-#include "trainer_plugin/capi/boundary.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/router_config.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
-
-struct rrt_cuda_error final : ErrorObject {
-  using ErrorObject::ErrorObject;
-};
 
 // Kernels add to the one where the caller reads the other.
 static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
@@ -29,13 +26,13 @@ static_assert(sizeof(rrt_compare_counters) == sizeof(CompareCounters) &&
 namespace {
 
 template <typename Body>
-rrt_cuda_error* Guard(Body&& body) noexcept {
-  return Barrier<rrt_cuda_error>(std::forward<Body>(body));
+rr_error* Guard(Body&& body) noexcept {
+  return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
 }
 
 // Calls `body(configuration, dtype)`.
 template <typename Body>
-rrt_cuda_error* WithRouter(const rrt_router& router, int64_t rows, Body&& body) noexcept {
+rr_error* WithRouter(const rrt_router& router, int64_t rows, Body&& body) noexcept {
   return Guard([&]() -> absl::Status {
     const auto config = RouterConfigFrom(router, rows);
     if (!config.ok()) return config.status();
@@ -55,16 +52,12 @@ RouterCounters* Counters(rrt_router_counters* counters) { return reinterpret_cas
 
 int32_t rrt_cuda_abi_version(void) { return RRT_CUDA_ABI_VERSION; }
 
-int32_t rrt_cuda_error_code(const rrt_cuda_error* error) { return error->code(); }
-const char* rrt_cuda_error_json(const rrt_cuda_error* error) { return error->json(); }
-void rrt_cuda_error_free(rrt_cuda_error* error) { delete error; }
-
-rrt_cuda_error* rrt_cuda_check_device(int32_t device) {
+rr_error* rrt_cuda_check_device(int32_t device) {
   return Guard([&] { return CheckCudaDevice(device); });
 }
 
-rrt_cuda_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
-                                 uint8_t* states, void* stream) {
+rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices, uint8_t* states,
+                           void* stream) {
   return Guard([&] {
     return LaunchRealign({.packed_plan = Ids(block),
                           .staging = block == nullptr ? nullptr : Ids(block) + staging_offset,
@@ -75,10 +68,9 @@ rrt_cuda_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int6
   });
 }
 
-rrt_cuda_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
-                                        const uint8_t* states, const float* expert_bias, void* probs,
-                                        uint8_t* routing_map, void* compact_probs, void* chosen,
-                                        rrt_router_counters* counters, void* stream) {
+rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
+                                  const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
+                                  void* compact_probs, void* chosen, rrt_router_counters* counters, void* stream) {
   return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
     return LaunchRouterForward(config,
                                {.dtype = dtype,
@@ -96,9 +88,9 @@ rrt_cuda_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, 
   });
 }
 
-rrt_cuda_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
-                                         const void* grad_probs, void* grad_logits, rrt_router_counters* counters,
-                                         void* stream) {
+rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
+                                   const void* grad_probs, void* grad_logits, rrt_router_counters* counters,
+                                   void* stream) {
   return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
     return LaunchRouterBackward(config,
                                 {.dtype = dtype,
@@ -112,36 +104,9 @@ rrt_cuda_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows,
   });
 }
 
-rrt_cuda_error* rrt_cuda_record_live(const rrt_router* router, int64_t rows, const void* logits,
-                                     const float* expert_bias, void* indices, void* stream) {
-  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
-    return LaunchRecordLive(
-        config, {.dtype = dtype, .rows = rows, .logits = logits, .expert_bias = expert_bias, .indices = Ids(indices)},
-        Stream(stream));
-  });
-}
-
-rrt_cuda_error* rrt_cuda_record_ids(const rrt_router* router, int64_t rows, int32_t id_type, const void* ids,
-                                    void* indices, rrt_router_counters* counters, void* stream) {
-  static_assert(RRT_ID_INT64 == static_cast<int>(IdType::kInt64) && RRT_ID_INT32 == static_cast<int>(IdType::kInt32) &&
-                RRT_ID_INT16 == static_cast<int>(IdType::kInt16) && RRT_ID_UINT8 == static_cast<int>(IdType::kUint8));
-  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype) -> absl::Status {
-    if (id_type < RRT_ID_INT64 || id_type > RRT_ID_UINT8) {
-      return Invalid(Reason::kField, "id_type", "is none of int64, int32, int16, uint8");
-    }
-    return LaunchRecordIds(config,
-                           {.type = static_cast<IdType>(id_type),
-                            .rows = rows,
-                            .ids = ids,
-                            .indices = Ids(indices),
-                            .counters = Counters(counters)},
-                           Stream(stream));
-  });
-}
-
-rrt_cuda_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                                 const void* live, const void* logits, const float* expert_bias,
-                                 rrt_compare_counters* counters, void* stream) {
+rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                           const void* live, const void* logits, const float* expert_bias,
+                           rrt_compare_counters* counters, void* stream) {
   return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
     return LaunchCompare(config,
                          {.rows = rows,

@@ -18,14 +18,11 @@ using Bytes = std::vector<uint8_t>;
 
 constexpr int64_t kRows = 301;
 
-void ExpectOk(rrt_cuda_error* error) {
-  EXPECT_EQ(error, nullptr) << rrt_cuda_error_json(error);
-  rrt_cuda_error_free(error);
+void ExpectOk(rr_error* error) {
+  EXPECT_EQ(error, nullptr) << std::string(error->message.data, error->message.size);
+  rr_free(error);
 }
-void ExpectOk(rrt_error* error) {
-  EXPECT_EQ(error, nullptr) << rrt_error_json(error);
-  rrt_error_free(error);
-}
+rr_text Text(const std::string& text) { return {text.data(), text.size()}; }
 
 template <typename T>
 Bytes BytesOf(const std::vector<T>& values) {
@@ -92,8 +89,12 @@ void ExpectSameComparison(const Call& call) {
                        nullptr, &counters));
   EXPECT_GT(counters.different_rows, 0);
   const DeviceArray<uint8_t> logits(call.logits), indices(call.indices), states(call.states);
-  const DeviceArray<uint8_t> live(call.indices.size());
-  ExpectOk(rrt_cuda_record_live(&call.router, kRows, logits.data(), nullptr, live.data(), nullptr));
+  const Bytes all_live(kRows, 1);
+  Bytes probs(call.logits.size()), map(call.cells()), chosen(call.indices.size());
+  rrt_router_counters ignored{};
+  ExpectOk(rrt_router_forward(&call.router, kRows, call.logits.data(), call.indices.data(), all_live.data(), nullptr,
+                              probs.data(), map.data(), nullptr, chosen.data(), &ignored));
+  const DeviceArray<uint8_t> live(chosen);
   for (const uint8_t* ids : {static_cast<const uint8_t*>(nullptr), static_cast<const uint8_t*>(live.data())}) {
     const DeviceCounters<rrt_compare_counters> counted;
     ExpectOk(rrt_cuda_compare(&call.router, kRows, indices.data(), states.data(), ids, logits.data(), nullptr,
@@ -122,42 +123,34 @@ TEST(CudaCapi, RouterAndCompareAreThoseOfTheCpu) {
   }
 }
 
-TEST(CudaCapi, WrittenIdsAreRecorded) {
-  const rrt_router router{.num_experts = 300, .top_k = 2, .num_groups = 1, .group_topk = 1};
-  const DeviceArray<int64_t> ids(std::vector<int64_t>{0, 299, 256, -1});
-  const DeviceArray<uint8_t> indices(size_t{8});
-  const DeviceCounters<rrt_router_counters> counters;
-  ExpectOk(rrt_cuda_record_ids(&router, 2, RRT_ID_INT64, ids.data(), indices.data(), counters.data(), nullptr));
-  EXPECT_EQ(indices.Download(), BytesOf(std::vector<uint16_t>{0, 299, 256, 0}));
-  EXPECT_EQ(counters.Read().clamped_ids, 1);
-}
-
 // A micro-batch of two sequences, one of which is missing, from local rows to the buffers of the device.
 TEST(CudaCapi, AStagedMicroBatchIsRealigned) {
   const std::string geometry = R"({"num_layers": 3, "num_experts": 300, "top_k": 2})";
   const std::string description = R"({"geometry": )" + geometry + R"(, "micro_batch": {"format": "THD",
       "sequences": [{"sample": "a", "tokens": 6}, {"sample": "b", "tokens": 3}], "cu_seqlens_padded": [0, 8, 12],
       "total_rows": 12, "partition": "contiguous"}})";
-  rrt_local_source* source = nullptr;
-  ExpectOk(rrt_local_source_new(geometry.data(), geometry.size(), &source));
+  rrt_source* source = nullptr;
+  ExpectOk(rrt_local_source_new(Text(geometry), &source));
   std::vector<uint16_t> rows;
   for (uint16_t i = 0; i < 5 * 3 * 2; ++i) rows.push_back(i * 9);
-  const std::string sample = R"({"sample": "a"})", tensor = R"({"dtype": "U16", "shape": [5, 3, 2]})";
-  ExpectOk(rrt_local_source_add(source, sample.data(), sample.size(), tensor.data(), tensor.size(), nullptr, 0,
-                                rows.data(), rows.size() * 2));
+  const int64_t axes[] = {5, 3, 2};
+  const rr_tensor tensor{
+      .data = rows.data(), .size = rows.size() * 2, .dtype = {"U16", 3}, .shape = axes, .shape_count = 3};
+  ExpectOk(rrt_local_source_add(source, {"a", 1}, {}, {}, &tensor, nullptr, 0));
   rrt_plan* plan = nullptr;
-  ExpectOk(rrt_plan_new(description.data(), description.size(), 1, &plan));
+  const rr_bytes* described = nullptr;
+  ExpectOk(rrt_plan_new(Text(description), 1, &plan, &described));
+  rr_free(described);
   rrt_fetch* fetch = nullptr;
-  const std::string options = R"({"missing": "live"})";
-  ExpectOk(rrt_fetch_new(plan, options.data(), options.size(), &fetch));
-  ExpectOk(rrt_local_source_fetch(source, fetch));
+  const rrt_fetch_options options{.missing = RRT_LIVE};
+  ExpectOk(rrt_fetch_new(plan, &options, &fetch));
+  ExpectOk(rrt_source_fetch(source, fetch));
   Bytes indices(12 * 3 * 2 * 2), states(12);
   ExpectOk(rrt_realign(plan, fetch, indices.data(), indices.size(), states.data(), states.size(), nullptr));
 
   rrt_staged* staged = nullptr;
-  ExpectOk(rrt_staged_new(plan, fetch, &staged));
   rrt_staged_shape shape;
-  rrt_staged_get_shape(staged, &shape);
+  ExpectOk(rrt_staged_new(plan, fetch, &staged, &shape));
   EXPECT_EQ(shape.replayed_rows, 5);
   void* pinned = nullptr;
   CheckCuda(cudaMallocHost(&pinned, shape.bytes), "cudaMallocHost");
@@ -170,10 +163,7 @@ TEST(CudaCapi, AStagedMicroBatchIsRealigned) {
   EXPECT_EQ(got_indices.Download(), indices);
   EXPECT_EQ(got_states.Download(), states);
   CheckCuda(cudaFreeHost(pinned), "cudaFreeHost");
-  rrt_staged_free(staged);
-  rrt_fetch_free(fetch);
-  rrt_plan_free(plan);
-  rrt_local_source_free(source);
+  for (void* object : std::initializer_list<void*>{staged, fetch, plan, source}) rr_object_free(object);
 }
 
 }  // namespace

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 from typing import Any
 
 import numpy as np
 import torch
+from routing_replay import _native
 
-from routing_replay_trainer._core import LIBRARY
+_REALIGN = ctypes.CDLL(str(_native.find_file("librouting_replay_test_host.so"))).host_realign
+_REALIGN.argtypes, _REALIGN.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p), None
 
 
 class HostQueue:
@@ -40,7 +43,7 @@ class HostQueue:
     def realign(self, block: torch.Tensor, staging_offset: int, units: int, indices: Any, states: Any) -> None:
         self.did["realign"] += 1
         assert units > 0
-        LIBRARY.rrt_staged_realign(block.data_ptr(), staging_offset, indices.data_ptr(), states.data_ptr())
+        _REALIGN(block.data_ptr(), staging_offset, indices.data_ptr(), states.data_ptr())
 
     def copy(self, to: torch.Tensor, block: torch.Tensor) -> None:
         self.did["copy"] += 1

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer import _core
 from routing_replay_trainer._attached import Options
 from routing_replay_trainer._buffers import Buffers, Slots
 from routing_replay_trainer._micro_batch import MicroBatch, described, expected, of_megatron
@@ -124,6 +125,14 @@ def describe(sequences: Any, **given: Any) -> MicroBatch:
     return described(sequences, *of_megatron(**known, layout=given, parallel={"cp_size": 2}))
 
 
+def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:
+    """What a source is told of it."""
+    made = _core.Sequence()
+    sequence._fill(made, 1)
+    check = (made.token_check.rows, made.token_check.crc32c) if made.has_token_check else None
+    return str(made.sample), made.handle, made.num_tokens.value, check, made.has_content_id, made.live
+
+
 class MicroBatchTest(unittest.TestCase):
     def test_packed(self) -> None:
         params = types.SimpleNamespace(
@@ -175,9 +184,7 @@ class MicroBatchTest(unittest.TestCase):
                 known = {name: given.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
                 layout = {name: value for name, value in given.items() if name not in known}
                 found = expected(["a", 7], *of_megatron(**known, layout=layout))
-                self.assertEqual(
-                    [one._json() for one in found], [one._json() for one in describe(["a", 7], **given).fetch]
-                )
+                self.assertEqual([told(one) for one in found], [told(one) for one in describe(["a", 7], **given).fetch])
         nothing = expected(["a", trainer.megatron.Sequence("b", rows=3)], None, None, {})
         self.assertEqual(nothing, [trainer.FetchSequence("a"), trainer.FetchSequence("b", rows=3)])
         for field, wrong in (

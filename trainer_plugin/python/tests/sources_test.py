@@ -295,6 +295,7 @@ class SourcesTest(unittest.TestCase):
         }
         batch |= {"cu_seqlens_padded": [0, 3], "total_rows": 3}
         plan = trainer.plan(geometry, batch)
+        source = trainer.LocalSource(geometry)
         cases: list[tuple[str, Any]] = [
             ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": 3.0})),
             ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": float("nan")})),
@@ -308,7 +309,7 @@ class SourcesTest(unittest.TestCase):
             ("rows", lambda: plan.filler(0, 1.5)),  # type: ignore[arg-type]
             ("rows", lambda: plan.filler(0, 2**40)),
             ("first", lambda: plan.filler(0, 1, first=2**64)),
-            ("num_tokens", lambda: trainer.FetchSequence("a", num_tokens=2.5)._json()),  # type: ignore[arg-type]
+            ("num_tokens", lambda: source.inspect([trainer.FetchSequence("a", num_tokens=2.5)])),  # type: ignore[arg-type]
         ]
         for name, call in cases:
             with self.assertRaises(trainer.InvalidArgumentError, msg=name) as caught:

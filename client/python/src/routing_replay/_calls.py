@@ -27,6 +27,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
+_UNBROKEN_MS = 50  # That a signal may have to wait for its handler.
+
 
 class Operation(Generic[T]):
     """A call that may wait, with its arguments, which live until it has ended.
@@ -178,7 +180,7 @@ class Queue:
     """rr_queue"""
 
     def __init__(self) -> None:
-        self._handle = make(lib.rr_queue_free, lib.rr_queue_new)
+        self._handle = make(lib.rr_object_free, lib.rr_queue_new)
         self.pointer: int = self._handle.pointer  # type: ignore[assignment]
         self.descriptor: int = lib.rr_queue_descriptor(self.pointer)
         self._ended = (Ended * 64)()
@@ -198,28 +200,28 @@ class Queue:
 
     def wait_for_one(self, operation: Operation[Any]) -> int | None:
         """The error with which the only operation that is under way ends. What a signal's handler raises cancels it."""
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        while True:
-            try:
-                poll.poll()
-                ended = self.take()
-            except BaseException:
-                self.cancel(1)
-                self._drop(operation, poll)
-                raise
-            if ended:
-                return ended[0][1]
+        ended = self._ended[0]
+        ended.tag = 0
+        try:
+            # Most calls end within that. Then the descriptor, whose poll a signal breaks off.
+            if not lib.rr_queue_wait(self.pointer, _UNBROKEN_MS, byref(ended)):
+                poll = select.poll()
+                poll.register(self.descriptor, select.POLLIN)
+                while not lib.rr_queue_wait(self.pointer, 0, byref(ended)):
+                    poll.poll()
+        except BaseException:
+            self.cancel(1)
+            self._drop(operation, ended)
+            raise
+        return ended.error
 
-    def _drop(self, operation: Operation[Any], poll: select.poll) -> None:
+    def _drop(self, operation: Operation[Any], ended: Ended) -> None:
         """Waits for its end: until then its memory is written to."""
-        ended: list[tuple[int, int | None]] = []
-        while not ended:
+        while not ended.tag:
             with contextlib.suppress(BaseException):  # A handler that raises again.
-                poll.poll()
-                ended = self.take()
-        if ended[0][1] is not None:
-            lib.rr_error_free(ended[0][1])
+                lib.rr_queue_wait(self.pointer, 1000, byref(ended))
+        if ended.error is not None:
+            lib.rr_free(ended.error)
         elif operation.discard is not None:
             operation.discard()
 

@@ -94,6 +94,9 @@ class Ranges(List):
         return [(span.begin, span.end) for span in self]
 
 
+_KINDS["r"] = Ranges
+
+
 class WeightSpan(Structure):
     _fields_ = fields("i:begin,end,version t:label")
 
@@ -334,8 +337,8 @@ class RowAccount(Structure):
     _fields_ = fields("i:row_start,missing_rows,surplus_rows Range:take")
 
 
-# Functions by what they take: p an address, t a text, o an optional integer, i int64, w int32, u uint32, q uint64,
-# z size_t. Those of _FALLIBLE give an error or NULL.
+# Functions by what they take: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
+# uint64, z size_t. Those of _FALLIBLE give an error or NULL.
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
@@ -384,17 +387,13 @@ _FALLIBLE = {
 _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_abi_version": (c_int32, ""),
     "rr_version": (c_char_p, ""),
-    "rr_error_free": (None, "p"),
     "rr_free": (None, "p"),
+    "rr_object_free": (None, "p"),
     "rr_queue_descriptor": (c_int32, "p"),
     "rr_queue_take": (c_size_t, "ppz"),
+    "rr_queue_wait": (c_int32, "pip"),
     "rr_queue_cancel": (None, "pq"),
-    "rr_queue_free": (None, "p"),
-    "rr_client_free": (None, "p"),
-    "rr_run_free": (None, "p"),
-    "rr_appender_free": (None, "p"),
     "rr_appender_count_refusal": (None, "pt"),
-    "rr_trajectory_free": (None, "p"),
     "rr_token_crc": (c_uint32, "upz"),
     "rr_fork_before": (None, ""),
     "rr_fork_in_parent": (None, ""),
@@ -470,7 +469,7 @@ def take_error(address: int) -> errors.RoutingReplayError:
     try:
         return errors.from_detail(_detail(address))
     finally:
-        lib.rr_error_free(address)
+        lib.rr_free(address)
 
 
 def check(address: int | None) -> None:

@@ -39,7 +39,7 @@ class Line(_native.Handle):
     __slots__ = ("run", "run_name")
 
     def __init__(self, run: _native.Handle, run_name: str, options: _native.AppenderOptions) -> None:
-        super().__init__(lib.rr_appender_free, None)
+        super().__init__(lib.rr_object_free, None)
         made = c_void_p()
         _native.check(lib.rr_run_new_appender(run.pointer, byref(options), byref(made)))
         self.pointer = made.value

@@ -45,7 +45,7 @@ class ClientCalls:
             if path is not None:
                 setattr(options, name, _values.native_text(os.fspath(path), name))
         _calls.pass_lines_on()
-        self._link = Link(_native.make(lib.rr_client_free, lib.rr_client_new, byref(options)), self._in_loop)
+        self._link = Link(_native.make(lib.rr_object_free, lib.rr_client_new, byref(options)), self._in_loop)
 
     def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Any:
         client = self._link.client
@@ -129,7 +129,9 @@ class Client(ClientCalls, Closing):
             _values.optional(resume_at, "resume_at"),
             _values.milliseconds(wait, "wait"),
         )
-        opening = _calls.making(lib.rr_run_free, lib.rr_client_open_run, arguments, None, (client, geometry, settings))
+        opening = _calls.making(
+            lib.rr_object_free, lib.rr_client_open_run, arguments, None, (client, geometry, settings)
+        )
         return opening.then(lambda native: self._run_type(link, native))
 
     @blocking

@@ -263,7 +263,7 @@ class RunCalls(Generic[A, T]):
             _values.optional(group, "group", sample=sample),
         )
         create, pointer = lib.rr_appender_new_trajectory, appender.line.pointer
-        native = _native.make(lib.rr_trajectory_free, create, pointer, byref(options))
+        native = _native.make(lib.rr_object_free, create, pointer, byref(options))
         return self._trajectory_type(appender, sample, native)
 
     def _operation(

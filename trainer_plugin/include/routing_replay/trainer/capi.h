@@ -1,12 +1,10 @@
 /* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it is the
  * one of routing_replay/c_api.h, whose runs a fetch reads from, and which says its version.
  *
- * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
- * on failure. No exception and no signal leaves a function.
- *
- * Objects are opaque and belong to the caller once given; each ..._free takes NULL, too. An object is used by one
- * thread at a time; those passed as const may be shared. Text is UTF-8 with its size beside it; structured values are
- * JSON, in the forms given here. An unknown field is refused. */
+ * Errors, results, objects and texts are those of c_api.h: functions that can fail return NULL or an error for rr_free,
+ * outputs are untouched on failure, results are for rr_free and objects for rr_object_free. An object is used by one
+ * thread at a time; those passed as const may be shared. What is told once per plan, step or source is JSON, in the
+ * forms given here, of which an unknown field is rejected; what is told per read is structs. */
 #ifndef ROUTING_REPLAY_TRAINER_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CAPI_H_
 
@@ -21,34 +19,12 @@ extern "C" {
 
 #define RRT_API __attribute__((visibility("default")))
 
-typedef struct rrt_error rrt_error;
-typedef struct rrt_bytes rrt_bytes;
 typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
-typedef struct rrt_local_source rrt_local_source;
-typedef struct rrt_collective rrt_collective;
+typedef struct rrt_source rrt_source;
+typedef struct rrt_step_cache rrt_step_cache;
+typedef struct rrt_staged rrt_staged;
 typedef struct rrt_agreement rrt_agreement;
-typedef struct rrt_merged rrt_merged;
-
-/* Errors. The JSON: {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "…"} and, where set: reason, field, sample,
- * row, layer, missing_rows. */
-RRT_API int32_t rrt_error_code(const rrt_error* error);     /* Of google.rpc.Code. */
-RRT_API const char* rrt_error_json(const rrt_error* error); /* NUL-terminated, as long as the error lives. */
-RRT_API void rrt_error_free(rrt_error* error);
-
-/* Bytes or text that was given. */
-RRT_API const void* rrt_bytes_data(const rrt_bytes* bytes);
-RRT_API size_t rrt_bytes_size(const rrt_bytes* bytes);
-RRT_API void rrt_bytes_free(rrt_bytes* bytes);
-
-/* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:
- *   {"dtype": "int64", "axes": 1, "field": "tokens", "sample": "a"}
- * dtype: of its elements, little-endian, as numpy calls it. INVALID_ARGUMENT naming `field` (and the sample, if given)
- * for what is no integer (DTYPE), for other than one axis (SHAPE), for no ids at all (LENGTH: to say nothing of tokens,
- * leave them out), and for ids that do not have 32 bits (FIELD). */
-RRT_API rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids);
-/* The token check of the tokens so far (0 of none), extended by more. */
-RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count);
 
 /* The replay plan of one micro-batch on one rank. Its description, which `rrctl plan` takes, too:
  *   {"geometry": {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6},
@@ -121,44 +97,56 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *   {"padding": {"policy": "ms_swift", "attention_backend": "fused"}, "cp_size": 4}
  *   {"padding": {"policy": "areal"}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
  *   {"padding": {"policy": "prime_rl", "pad_to_multiple_of": 64}, "cp_size": 2} */
-RRT_API rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan);
-RRT_API void rrt_plan_free(rrt_plan* plan);
-/* {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0}, …],
- *  "mtp_layers": 0,
+/* described: what was planned, as JSON, for rr_free:
+ * {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0, "offset": 0, "num_experts": 64, "top_k": 6, "id_bytes": 1}, …],
+ *  "mtp_layers": 0, "buffer_bytes": 336, "geometry": {…}, "geometry_fingerprint": 17,
  *  "layout": {"format": "THD", "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
  *             "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
  *              "runs": [{"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]},
  *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
  *  "index_bytes": 336, "padded_bytes": 0, "warnings": []}
- * Local rows that no run names are pads; rows are half-open ranges. layout: what was planned for, given or predicted.
- * index_bytes: of the index buffers of all layers, all local rows; padded_bytes: of the pads among these.
+ * layers: a layer's ids are [rows][top_k] little-endian at `offset` of the index buffer, a multiple of id_bytes; the
+ * layers fill its buffer_bytes. geometry: of the plan, with its fingerprint, which is equal for equal ones on every
+ * machine. Local rows that no run names are pads; rows are half-open ranges. layout: what was planned for, given or
+ * predicted. index_bytes: of the index buffers of all layers, all local rows; padded_bytes: of the pads among these.
  * mtp_layers: MTP layers in the chunks planned for; they carry no routes and are in no list of layers.
  * warnings: what the named policy knows to go wrong in its framework, and where the given layout is not its own. */
-RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
-/* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
- * layer's ids are [rows][top_k] little-endian at `offset`, a multiple of id_bytes; the layers fill the buffer. */
-RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
-/* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: 0 replayed,
+RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** described);
+/* The row map, one entry per local row: what each of them (`count` are there) shows. State: 0 replayed,
  * 1 unrecorded (a real token without a route), 2 pad, 3 of a live sequence; sequence and row of a pad are -1. */
-RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
-                                    size_t count);
+RRT_API rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
+                                   size_t count);
 /* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …: top_k different
  * ones a row, spread evenly over the ep_size ranks, the same at every call. For rows that a host adds to what
  * rrt_realign fills. */
-RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
-                                   size_t ids_size);
+RRT_API rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
+                                  size_t ids_size);
 
-/* A fetch of a plan's slices. What is told of it; everything has a default:
- *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry":
- * {…}, "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
- * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
- * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
- * the samples and tokens of the plan's description. content_id, live: what the ranks of the replica agreed on before
- * (FetchSequence in routing_replay/trainer/source.h). The plan must outlive the fetch. Then rrt_fetch_read or
- * rrt_local_source_fetch. */
-RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
-RRT_API void rrt_fetch_free(rrt_fetch* fetch);
+/* One sequence of a fetch, or a sample of an inspection (FetchSequence in routing_replay/trainer/source.h). */
+typedef struct rrt_sequence {
+  rr_text sample; /* Or, where it is absent, … */
+  int64_t handle;
+  rr_integer num_tokens;      /* Expected T; another one counts as missing. */
+  rr_token_check token_check; /* Expected, where has_token_check says so; another one counts as missing. */
+  uint64_t content_id;        /* What the ranks of the replica agreed on, where has_content_id says so. */
+  int32_t has_token_check, has_content_id;
+  int32_t live; /* Nothing is read of it: it falls back. */
+} rrt_sequence;
+
+enum rrt_missing { RRT_STRICT = 0, RRT_LIVE = 1, RRT_DROP = 2 }; /* MissingPolicy of source.h. */
+
+typedef struct rrt_fetch_options {
+  rr_text run;      /* Its name: for a step cache. */
+  int32_t producer; /* 0: rollout. */
+  int32_t missing;
+  int32_t wait;                  /* For rows that are not committed yet. */
+  const rrt_sequence* sequences; /* One per sequence of the micro-batch. NULL: samples and T of the plan. */
+  size_t count;
+} rrt_fetch_options;
+
+/* A fetch of a plan's slices. The plan must outlive it. Then rrt_fetch_read or rrt_source_fetch. */
+RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* options, rrt_fetch** fetch);
 /* Reads from the service, as a call of routing_replay/c_api.h whose timeout is that of rr_run_read. Under "strict"
  * FAILED_PRECONDITION naming a sample that cannot be replayed; under every policy that, with the field content_id, for
  * one that is not as was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) for a plan of another geometry than the run's.
@@ -166,31 +154,44 @@ RRT_API void rrt_fetch_free(rrt_fetch* fetch);
  * fetch is left alone until the end. */
 RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
 /* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
-RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
-/* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences":
- * [{"sequence", "sample", "status", "message", "committed_rows", "num_tokens", "revision", "content_id", "unrecorded":
- * [[b, e]], "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens and content_id where they
- * are known. */
-RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
+RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
 
-/* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
- * fetch, of which `geometry` and `sequences` are needed; then rrt_inspect_read or rrt_local_source_inspect. Result:
- * per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end. A sample that is not sealed is
- * NOT_READY: who wants to wait for the seal asks again. */
-typedef struct rrt_inspect rrt_inspect;
-RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
-RRT_API void rrt_inspect_free(rrt_inspect* inspect);
-/* As rrt_fetch_read. DEADLINE_EXCEEDED is no error: samples that nothing came of until then are NOT_READY. */
-RRT_API rr_error* rrt_inspect_read(rrt_inspect* inspect, rr_run* run, const rr_call* call);
-RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
-RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
+/* What a source says of a sample. */
+typedef struct rrt_record {
+  int32_t sequence;    /* Its number in the micro-batch, or in the inspection. */
+  rr_text sample;      /* Its id, as it was told. */
+  rr_sample_rows said; /* Without rows and ids. */
+} rrt_record;
+
+typedef struct rrt_dropped {
+  int32_t sequence;
+  rr_text sample; /* Or, where it is absent, … */
+  int64_t handle;
+} rrt_dropped;
+
+typedef struct rrt_records { /* A result. */
+  const rrt_record* data;    /* Of a fetch: of the sequences that the rank reads. */
+  size_t count;
+  const rrt_dropped* dropped; /* Under RRT_DROP: what falls back, for the caller to leave it out of the loss. */
+  size_t dropped_count;
+  int64_t fallback_sequences;
+} rrt_records;
+
+/* FAILED_PRECONDITION before its end. */
+RRT_API rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_records** records);
+
+/* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each: a record
+ * per sequence of `options`, of which `missing` and `live` mean nothing here. A sample that is not sealed is NOT_READY:
+ * who wants to wait for the seal asks again. A call as rrt_fetch_read, but DEADLINE_EXCEEDED is no error: samples that
+ * nothing came of until then are NOT_READY. */
+RRT_API rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* options, const rr_call* call,
+                              const rrt_records** records);
 
 /* A step's slices, each read once (trainer_plugin/fetch/step_cache.h). Thread-safe. One cache stands before one source:
  * slices are known by run, producer, sample and rows, not by where they were read, and local rows have no run. Within a
  * step what a sample holds is taken to stay as it is. A new fetch is attached to the cache, then:
  *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache }
  * Then the fetch has ended. It may outlive the cache's handle. */
-typedef struct rrt_step_cache rrt_step_cache;
 typedef struct rrt_step_cache_counts {
   int64_t hits;   /* Slices that a fetch found, or that another one was reading. */
   int64_t misses; /* Slices that a fetch had to read itself. */
@@ -200,70 +201,59 @@ typedef struct rrt_step_cache_counts {
   int64_t bytes, most_bytes, slices; /* Held now, at most, now. */
   int64_t bytes_read;
 } rrt_step_cache_counts;
-RRT_API rrt_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
-RRT_API void rrt_step_cache_free(rrt_step_cache* cache);
+RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
 /* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead waits for no
  * rows, whatever it was told, and refuses no sample: what cannot be read at once is read when it is needed. It has no
  * rows at its end. */
-RRT_API rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
+RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
 /* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */
-RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
+RRT_API rr_error* rrt_step_cache_detach(rrt_fetch* fetch);
 /* reads 1: the fetch now asks for what it is to read; 0: it has ended. DEADLINE_EXCEEDED when it has waited timeout_ms
  * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop.
  * FAILED_PRECONDITION while what it was to read has neither ended nor been given up. */
-RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
+RRT_API rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
 /* Drops what was not read for the next step, which begins. */
-RRT_API rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache);
+RRT_API rr_error* rrt_step_cache_end_step(rrt_step_cache* cache);
 /* Nobody waits any more: CANCELLED for all who do or would. */
-RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
-RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
+RRT_API rr_error* rrt_step_cache_stop(rrt_step_cache* cache);
+RRT_API rr_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
-/* Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"). FAILED_PRECONDITION where no export has
- * ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two samples with one handle. May be shared
- * between threads. */
-typedef struct rrt_directory_source rrt_directory_source;
-RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
-RRT_API void rrt_directory_source_free(rrt_directory_source* source);
-/* {"run", "producer", "geometry": {…}, "samples": [id, …]}. A fetch or an inspection for another producer finds no
- * sample. */
-RRT_API rrt_error* rrt_directory_source_json(const rrt_directory_source* source, rrt_bytes** json);
-RRT_API rrt_error* rrt_directory_source_fetch(const rrt_directory_source* source, rrt_fetch* fetch);
-RRT_API rrt_error* rrt_directory_source_inspect(const rrt_directory_source* source, rrt_inspect* inspect);
-
+/* Where rows come from without the service. Those of a directory: an exported run (proto/FORMAT.md, "Exported runs").
+ * FAILED_PRECONDITION where no export has ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two
+ * samples with one handle. May be shared between threads. described, as JSON: {"run", "producer", "geometry": {…},
+ * "samples": [id, …]}. A fetch or an inspection for another producer finds no sample. */
+RRT_API rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described);
 /* Rows that the host holds already, as arrays from elsewhere. Geometry as in the description of a plan. */
-RRT_API rrt_error* rrt_local_source_new(const char* geometry, size_t size, rrt_local_source** source);
-RRT_API void rrt_local_source_free(rrt_local_source* source);
-/* sample: {"sample", "num_tokens", "unrecorded": [[b, e]]}: rows 0 … num_tokens - 2, of which the tensor holds those
- * that are not unrecorded; num_tokens is one more than the rows if absent. tensor, what the payload is:
- *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
- *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
- *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
- * tokens: ids from position 0 on, one per row or more, or none. A sample that is there already is replaced.
- * INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS where another sample has the same handle. */
-RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
-                                        const char* tensor, size_t tensor_size, const uint32_t* tokens,
-                                        size_t token_count, const void* payload, size_t payload_size);
+RRT_API rr_error* rrt_local_source_new(rr_text geometry, rrt_source** source);
+/* Rows 0 … num_tokens - 2 of a sample, of which the tensor holds those that are not unrecorded; num_tokens is one more
+ * than the rows if absent. tokens: ids from position 0 on, one per row or more, or none. A sample that is there already
+ * is replaced. INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS where another sample has the same
+ * handle. */
+RRT_API rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer num_tokens, rr_ranges unrecorded,
+                                       const rr_tensor* tensor, const uint32_t* tokens, size_t token_count);
 /* R2 without transport: the rows of one sequence of the plan's micro-batch that this rank recorded itself, out of an
  * index buffer of the plan, all of whose layers are those of the source's geometry. num_tokens is that of the plan's
  * description, the sample its name there. Rows that this rank does not hold are unrecorded.
  * The sample has no content_id: ranks hold different parts of it. */
-RRT_API rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
-                                           const uint32_t* tokens, size_t token_count, const void* indices,
-                                           size_t indices_size);
+RRT_API rr_error* rrt_local_source_record(rrt_source* source, const rrt_plan* plan, int32_t sequence,
+                                          const uint32_t* tokens, size_t token_count, const void* indices,
+                                          size_t indices_size);
 /* 1 if it was there. */
-RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size);
-RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
+RRT_API int32_t rrt_local_source_remove(rrt_source* source, rr_text sample);
+RRT_API rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch);
+/* As rrt_inspect. */
+RRT_API rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* options,
+                                     const rrt_records** records);
 
-/* The rows of an ended fetch of this plan into an index buffer (rrt_plan_buffer bytes) and one state per local row
+/* The rows of an ended fetch of this plan into an index buffer (buffer_bytes of the plan) and one state per local row
  * (as in rrt_plan_row_map, with what the fetch found; 2 also of last tokens on filler), both fully overwritten. `rows`
  * (3 numbers or NULL): rows in the states 0, 1 and 2. */
-RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
-                               uint8_t* states, size_t states_size, int64_t* rows);
+RRT_API rr_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
+                              uint8_t* states, size_t states_size, int64_t* rows);
 
 /* The same for a device, which carries it out: one block of bytes to copy there, a packed plan at its beginning and the
  * staged rows, in the compact form in which they came, behind it. Everything is checked when it is made: what the block
  * says cannot fail. Plan and fetch must outlive it. Immutable; may be shared between threads. */
-typedef struct rrt_staged rrt_staged;
 typedef struct rrt_staged_shape {
   int64_t bytes;          /* Of the block. */
   int64_t staging_offset; /* Of the staged rows in it, a multiple of 256. */
@@ -271,13 +261,10 @@ typedef struct rrt_staged_shape {
   int64_t units;          /* Of the packed plan: what a launch is made for. */
   int64_t replayed_rows, unrecorded_rows, pad_rows;
 } rrt_staged_shape;
-RRT_API rrt_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged);
-RRT_API void rrt_staged_free(rrt_staged* staged);
-RRT_API void rrt_staged_get_shape(const rrt_staged* staged, rrt_staged_shape* shape);
+RRT_API rr_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged,
+                                 rrt_staged_shape* shape);
 /* The block, at an address that is a multiple of 16 (pinned memory, say). `size` may be more than its bytes. */
-RRT_API rrt_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
-/* What a device does with a written block, here on the CPU. Memory as that of rrt_realign. */
-RRT_API void rrt_staged_realign(const void* block, int64_t staging_offset, void* indices, uint8_t* states);
+RRT_API rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
 
 /* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced. dtype: of logits,
  * probabilities and gradients. */
@@ -300,12 +287,11 @@ typedef struct rrt_router_counters {
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
  * compact_probs [rows][K]; expert_bias [E], which enters a live choice of sigmoid and sqrtsoftplus. expert_bias,
  * compact_probs and chosen may be NULL. Memory is aligned to its dtype. */
-RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
-                                      const uint8_t* states, const float* expert_bias, void* probs,
-                                      uint8_t* routing_map, void* compact_probs, void* chosen,
-                                      rrt_router_counters* counters);
-RRT_API rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
-                                       const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
+RRT_API rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
+                                     const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
+                                     void* compact_probs, void* chosen, rrt_router_counters* counters);
+RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
+                                      const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
 
 /* Added to by every call: rows compared, those whose sets of experts differ, those without an expert in common, and
  * experts in common. */
@@ -315,19 +301,9 @@ typedef struct rrt_compare_counters {
 /* The replayed choice beside a live one, as sets, over the rows whose state is 0. live [rows][K] compact ids, or NULL:
  * the live choice of `logits` then, and of expert_bias, which may be NULL. With `live`, only E and K of the router
  * matter, and ids are not checked. */
-RRT_API rrt_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                               const void* live, const void* logits, const float* expert_bias,
-                               rrt_compare_counters* counters);
-
-/* Ranks of this process, each with a thread of its own: `size` objects into `ranks`. Calls and failures as in
- * routing_replay/trainer/collective.h: DEADLINE_EXCEEDED where a rank does not come in time; after a failure the object
- * is of no more use, FAILED_PRECONDITION. Values and bytes: equally many on all ranks. */
-RRT_API rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks);
-RRT_API void rrt_collective_free(rrt_collective* collective);
-RRT_API rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int64_t* values, size_t count,
-                                                 int64_t timeout_ms);
-RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size,
-                                             int64_t timeout_ms, rrt_bytes** gathered);
+RRT_API rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                              const void* live, const void* logits, const float* expert_bias,
+                              rrt_compare_counters* counters);
 
 /* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/collective.h
  * says what is compared and how it fails. What this rank has seen:
@@ -335,40 +311,41 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
  * status as of a fetch, not UNSPECIFIED. A description that is wrong is no error here, but of the first push: the
- * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
- * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
-RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);
-RRT_API void rrt_agreement_free(rrt_agreement* agreement);
-RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words);
-RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
+ * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks and
+ * push those; a push after that is FAILED_PRECONDITION. */
+RRT_API rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** agreement);
+/* How many there are; they are the agreement's, until the next push. */
+RRT_API size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words);
+RRT_API rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
  *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
  *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. FAILED_PRECONDITION before the
  * last round, and where a round failed. */
-RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
-/* Equal for equal geometries, on every machine. */
-RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
+RRT_API rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** json);
 
 /* R2: what ranks recorded of one micro-batch, as whole rows of its sequences. plans: of each rank and each of its
  * chunks, which have all layers of the model's geometry between them, without pieces; indices: their index buffers, of
  * `sizes` bytes. FAILED_PRECONDITION naming sample, row and layer that none has, or that two have differently. */
-RRT_API rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
-                                     size_t count, rrt_merged** merged);
-RRT_API void rrt_merged_free(rrt_merged* merged);
-RRT_API int32_t rrt_merged_sequences(const rrt_merged* merged);
-/* Of one sequence the number of its rows, and its planes: per MoE layer ids [rows][K] as in an index buffer. */
-RRT_API rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64_t* rows, rrt_bytes** planes);
+typedef struct rrt_merged_sequence {
+  int64_t rows;
+  const void* planes; /* Per MoE layer ids [rows][K] as in an index buffer. */
+  size_t size;
+} rrt_merged_sequence;
+typedef struct rrt_merged { /* A result. */
+  const rrt_merged_sequence* data;
+  size_t count;
+} rrt_merged;
+RRT_API rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
+                                    size_t count, const rrt_merged** merged);
 
 /* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h).
- * The geometry of a plan, as its description has it: */
-RRT_API rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json);
-/* json: the description of a plan with what was seen on its rank beside it,
+ * json: the description of a plan with what was seen on its rank beside it,
  *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
  * rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
  * the decoder layer whose routes it was given. One of them may be absent. All exact explanations, or the nearest ones:
  *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}]
  */
-RRT_API rrt_error* rrt_diagnose(const char* json, size_t size, rrt_bytes** explanations);
+RRT_API rr_error* rrt_diagnose(rr_text json, const rr_bytes** explanations);
 /* Ids of a plan's micro-batch, int32, K the largest of the geometry, unused slots -1. */
 typedef struct rrt_route_ids {
   size_t sequences;        /* Of the plan: of the micro-batch, or all pieces. */
@@ -379,12 +356,12 @@ typedef struct rrt_route_ids {
   size_t seen_count;
 } rrt_route_ids;
 /* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
-RRT_API rrt_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** explanations);
+RRT_API rr_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** explanations);
 /* Whether the record fits what the routers chose by themselves, which drift of the weights is unlikely to prevent:
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
  *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
  * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */
-RRT_API rrt_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** verdict);
+RRT_API rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** verdict);
 
 #ifdef __cplusplus
 }

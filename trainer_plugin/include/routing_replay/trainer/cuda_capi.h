@@ -1,4 +1,4 @@
-/* The trainer plugin's kernels for other languages: realign, router replay, record and compare on a GPU. The library
+/* The trainer plugin's kernels for other languages: realign, router replay and compare on a GPU. The library
  * behind it, librouting_replay_trainer_cuda.so, has CUDA's runtime in it and needs the driver alone; it can be loaded
  * where there is no driver, and then rrt_cuda_check_device says so. It shows no symbol but these.
  *
@@ -6,12 +6,12 @@
  * neither waits nor allocates nor makes streams, so it may be captured in a CUDA graph, which keeps addresses and
  * everything that is passed by value. Tensors are device memory, contiguous, aligned to their elements, and the
  * caller's until the stream has passed the call. What they are is said in capi.h, where the same functions run on the
- * CPU; what is computed is the same, sums in the same order. States are not looked at before: one that is none counts
- * as replayed. Counters lie in device memory, on a multiple of 8, and are only added to; they may be NULL where nobody
- * counts.
+ * CPU; what is computed is the same, sums in the same order. States are not looked at before: one that is not a state
+ * counts as replayed. Counters lie in device memory, on a multiple of 8, and are only added to; they may be NULL where
+ * nobody counts.
  *
- * Functions return NULL, or an error that the caller frees: INVALID_ARGUMENT naming the field, INTERNAL with CUDA's
- * words where it refuses the launch. Thread-safe. */
+ * Functions return NULL, or an error for rr_free of librouting_replay.so, which is of one version with this library:
+ * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's words where it refuses the launch. Thread-safe. */
 #ifndef ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 
@@ -25,43 +25,30 @@ extern "C" {
 #define RRT_CUDA_ABI_VERSION 1
 RRT_API int32_t rrt_cuda_abi_version(void);
 
-typedef struct rrt_cuda_error rrt_cuda_error;
-RRT_API int32_t rrt_cuda_error_code(const rrt_cuda_error* error);     /* Of google.rpc.Code. */
-RRT_API const char* rrt_cuda_error_json(const rrt_cuda_error* error); /* As rrt_error_json. */
-RRT_API void rrt_cuda_error_free(rrt_cuda_error* error);
-
 /* Whether the kernels run on a device: to be asked once, before anything is launched there. FAILED_PRECONDITION whose
  * field is what is missing: "cuda.driver" (there is none, or it is too old for the CUDA that this was built with),
  * "cuda.device" (no such device), "cuda.architecture" (there is no code for it in this library). The current device
  * stays what it is. */
-RRT_API rrt_cuda_error* rrt_cuda_check_device(int32_t device);
+RRT_API rr_error* rrt_cuda_check_device(int32_t device);
 
 /* The block of rrt_staged_write, copied to `block` (on a multiple of 16), into index buffers and states; all of these
- * in device memory. units: as rrt_staged_get_shape says; a block with more or fewer runs all the same. */
-RRT_API rrt_cuda_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
-                                         uint8_t* states, void* stream);
+ * in device memory. units: as rrt_staged_new says; a block with more or fewer runs all the same. */
+RRT_API rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
+                                   uint8_t* states, void* stream);
 
 /* counters: an rrt_router_counters. The backward pass counts clamped ids alone. */
-RRT_API rrt_cuda_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits,
-                                                const void* indices, const uint8_t* states, const float* expert_bias,
-                                                void* probs, uint8_t* routing_map, void* compact_probs, void* chosen,
-                                                rrt_router_counters* counters, void* stream);
-RRT_API rrt_cuda_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits,
-                                                 const void* chosen, const void* grad_probs, void* grad_logits,
-                                                 rrt_router_counters* counters, void* stream);
-
-/* The live choice of logits, best first, and ids [rows][K] that a router has written down, as compact ids. Of the
- * latter's counters clamped ids alone are counted. */
-enum { RRT_ID_INT64 = 0, RRT_ID_INT32 = 1, RRT_ID_INT16 = 2, RRT_ID_UINT8 = 3 };
-RRT_API rrt_cuda_error* rrt_cuda_record_live(const rrt_router* router, int64_t rows, const void* logits,
-                                             const float* expert_bias, void* indices, void* stream);
-RRT_API rrt_cuda_error* rrt_cuda_record_ids(const rrt_router* router, int64_t rows, int32_t id_type, const void* ids,
-                                            void* indices, rrt_router_counters* counters, void* stream);
+RRT_API rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits,
+                                          const void* indices, const uint8_t* states, const float* expert_bias,
+                                          void* probs, uint8_t* routing_map, void* compact_probs, void* chosen,
+                                          rrt_router_counters* counters, void* stream);
+RRT_API rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits,
+                                           const void* chosen, const void* grad_probs, void* grad_logits,
+                                           rrt_router_counters* counters, void* stream);
 
 /* counters: an rrt_compare_counters, not NULL. */
-RRT_API rrt_cuda_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed,
-                                         const uint8_t* states, const void* live, const void* logits,
-                                         const float* expert_bias, rrt_compare_counters* counters, void* stream);
+RRT_API rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                                   const void* live, const void* logits, const float* expert_bias,
+                                   rrt_compare_counters* counters, void* stream);
 
 #ifdef __cplusplus
 }

@@ -116,6 +116,7 @@ class LocalSource {
   bool Remove(absl::string_view sample);
   void Clear();
   int64_t size() const;
+  const Geometry& geometry() const { return geometry_; }
 
   // As FetchSlices; options.producer, wait and timeout mean nothing here.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,

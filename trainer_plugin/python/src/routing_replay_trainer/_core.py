@@ -15,256 +15,180 @@ import math
 import numbers
 import operator
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
-from ctypes import (
-    POINTER,
-    Structure,
-    byref,
-    c_char_p,
-    c_double,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from collections.abc import Iterable, Mapping
+from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_size_t, c_void_p, string_at
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from routing_replay import _native, errors
+from routing_replay._native import Handle, Integer, Text, TokenCheck
+from routing_replay._values import native_tokens
 
-_ABI_VERSION = 2
+LIBRARY = _native.lib
+VERSION: str = _native.VERSION
+
+
+# Structures, with the names that the header gives them: rrt_staged_shape is StagedShape.
+
+
+class Sequence(Structure):
+    _fields_ = (
+        ("sample", Text),
+        ("handle", c_int64),
+        ("num_tokens", Integer),
+        ("token_check", TokenCheck),
+        *_native.fields("q:content_id w:has_token_check,has_content_id,live"),
+    )
+
+
+class FetchOptions(Structure):
+    _fields_ = (*_native.fields("t:run w:producer,missing,wait"), ("sequences", POINTER(Sequence)), ("count", c_size_t))
+
+
+class Record(Structure):
+    _fields_ = (("sequence", c_int32), ("sample", Text), ("said", _native.SampleRows))
+
+
+class Dropped(Structure):
+    _fields_ = _native.fields("w:sequence t:sample i:handle")
+
+
+class Records(_native.List):
+    _fields_ = (
+        ("data", POINTER(Record)),
+        ("count", c_size_t),
+        ("dropped", POINTER(Dropped)),
+        ("dropped_count", c_size_t),
+        ("fallback_sequences", c_int64),
+    )
 
 
 class Router(Structure):
-    """rrt_router"""
-
     _fields_ = (
-        *((name, c_int32) for name in ("dtype", "score_function", "pre_softmax", "rounding")),
-        *((name, c_int32) for name in ("num_experts", "top_k", "num_groups", "group_topk")),
+        *_native.fields("w:dtype,score_function,pre_softmax,rounding,num_experts,top_k,num_groups,group_topk"),
         ("scaling_factor", c_double),
     )
 
 
 class StagedShape(Structure):
-    """rrt_staged_shape"""
-
-    _fields_ = tuple(
-        (name, c_int64)
-        for name in (
-            "bytes",
-            "staging_offset",
-            "states_offset",
-            "units",
-            "replayed_rows",
-            "unrecorded_rows",
-            "pad_rows",
-        )
-    )
+    _fields_ = _native.fields("i:bytes,staging_offset,states_offset,units,replayed_rows,unrecorded_rows,pad_rows")
 
 
 class CompareCounters(Structure):
-    """rrt_compare_counters"""
-
-    _fields_ = tuple((name, c_int64) for name in ("rows", "different_rows", "disjoint_rows", "common_ids"))
+    _fields_ = _native.fields("i:rows,different_rows,disjoint_rows,common_ids")
 
 
 class StepCacheCounts(Structure):
-    """rrt_step_cache_counts"""
-
-    _fields_ = tuple(
-        (name, c_int64)
-        for name in (
-            *("hits", "misses", "ahead", "stale", "evictions", "not_kept"),
-            *("bytes", "most_bytes", "slices", "bytes_read"),
-        )
-    )
+    _fields_ = _native.fields("i:hits,misses,ahead,stale,evictions,not_kept,bytes,most_bytes,slices,bytes_read")
 
 
 class Counters(Structure):
     """rrt_router_counters"""
 
-    _fields_ = tuple(
-        (name, c_int64) for name in ("replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities")
-    )
+    _fields_ = _native.fields("i:replayed_rows,live_rows,pad_rows,clamped_ids,zero_probabilities")
 
 
 class RouteIds(Structure):
-    """rrt_route_ids"""
-
-    _fields_ = (
-        ("sequences", c_size_t),
-        ("rows", c_void_p),
-        ("recorded", c_void_p),
-        ("recorded_count", c_size_t),
-        ("seen", c_void_p),
-        ("seen_count", c_size_t),
-    )
+    _fields_ = _native.fields("z:sequences p:rows,recorded z:recorded_count p:seen z:seen_count")
 
 
-_text = (c_char_p, c_size_t)  # Also bytes: Python passes their address.
-_out = POINTER(c_void_p)
-_memory = (c_void_p, c_size_t)
-
-_FALLIBLE: dict[str, tuple[Any, ...]] = {
-    "rrt_token_ids": (*_text, *_memory, _out),
-    "rrt_plan_new": (*_text, c_int32, _out),
-    "rrt_plan_json": (c_void_p, _out),
-    "rrt_plan_buffer": (c_void_p, _out),
-    "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
-    "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
-    "rrt_plan_geometry": (c_void_p, _out),
-    "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
-    "rrt_fetch_new": (c_void_p, *_text, _out),
-    "rrt_fetch_give_up": (c_void_p, *_text),
-    "rrt_fetch_result": (c_void_p, _out),
-    "rrt_inspect_new": (*_text, _out),
-    "rrt_inspect_result": (c_void_p, _out),
-    "rrt_local_source_inspect": (c_void_p, c_void_p),
-    "rrt_directory_source_open": (*_text, _out),
-    "rrt_directory_source_json": (c_void_p, _out),
-    "rrt_directory_source_fetch": (c_void_p, c_void_p),
-    "rrt_directory_source_inspect": (c_void_p, c_void_p),
-    "rrt_step_cache_new": (c_int64, _out),
-    "rrt_step_cache_attach": (c_void_p, c_void_p, c_int32),
-    "rrt_step_cache_detach": (c_void_p,),
-    "rrt_step_cache_next": (c_void_p, c_int64, POINTER(c_int32)),
-    "rrt_step_cache_end_step": (c_void_p,),
-    "rrt_step_cache_stop": (c_void_p,),
-    "rrt_step_cache_counters": (c_void_p, POINTER(StepCacheCounts)),
-    "rrt_local_source_new": (*_text, _out),
-    "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
-    "rrt_local_source_fetch": (c_void_p, c_void_p),
-    "rrt_local_source_record": (c_void_p, c_void_p, c_int32, *_memory, *_memory),
-    "rrt_realign": (c_void_p, c_void_p, *_memory, *_memory, POINTER(c_int64)),
-    "rrt_staged_new": (c_void_p, c_void_p, _out),
-    "rrt_staged_write": (c_void_p, *_memory),
-    "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 9),
-    "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 5),
-    "rrt_compare": (POINTER(Router), c_int64, *(c_void_p,) * 6),
-    "rrt_local_collectives_new": (c_int32, _out),
-    "rrt_collective_all_reduce_max": (c_void_p, *_memory, c_int64),
-    "rrt_collective_all_gather": (c_void_p, *_text, c_int64, _out),
-    "rrt_agreement_new": (c_int32, *_text, _out),
-    "rrt_agreement_words": (c_void_p, _out),
-    "rrt_agreement_push": (c_void_p, *_memory),
-    "rrt_agreement_decision": (c_void_p, _out),
-    "rrt_merge_records": (_out, _out, POINTER(c_size_t), c_size_t, _out),
-    "rrt_merged_sequence": (c_void_p, c_int32, POINTER(c_int64), _out),
-}
-_OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "rrt_bytes_data": (c_void_p, (c_void_p,)),
-    "rrt_bytes_size": (c_size_t, (c_void_p,)),
-    "rrt_bytes_free": (None, (c_void_p,)),
-    "rrt_token_check": (c_uint32, (c_uint32, *_memory)),
-    "rrt_plan_free": (None, (c_void_p,)),
-    "rrt_fetch_free": (None, (c_void_p,)),
-    "rrt_directory_source_free": (None, (c_void_p,)),
-    "rrt_inspect_free": (None, (c_void_p,)),
-    "rrt_local_source_free": (None, (c_void_p,)),
-    "rrt_step_cache_free": (None, (c_void_p,)),
-    "rrt_staged_free": (None, (c_void_p,)),
-    "rrt_staged_get_shape": (None, (c_void_p, POINTER(StagedShape))),
-    "rrt_staged_realign": (None, (c_void_p, c_int64, c_void_p, c_void_p)),
-    "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
-    "rrt_collective_free": (None, (c_void_p,)),
-    "rrt_agreement_free": (None, (c_void_p,)),
-    "rrt_merged_free": (None, (c_void_p,)),
-    "rrt_merged_sequences": (c_int32, (c_void_p,)),
-    "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
-}
+class MergedSequence(Structure):
+    _fields_ = _native.fields("i:rows p:planes z:size")
 
 
-def declare(
-    library: ctypes.CDLL,
-    fallible: Mapping[str, tuple[Any, ...]],
-    others: Mapping[str, tuple[Any, tuple[Any, ...]]],
-    prefix: str,
-    abi: tuple[str, int],
-) -> None:
-    """Gives functions their types; those that can fail raise the error that they give. ImportError if the library is of
-    another ABI.
+class Merged(_native.List):
+    _fields_ = (("data", POINTER(MergedSequence)), ("count", c_size_t))
 
-    prefix: of its functions, which those about errors begin with
-    abi: the function that says it, and what it must say
-    """
 
-    def check(pointer: int | None, function: Any, arguments: Any) -> None:
-        if pointer is None:
-            return
-        detail = json.loads(getattr(library, f"{prefix}error_json")(pointer))
-        getattr(library, f"{prefix}error_free")(pointer)
-        raise errors.from_detail(detail)
+def declare(library: ctypes.CDLL, functions: dict[str, str]) -> None:
+    """Gives functions that return an error or NULL their arguments (_native.fields has the letters); they raise the
+    error."""
 
-    for name, arguments in fallible.items():
+    def check(error: int | None, function: Any, arguments: Any) -> None:
+        if error is not None:
+            raise _native.take_error(error)
+
+    for name, arguments in functions.items():
         function = getattr(library, name)
-        function.restype, function.argtypes, function.errcheck = c_void_p, arguments, check
-    abi_function, abi_version = abi
-    own = {
-        abi_function: (c_int32, ()),
-        f"{prefix}error_json": (c_char_p, (c_void_p,)),
-        f"{prefix}error_free": (None, (c_void_p,)),
-    }
-    for name, (result, arguments) in (*others.items(), *own.items()):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    found = getattr(library, abi_function)()
-    if found != abi_version:
-        raise ImportError(f"{library._name} must be of ABI {abi_version}, got {found}")
+        function.restype, function.errcheck = c_void_p, check
+        function.argtypes = tuple(_native._KINDS[kind] for kind in arguments)
 
 
-LIBRARY = _native.lib
-declare(LIBRARY, _FALLIBLE, _OTHERS, "rrt_", ("rr_abi_version", _ABI_VERSION))
-VERSION: str = _native.VERSION
+declare(
+    LIBRARY,
+    {
+        "rrt_plan_new": "twpp",
+        "rrt_plan_row_map": "ppppz",
+        "rrt_plan_filler": "pwiipz",
+        "rrt_judge_alignment": "ppp",
+        "rrt_fetch_new": "ppp",
+        "rrt_fetch_read": "ppp",
+        "rrt_fetch_give_up": "pt",
+        "rrt_fetch_result": "pp",
+        "rrt_inspect": "pppp",
+        "rrt_directory_source_open": "tpp",
+        "rrt_local_source_new": "tp",
+        "rrt_local_source_add": "ptorppz",
+        "rrt_local_source_record": "ppwpzpz",
+        "rrt_source_fetch": "pp",
+        "rrt_source_inspect": "ppp",
+        "rrt_step_cache_new": "ip",
+        "rrt_step_cache_attach": "ppw",
+        "rrt_step_cache_detach": "p",
+        "rrt_step_cache_next": "pip",
+        "rrt_step_cache_end_step": "p",
+        "rrt_step_cache_stop": "p",
+        "rrt_step_cache_counters": "pp",
+        "rrt_realign": "pppzpzp",
+        "rrt_staged_new": "pppp",
+        "rrt_staged_write": "ppz",
+        "rrt_router_forward": "pippppppppp",
+        "rrt_router_backward": "pippppp",
+        "rrt_compare": "pipppppp",
+        "rrt_agreement_new": "wtp",
+        "rrt_agreement_push": "ppz",
+        "rrt_agreement_decision": "pp",
+        "rrt_merge_records": "pppzp",
+    },
+)
+LIBRARY.rrt_local_source_remove.argtypes, LIBRARY.rrt_local_source_remove.restype = (c_void_p, Text), c_int32
+LIBRARY.rrt_agreement_words.argtypes, LIBRARY.rrt_agreement_words.restype = (c_void_p, c_void_p), c_size_t
 
 
-class Handle:
-    """An object of the core, freed with this one."""
-
-    __slots__ = ("_free", "pointer")
-
-    def __init__(self, free: Callable[[int], None], make: Any, *arguments: Any) -> None:
-        self.pointer: int | None = None
-        self._free = free
-        out = c_void_p()
-        make(*arguments, byref(out))
-        self.pointer = out.value
-
-    @classmethod
-    def of(cls, free: Callable[[int], None], pointer: int) -> Handle:
-        """Of an object that is there."""
-        handle = cls.__new__(cls)
-        handle._free, handle.pointer = free, pointer
-        return handle
-
-    def __del__(self) -> None:
-        if self.pointer is not None:
-            self._free(self.pointer)
+def make(function: Any, *arguments: Any) -> Handle:
+    """The object that a function makes last; it goes with the handle."""
+    out = c_void_p()
+    function(*arguments, byref(out))
+    return Handle(LIBRARY.rr_object_free, out.value)
 
 
-def give(function: Any, *arguments: Any) -> bytes:
-    """The bytes that a function gives, copied."""
-    handle = Handle(LIBRARY.rrt_bytes_free, function, *arguments)
-    return ctypes.string_at(LIBRARY.rrt_bytes_data(handle.pointer), LIBRARY.rrt_bytes_size(handle.pointer))
+def give(function: Any, *arguments: Any) -> Any:
+    """What the JSON says that a function returns."""
+    out = c_void_p()
+    function(*arguments, byref(out))
+    return take_json(out)
 
 
-def text(value: Any) -> tuple[bytes, int]:
+def take_json(out: c_void_p) -> Any:
+    owner = Handle(LIBRARY.rr_free, out.value)
+    return json.loads(_native.take_bytes(_native.Bytes.from_address(owner.pointer or 0)))
+
+
+def text(value: Any) -> Text:
     """A value as JSON, as functions take it."""
-    encoded = json.dumps(value).encode()
-    return encoded, len(encoded)
+    return _native.text(json.dumps(value))
 
 
 LOG = logging.getLogger("routing_replay_trainer")
 _CUDA_ABI_VERSION = 1
 _CUDA_NAME = "librouting_replay_trainer_cuda.so"
-_CUDA_FALLIBLE: dict[str, tuple[Any, ...]] = {
-    "rrt_cuda_check_device": (c_int32,),
-    "rrt_cuda_realign": (c_void_p, c_int64, c_int64, *(c_void_p,) * 3),
-    "rrt_cuda_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 10),
-    "rrt_cuda_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 6),
-    "rrt_cuda_compare": (POINTER(Router), c_int64, *(c_void_p,) * 7),
+_CUDA_FUNCTIONS = {
+    "rrt_cuda_check_device": "w",
+    "rrt_cuda_realign": "piippp",
+    "rrt_cuda_router_forward": "pipppppppppp",
+    "rrt_cuda_router_backward": "pipppppp",
+    "rrt_cuda_compare": "pippppppp",
 }
 
 
@@ -294,7 +218,10 @@ def kernels(device: int) -> ctypes.CDLL | None:
 def _load_cuda() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(_native.find_file(_CUDA_NAME)))
-        declare(loaded, _CUDA_FALLIBLE, {}, "rrt_cuda_", ("rrt_cuda_abi_version", _CUDA_ABI_VERSION))
+        found = loaded.rrt_cuda_abi_version()
+        if found != _CUDA_ABI_VERSION:
+            raise ImportError(f"{loaded._name} must be of ABI {_CUDA_ABI_VERSION}, got {found}")
+        declare(loaded, _CUDA_FUNCTIONS)
     except (ImportError, OSError) as error:
         raise unmet("cuda.library", f"{error}; the kernels are built where nvcc is found") from error
     return loaded
@@ -369,10 +296,10 @@ def geometry_json(geometry: Any) -> Any:
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
     """Token ids [n]. InvalidArgumentError naming `tokens` for anything else, or nothing at all."""
-    try:
-        array = np.asarray(tokens)
-    except ValueError as error:
-        raise invalid("tokens", str(error), "SHAPE", sample) from None
-    said = {"dtype": array.dtype.name, "axes": array.ndim, "field": "tokens", "sample": str(sample)}
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return np.frombuffer(give(LIBRARY.rrt_token_ids, *text(said), array.ctypes.data, array.nbytes), "<u4")
+    said, _array = native_tokens(tokens, "tokens", sample)
+    name = _native.text(str(sample).encode(errors="replace").decode())
+
+    def copy(ids: Any) -> NDArray[np.uint32]:
+        return np.frombuffer(string_at(ids.data, 4 * ids.count), "<u4")
+
+    return _native.give(LIBRARY.rr_token_ids, _native.Ids, copy, byref(said), _native.text("tokens"), name)

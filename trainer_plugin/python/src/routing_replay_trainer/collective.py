@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
-import json
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -128,10 +128,8 @@ class LocalGroup(Sequence["LocalCollective"]):
     """The ranks of a group as threads of this process: `group[rank]` is for the thread of that rank."""
 
     def __init__(self, size: int) -> None:
-        count = integer(size, "size", (1, 4096))
-        pointers = (ctypes.c_void_p * count)()
-        LIBRARY.rrt_local_collectives_new(count, pointers)
-        self._ranks = [LocalCollective(pointer, rank, count) for rank, pointer in enumerate(pointers)]
+        meeting = _Meeting(integer(size, "size", (1, 4096)))
+        self._ranks = [LocalCollective(meeting, rank) for rank in range(meeting.size)]
 
     def __getitem__(self, rank: Any) -> Any:
         return self._ranks[rank]
@@ -140,26 +138,79 @@ class LocalGroup(Sequence["LocalCollective"]):
         return len(self._ranks)
 
 
+class _Meeting:
+    """Where the ranks of a group meet, again and again: the next meeting cannot end before all have left this one, as
+    each of them comes to it, too."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._changed = threading.Condition()
+        self._here: dict[int, Any] = {}  # What those brought that wait.
+        self._met: list[Any] = []  # Of the last meeting, by rank.
+        self._number = 0
+        self._failure: errors.RoutingReplayError | None = None
+
+    def meet(self, rank: int, brought: Any, deadline: float) -> list[Any]:
+        """What all ranks brought. brought: a function's name, and what it was called with"""
+        end = _end(min(deadline, threading.TIMEOUT_MAX))
+        with self._changed:
+            if self._failure is None:
+                self._failure = self._wrong(rank, brought)
+            if self._failure is None:
+                self._here[rank] = brought
+                if len(self._here) == self.size:
+                    self._met = [self._here[other][1] for other in range(self.size)]
+                    self._here = {}
+                    self._number += 1
+                    self._changed.notify_all()
+                    return self._met
+                number = self._number
+                while self._number == number and self._failure is None:
+                    if not self._changed.wait(max(0.0, end - time.monotonic())) and self._number == number:
+                        self._failure = self._failure or self._late()
+                if self._number != number:
+                    return self._met
+            self._changed.notify_all()
+            raise type(self._failure)(self._failure.message, code_name=self._failure.code)
+
+    def _wrong(self, rank: int, brought: Any) -> errors.RoutingReplayError | None:
+        for other, (function, value) in self._here.items():
+            if other == rank:
+                return unmet("collective", f"rank {rank} calls twice at a time")
+            if function != brought[0] or len(value) != len(brought[1]):
+                what = f"{brought[0]} of {len(brought[1])} values, rank {other} {function} of {len(value)}"
+                return unmet("collective", f"rank {rank} calls {what}")
+        return None
+
+    def _late(self) -> errors.RoutingReplayError:
+        late = ", ".join(str(rank) for rank in range(self.size) if rank not in self._here)
+        what = f"collective: of {self.size} ranks these did not come: {late}"
+        return errors.DeadlineExceededError(what, code_name="DEADLINE_EXCEEDED")
+
+
 class LocalCollective:
     """A rank of a LocalGroup."""
 
-    def __init__(self, pointer: int, rank: int, size: int) -> None:
-        self._handle = _core.Handle.of(LIBRARY.rrt_collective_free, pointer)
+    def __init__(self, meeting: _Meeting, rank: int) -> None:
+        self._meeting = meeting
+        self._failure: str | None = None
         self.rank = rank
-        self.size = size
+        self.size = meeting.size
 
     def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
-        reduced = np.array(values, np.int64)
-        LIBRARY.rrt_collective_all_reduce_max(
-            self._handle.pointer, reduced.ctypes.data, reduced.size, _milliseconds(deadline)
-        )
-        return reduced
+        return np.max(self._meet("all_reduce_max", np.array(values, np.int64), deadline), axis=0)
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        gathered = _core.give(
-            LIBRARY.rrt_collective_all_gather, self._handle.pointer, data, len(data), _milliseconds(deadline)
-        )
-        return _cut(gathered, self.size)
+        return list(self._meet("all_gather", bytes(data), deadline))
+
+    def _meet(self, function: str, value: Any, deadline: float) -> list[Any]:
+        if self._failure is not None:
+            raise unmet("collective", f"not usable after an earlier failure: {self._failure}")
+        try:
+            return self._meeting.meet(self.rank, (function, value), deadline)
+        except errors.RoutingReplayError as error:
+            self._failure = error.message
+            raise
 
 
 class TorchCollective:
@@ -305,15 +356,16 @@ def _decided(
     collective: Collective, step: Mapping[str, Any] | None, wrong: Exception | None, end: float
 ) -> dict[str, Any]:
     """step: of this rank; None if it has none, `wrong` being why"""
-    agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(step))
-    while words := _core.give(LIBRARY.rrt_agreement_words, agreement.pointer):
-        reduced = collective.all_reduce_max(np.frombuffer(words, np.int64), end - time.monotonic())
-        reduced = np.ascontiguousarray(reduced, np.int64)
+    agreement = _core.make(LIBRARY.rrt_agreement_new, collective.rank, _core.text(step))
+    words = ctypes.c_void_p()
+    while count := LIBRARY.rrt_agreement_words(agreement.pointer, ctypes.byref(words)):
+        own = np.frombuffer(ctypes.string_at(words.value or 0, 8 * count), np.int64)
+        reduced = np.ascontiguousarray(collective.all_reduce_max(own, end - time.monotonic()), np.int64)
         try:
             LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
         except errors.RoutingReplayError as error:
             raise wrong or error from None
-    return json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer))
+    return _core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)
 
 
 def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, failed: bool) -> dict[str, Any]:

@@ -12,7 +12,6 @@ mistake.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from ctypes import byref
@@ -87,7 +86,7 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
     rows = np.array([0 if ids is None else len(ids) for ids in recorded], np.int64)
     seen = _ids(live, "seen")
     given = _core.RouteIds(rows.size, rows.ctypes.data, joined.ctypes.data, joined.size, seen.ctypes.data, seen.size)
-    alignment = json.loads(_core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given)))
+    alignment = _core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given))
     of_rows, of_layers = (
         Explanation(**explanation | {"mistakes": tuple(explanation["mistakes"])})
         for explanation in alignment.pop("explanations")
@@ -97,7 +96,7 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 
 def geometry_of(plan: Plan) -> dict[str, Any]:
     """The geometry that a plan was made for: {"num_layers", "moe_layers", "num_experts", "top_k"}."""
-    return json.loads(_core.give(LIBRARY.rrt_plan_geometry, plan.pointer))
+    return plan.geometry
 
 
 def _ids(values: ArrayLike, field: str) -> NDArray[np.int32]:

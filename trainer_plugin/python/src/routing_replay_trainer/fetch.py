@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from routing_replay import _native, errors
+from routing_replay import _calls, _convert, _native, _values, errors
 from routing_replay._calls import Operation
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import INT32, LIBRARY, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
-_native.declare(rrt_fetch_read="ppp", rrt_inspect_read="ppp")
 _ENDLESS = 1e9  # Seconds. A call takes no infinity.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
+_MISSING = {"strict": 0, "live": 1, "drop": 2}
 # What the core calls the arguments of LocalSource.add.
 _ARGUMENTS = {
     "payload": "rows",
+    "append.tensor.dtype": "rows",
+    "append.tensor.shape": "rows",
     "tensor.dtype": "rows",
     "tensor.shape": "rows",
     "tensor.layer_ids": "layers",
     "token_ids": "tokens",
 }
-_DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,23 @@ class FetchSequence:
     live: bool = False
     rows: int | None = None
 
-    def _json(self, check_every: int = 1) -> dict[str, Any]:
+    def _fill(self, made: _core.Sequence, check_every: int) -> None:
         """check_every: as RowSource has it"""
-        fields: dict[str, Any] = {"sample": self.sample}
-        if not isinstance(self.sample, str):
-            fields = {"handle": integer(self.sample, "sample")}
+        if isinstance(self.sample, str):
+            made.sample = _values.native_text(self.sample, "sample")
+        else:
+            made.handle = integer(self.sample, "sample")
         if self.num_tokens is not None:
-            fields["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
+            made.num_tokens = _native.integer(integer(self.num_tokens, "num_tokens", sample=self.sample))
         if self.tokens is not None:
             ids = token_ids(self.tokens, self.sample)
-            rows = _checked_rows(ids.size, fields.get("num_tokens"), check_every)
-            fields["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
+            rows = _checked_rows(ids.size, made.num_tokens.value, check_every)
+            made.token_check = _native.TokenCheck(rows, LIBRARY.rr_token_crc(0, ids.ctypes.data, rows))
+            made.has_token_check = 1
         if self.content_id is not None:
-            fields["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
-        if self.live:
-            fields["live"] = True
-        return fields
+            made.content_id = integer(self.content_id, "content_id", UINT64, self.sample)
+            made.has_content_id = 1
+        made.live = bool(self.live)
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
@@ -109,7 +110,7 @@ class Batch:
     unrecorded_rows: int
     pad_rows: int
     fallback_sequences: int
-    sequences: tuple[dict[str, Any], ...]
+    sequences: Sequence[dict[str, Any]]
     dropped: tuple[str | int, ...] = ()
 
     @property
@@ -133,35 +134,110 @@ class Source(Protocol):
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]: ...
 
 
+class _Records(Sequence[dict[str, Any]]):
+    """What the library says of the sequences of a fetch, read when somebody asks."""
+
+    def __init__(self, owner: _native.Handle, said: Any) -> None:
+        self._owner: _native.Handle | None = owner
+        self._said = said
+        self._known: tuple[dict[str, Any], ...] = ()
+
+    def _all(self) -> tuple[dict[str, Any], ...]:
+        if self._owner is not None:
+            self._known = tuple(_record(one) for one in self._said)
+            self._owner = self._said = None
+        return self._known
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._known) if self._owner is None else self._said.count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def __reduce__(self) -> Any:
+        return tuple, (self._all(),)
+
+
+def _record(one: _core.Record) -> dict[str, Any]:
+    return {"sequence": one.sequence, "sample": str(one.sample), **_state(one.said)}
+
+
+def _state(said: _native.SampleRows) -> dict[str, Any]:
+    """What a source says of a sample."""
+    weights = said.weights[: said.weights_count]
+    known = {
+        "status": str(said.status),
+        "message": str(said.message),
+        "committed_rows": said.committed_rows,
+        "revision": said.revision,
+        "unrecorded": [list(pair) for pair in said.unrecorded.pairs()],
+        "weights": [[span.begin, span.end, span.version, str(span.label)] for span in weights],
+    }
+    if said.content_id:
+        known["content_id"] = said.content_id
+    if (tokens := said.num_tokens.value) is not None:
+        known["num_tokens"] = tokens
+    return known
+
+
+class _Reading:
+    """What fetches and inspections of one source are told alike: rrt_fetch_options.
+
+    check_every: as RowSource has it
+    """
+
+    def __init__(self, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1) -> None:
+        self._run = _native.text(run)
+        self._producer = _convert.producer(producer, "producer")
+        self._wait = bool(wait)
+        self._check_every = check_every
+
+    def options(self, sequences: Sequence[FetchSequence] | None, missing: int = 0) -> _core.FetchOptions:
+        if sequences is None:
+            return _core.FetchOptions(self._run, self._producer, missing, self._wait)
+        made = (_core.Sequence * len(sequences))()
+        for sequence, target in zip(sequences, made, strict=True):
+            sequence._fill(target, self._check_every)
+        return _core.FetchOptions(self._run, self._producer, missing, self._wait, made, len(sequences))
+
+
 class _Fetch:
     """rrt_fetch, and the plan that must outlive it."""
 
-    def __init__(
-        self, plan: Plan, sequences: Sequence[FetchSequence] | None, check_every: int = 1, **options: Any
-    ) -> None:
-        said = {name: value for name, value in options.items() if value is not None}
-        if sequences is not None:
-            said["sequences"] = [sequence._json(check_every) for sequence in sequences]
+    __slots__ = ("_handle", "_plan", "pointer")
+
+    def __init__(self, plan: Plan, reading: _Reading, sequences: Sequence[FetchSequence] | None, missing: str) -> None:
+        options = reading.options(sequences, _values.choice(missing, "missing", _MISSING))
         self._plan = plan
-        self._handle = _core.Handle(LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(said))
+        self._handle = _core.make(LIBRARY.rrt_fetch_new, plan.pointer, byref(options))
         self.pointer = self._handle.pointer
 
     def give_up(self, why: str) -> None:
         """Instead of the end: what has not come falls back, by the policy."""
         encoded = why.encode(errors="replace")
-        LIBRARY.rrt_fetch_give_up(self.pointer, encoded, len(encoded))
+        LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
-    def outcome(self) -> tuple[int, tuple[dict[str, Any], ...], tuple[Any, ...]]:
+    def outcome(self) -> tuple[int, Sequence[dict[str, Any]], tuple[Any, ...]]:
         """fallback_sequences, sequences and dropped of a batch."""
-        result = json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
-        dropped = tuple(one["sample"] if "sample" in one else one["handle"] for one in result["dropped"])
-        return result["fallback_sequences"], tuple(result["sequences"]), dropped
+        out = c_void_p()
+        LIBRARY.rrt_fetch_result(self.pointer, byref(out))
+        owner = _native.Handle(LIBRARY.rr_free, out.value)
+        said = _core.Records.from_address(owner.pointer or 0)
+        dropped = said.dropped[: said.dropped_count] if said.dropped_count else ()
+        names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
+        return said.fallback_sequences, _Records(owner, said), names
 
     def realign(self, out: NDArray[np.uint8] | None) -> Batch:
         plan = self._plan
         buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
         states = np.empty(plan.rows, np.uint8)
-        rows = (ctypes.c_int64 * 3)()
+        rows = (c_int64 * 3)()
         LIBRARY.rrt_realign(
             plan.pointer, self.pointer, buffer.ctypes.data, buffer.size, states.ctypes.data, states.size, rows
         )
@@ -186,9 +262,10 @@ class Staged:
     def __init__(self, plan: Plan, fetch: _Fetch) -> None:
         self.plan = plan
         self._fetch = fetch
-        self._handle = _core.Handle(LIBRARY.rrt_staged_free, LIBRARY.rrt_staged_new, plan.pointer, fetch.pointer)
         self._shape = _core.StagedShape()
-        LIBRARY.rrt_staged_get_shape(self._handle.pointer, ctypes.byref(self._shape))
+        out = c_void_p()
+        LIBRARY.rrt_staged_new(plan.pointer, fetch.pointer, byref(out), byref(self._shape))
+        self._handle = _native.Handle(LIBRARY.rr_object_free, out.value)
         self.bytes: int = self._shape.bytes
         self.staging_offset: int = self._shape.staging_offset
         self.units: int = self._shape.units
@@ -211,18 +288,8 @@ class Staged:
         )
 
 
-class _Inspection:
-    """rrt_inspect"""
-
-    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any], check_every: int = 1) -> None:
-        said = dict(options, sequences=[sequence._json(check_every) for sequence in sequences])
-        self._handle = _core.Handle(
-            LIBRARY.rrt_inspect_free, LIBRARY.rrt_inspect_new, *_core.text(plain(said, "options"))
-        )
-        self.pointer = self._handle.pointer
-
-    def result(self) -> list[dict[str, Any]]:
-        return json.loads(_core.give(LIBRARY.rrt_inspect_result, self.pointer))
+def _inspected(kept: Any) -> list[dict[str, Any]]:
+    return [_state(one.said) for one in kept]
 
 
 class RowSource:
@@ -291,9 +358,8 @@ class LocalSource(RowSource):
 
     def __init__(self, geometry: Any) -> None:
         self.geometry = geometry_json(geometry)
-        self._handle = _core.Handle(
-            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(self.geometry)
-        )
+        self._handle = _core.make(LIBRARY.rrt_local_source_new, _core.text(self.geometry))
+        self._reading = _Reading()
 
     def add(
         self,
@@ -316,31 +382,17 @@ class LocalSource(RowSource):
         Raises InvalidArgumentError naming sample, field (the argument), row and layer; what was there is untouched
         then.
         """
-        try:
-            array = np.asarray(rows)
-        except ValueError as error:
-            raise invalid("rows", str(error), "SHAPE", sample) from None
-        kind = f"{array.dtype.kind}{array.dtype.itemsize}"
-        if kind not in _DTYPES:
-            raise invalid(
-                "rows", f"dtype must be uint8, uint16, int8, int16, int32 or int64, got {array.dtype}", "DTYPE", sample
-            )
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        tensor: dict[str, Any] = {"dtype": _DTYPES[kind], "shape": list(array.shape)}
-        if layers is not None:
-            tensor |= {"layer_basis": "EXPLICIT", "layer_ids": plain(layers, "layers", sample)}
-        given = {"sample": sample, "num_tokens": num_tokens, "unrecorded": unrecorded}
-        fields = {key: plain(value, key, sample) for key, value in given.items() if value is not None}
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, sample)
         try:
+            tensor, _array = _convert.tensor(rows, layers, sample)
             LIBRARY.rrt_local_source_add(
                 self._handle.pointer,
-                *_core.text(fields),
-                *_core.text(tensor),
+                _values.native_text(sample, "sample", sample),
+                _values.optional(num_tokens, "num_tokens", sample=sample),
+                _values.native_ranges(unrecorded, "unrecorded", sample),
+                tensor,
                 ids.ctypes.data,
                 ids.size,
-                array.ctypes.data,
-                array.nbytes,
             )
         except errors.InvalidArgumentError as error:
             raise error.renamed(_ARGUMENTS) from None
@@ -366,18 +418,20 @@ class LocalSource(RowSource):
     def remove(self, sample: str) -> bool:
         """True if it was there."""
         name = str(plain(sample, "sample")).encode(errors="surrogatepass")
-        return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
+        return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, _native.Text(name, len(name))))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, {"geometry": self.geometry})
-        LIBRARY.rrt_local_source_inspect(self._handle.pointer, inspection.pointer)
-        return inspection.result()
+        out = c_void_p()
+        options = self._reading.options(sequences)
+        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
+        owner = _native.Handle(LIBRARY.rr_free, out.value)
+        return _inspected(_core.Records.from_address(owner.pointer or 0))
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, missing=missing)
+        return _Fetch(plan, self._reading, sequences, missing)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
-        LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
+        LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
 
 
 class DirectorySource(RowSource):
@@ -389,25 +443,28 @@ class DirectorySource(RowSource):
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         path = os.fsencode(directory)
-        self._handle = _core.Handle(
-            LIBRARY.rrt_directory_source_free, LIBRARY.rrt_directory_source_open, path, len(path)
-        )
-        index = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
+        handle, described = c_void_p(), c_void_p()
+        LIBRARY.rrt_directory_source_open(_native.Text(path, len(path)), byref(handle), byref(described))
+        self._handle = _native.Handle(LIBRARY.rr_object_free, handle.value)
+        index = _core.take_json(described)
         self.run: str = index["run"]
         self.producer: Literal["rollout", "trainer"] = index["producer"]
         self.geometry = index["geometry"]
         self.samples: tuple[str, ...] = tuple(index["samples"])
+        self._reading = _Reading(producer=self.producer)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, {"geometry": self.geometry, "producer": self.producer})
-        LIBRARY.rrt_directory_source_inspect(self._handle.pointer, inspection.pointer)
-        return inspection.result()
+        out = c_void_p()
+        options = self._reading.options(sequences)
+        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
+        owner = _native.Handle(LIBRARY.rr_free, out.value)
+        return _inspected(_core.Records.from_address(owner.pointer or 0))
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, missing=missing, producer=self.producer)
+        return _Fetch(plan, self._reading, sequences, missing)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
-        LIBRARY.rrt_directory_source_fetch(self._handle.pointer, fetch.pointer)
+        LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
 
 
 class ServiceSource(RowSource):
@@ -429,15 +486,16 @@ class ServiceSource(RowSource):
         self._run = run
         self._timeout = timeout
         self.geometry = geometry_json(run.geometry)
-        self._options: Mapping[str, Any] = {"run": run.name, "producer": producer, "wait": wait}
+        self._wait = wait
         self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
+        self._reading = _Reading(run.name, producer, wait, self.check_every)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = _FIRST_PAUSE
         # The server waits for rows, and for the seal only where the length is told.
-        while self._options["wait"] and end - time.monotonic() > pause:
+        while self._wait and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:
                 break
@@ -449,27 +507,33 @@ class ServiceSource(RowSource):
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, {**self._options, "geometry": self.geometry}, self.check_every)
-        self._read("rrt_inspect_read", inspection, seconds)
-        return inspection.result()
+        native, options = self._run.native, self._reading.options(sequences)
+        return _calls.operation(
+            LIBRARY.rrt_inspect,
+            (native.pointer, byref(options)),
+            _core.Records,
+            _inspected,
+            timeout=min(max(seconds, 0.0), _ENDLESS),
+            kept=native,
+        ).wait()
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, self.check_every, missing=missing, **self._options)
+        return _Fetch(plan, self._reading, sequences, missing)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
-        self._read("rrt_fetch_read", fetch, self._timeout if timeout is None else timeout)
-
-    def _read(self, function: str, reading: _Fetch | _Inspection, seconds: float) -> None:
-        """Blocks until it has come into `reading`, for `seconds` at most."""
-        native = self._run.native
+        native, seconds = self._run.native, self._timeout if timeout is None else timeout
         Operation(
-            getattr(_native.lib, function),
-            (reading.pointer, native.pointer),
+            LIBRARY.rrt_fetch_read,
+            (fetch.pointer, native.pointer),
             (),
-            lambda: None,
+            _nothing,
             timeout=min(max(seconds, 0.0), _ENDLESS),
-            kept=(reading, native),
+            kept=(fetch, native),
         ).wait()
+
+
+def _nothing() -> None:
+    """There is no result."""
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

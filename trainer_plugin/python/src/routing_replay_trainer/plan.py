@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay import _native
 from routing_replay._model_config import Megatron, Reader
 
 from routing_replay_trainer import _core
@@ -89,32 +91,34 @@ class Plan:
             geometry, micro_batch, rank=rank, split=split, megatron=megatron, native_layers=native_layers
         )
         size = integer(ep_size, "ep_size", INT32)
-        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
-        self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
-        buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
-        self.buffer_bytes: int = buffer["bytes"]
+        handle, described = c_void_p(), c_void_p()
+        LIBRARY.rrt_plan_new(_core.text(description), size, byref(handle), byref(described))
+        self._handle = _native.Handle(LIBRARY.rr_object_free, handle.value)
+        self._json = _core.take_json(described)
+        self.buffer_bytes: int = self._json["buffer_bytes"]
+        self.rows: int = self._json["row_map"]["rows"]  # Local ones, pads included.
         self.layers = tuple(
             Layer(
-                layer=owned["layer"],
-                ordinal=owned["ordinal"],
-                chunk=owned["chunk"],
-                num_experts=slab["num_experts"],
-                top_k=slab["top_k"],
-                offset=slab["offset"],
-                dtype=np.dtype(np.uint8 if slab["id_bytes"] == 1 else np.dtype("<u2")),
+                layer=layer["layer"],
+                ordinal=layer["ordinal"],
+                chunk=layer["chunk"],
+                num_experts=layer["num_experts"],
+                top_k=layer["top_k"],
+                offset=layer["offset"],
+                dtype=np.dtype(np.uint8 if layer["id_bytes"] == 1 else np.dtype("<u2")),
             )
-            for owned, slab in zip(self._json["layers"], buffer["layers"], strict=True)
+            for layer in self._json["layers"]
         )
 
     @property
     def geometry_fingerprint(self) -> int:
         """Of the model's geometry: what `collective.agree` compares."""
-        return LIBRARY.rrt_plan_geometry_fingerprint(self._handle.pointer)
+        return self._json["geometry_fingerprint"]
 
     @property
-    def rows(self) -> int:
-        """Local rows, pads included."""
-        return self._json["row_map"]["rows"]
+    def geometry(self) -> dict[str, Any]:
+        """That it was made for: {"num_layers", "moe_layers", "num_experts", "top_k"}."""
+        return self._json["geometry"]
 
     @property
     def layout(self) -> dict[str, Any]:

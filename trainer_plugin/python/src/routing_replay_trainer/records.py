@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from routing_replay import _native
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids, unmet
@@ -116,22 +117,24 @@ def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDA
     kept = [np.ascontiguousarray(buffer, np.uint8) for _, buffer in records]
     buffers = (ctypes.c_void_p * len(records))(*(buffer.ctypes.data for buffer in kept))
     sizes = (ctypes.c_size_t * len(records))(*(buffer.size for buffer in kept))
-    merged = _core.Handle(LIBRARY.rrt_merged_free, LIBRARY.rrt_merge_records, plans, buffers, sizes, len(records))
+    out = ctypes.c_void_p()
+    LIBRARY.rrt_merge_records(plans, buffers, sizes, len(records), ctypes.byref(out))
+    owner = _native.Handle(LIBRARY.rr_free, out.value)
     layers = {layer.layer: (layer.top_k, layer.dtype) for plan, _ in records for layer in plan.layers}
     shapes = [layers[layer] for layer in sorted(layers)]
     if len({top_k for top_k, _ in shapes}) > 1:
         raise unmet("merge", "layers differ in K")
-    sequences = LIBRARY.rrt_merged_sequences(merged.pointer)
-    return [_rows(merged.pointer, sequence, shapes) for sequence in range(sequences)]
+    return [_rows(one, shapes) for one in _core.Merged.from_address(owner.pointer or 0)]
 
 
-def _rows(merged: int | None, sequence: int, shapes: list[tuple[int, np.dtype[Any]]]) -> NDArray[Any]:
-    rows = ctypes.c_int64()
-    planes = np.frombuffer(_core.give(LIBRARY.rrt_merged_sequence, merged, sequence, ctypes.byref(rows)), np.uint8)
+def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]]) -> NDArray[Any]:
+    """A copy."""
+    rows = merged.rows
+    planes = np.frombuffer(ctypes.string_at(merged.planes, merged.size), np.uint8)
     layers, offset = [], 0
     for top_k, dtype in shapes:
-        size = rows.value * top_k * dtype.itemsize
-        layers.append(planes[offset : offset + size].view(dtype).reshape(rows.value, top_k))
+        size = rows * top_k * dtype.itemsize
+        layers.append(planes[offset : offset + size].view(dtype).reshape(rows, top_k))
         offset += size
     return np.stack(layers, axis=1)
 

@@ -125,7 +125,7 @@ class StepSource(RowSource):
         _LIVING.add(self)
 
     def _reset(self) -> None:
-        self._cache = _core.Handle(LIBRARY.rrt_step_cache_free, LIBRARY.rrt_step_cache_new, self._cache_bytes)
+        self._cache = _core.make(LIBRARY.rrt_step_cache_new, self._cache_bytes)
         self._workers = Workers(self._thread_count)
         self._lock = threading.Lock()
         self._stopping = threading.Event()

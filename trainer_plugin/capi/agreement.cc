@@ -1,40 +1,35 @@
-// Ranks in threads, what all ranks do with a step, and what they recorded put together.
-#include <algorithm>
-#include <chrono>
-#include <cstring>
+// What all ranks do with a step, and what they recorded put together.
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/clock.h"
+#include "proto/json/json.h"
 #include "routing_replay/trainer/collective.h"
 #include "routing_replay/trainer/merge_records.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
-struct rrt_collective final {
-  std::unique_ptr<Collective> collective;
-};
+struct rrt_agreement final : c_api::Object {
+  rrt_agreement(int32_t rank, absl::StatusOr<StepReport> seen) : agreement(rank, std::move(seen)) {}
 
-struct rrt_agreement final {
   StepAgreement agreement;
-};
-
-struct rrt_merged final {
-  std::vector<MergedSequence> sequences;
 };
 
 namespace {
 
 using nlohmann::json;
 
-constexpr int32_t kMaxLocalRanks = 4096;
-
-Collective::Deadline After(int64_t timeout_ms) {
-  return DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms));
+const std::vector<std::pair<const char*, MissingPolicy>>& PolicyNames() {
+  static const auto* const names = new std::vector<std::pair<const char*, MissingPolicy>>{
+      {"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}};
+  return *names;
 }
 
 std::vector<std::pair<const char*, SampleStatus>> StatusNames() {
@@ -70,12 +65,12 @@ absl::StatusOr<StepReport> StepReportFrom(absl::string_view text) {
   if (!value.ok()) return value.status();
   JsonObject object(*value, "");
   StepReport step;
-  object.Read("policy", MissingPolicyNames(), step.policy);
+  object.Read("policy", PolicyNames(), step.policy);
   object.Read("geometry_fingerprint", step.geometry_fingerprint);
   object.Read("source_failed", step.source_failed);
   const json* samples = object.Find("samples");
   if (absl::Status status = object.status(); !status.ok()) return status;
-  if (samples == nullptr || !samples->is_array()) return Invalid(Reason::kField, "samples", "is not a list");
+  if (samples == nullptr || !samples->is_array()) return Invalid(Reason::kField, "samples", "must be a list");
   for (const json& sample : *samples) {
     auto report = SampleReportFrom(sample, absl::StrCat("samples[", step.samples.size(), "]"));
     if (!report.ok()) return report.status();
@@ -116,7 +111,7 @@ json ToJson(const StepDecision& decision) {
 
 // The same micro-batch on all ranks, of whole samples.
 absl::Status CheckMerge(absl::Span<const rrt_plan* const> plans) {
-  if (plans.empty()) return Invalid(Reason::kLength, "plans", "there are none");
+  if (plans.empty()) return Invalid(Reason::kLength, "plans", "must not be empty");
   for (const rrt_plan* plan : plans) {
     if (!plan->described.pieces.empty())
       return Invalid(Reason::kField, "plans", "a sequence is put together of pieces");
@@ -130,66 +125,34 @@ absl::Status CheckMerge(absl::Span<const rrt_plan* const> plans) {
 
 }  // namespace
 
-rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks) {
-  return Guard([&]() -> absl::Status {
-    if (size < 1 || size > kMaxLocalRanks) {
-      return Invalid(Reason::kField, "size", absl::StrCat(size, " is not in 1 … ", kMaxLocalRanks));
-    }
-    std::vector<std::unique_ptr<rrt_collective>> made;
-    for (auto& collective : MakeLocalCollectives(size)) {
-      made.push_back(std::unique_ptr<rrt_collective>(new rrt_collective{std::move(collective)}));
-    }
-    std::transform(made.begin(), made.end(), ranks, [](auto& rank) { return rank.release(); });
+rr_error* rrt_agreement_new(int32_t rank, rr_text json, rrt_agreement** agreement) {
+  return Guard([&] {
+    *agreement = new rrt_agreement(rank, StepReportFrom(View(json)));
     return absl::OkStatus();
   });
 }
-void rrt_collective_free(rrt_collective* collective) { delete collective; }
 
-rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int64_t* values, size_t count,
-                                         int64_t timeout_ms) {
-  return Guard([&] { return collective->collective->AllReduceMax({values, count}, After(timeout_ms)); });
+size_t rrt_agreement_words(const rrt_agreement* agreement, const int64_t** words) {
+  const absl::Span<const int64_t> next = agreement->agreement.words();
+  *words = next.data();
+  return next.size();
 }
 
-rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size, int64_t timeout_ms,
-                                     rrt_bytes** gathered) {
-  return Guard([&]() -> absl::Status {
-    const auto all = collective->collective->AllGather(Bytes(bytes, size), After(timeout_ms));
-    if (!all.ok()) return all.status();
-    return Give(std::string(all->begin(), all->end()), gathered);
-  });
-}
-
-rrt_error* rrt_agreement_new(int32_t rank, const char* text, size_t size, rrt_agreement** agreement) {
-  return Guard([&] {
-    *agreement = new rrt_agreement{StepAgreement(rank, StepReportFrom(Text(text, size)))};
-    return absl::OkStatus();
-  });
-}
-void rrt_agreement_free(rrt_agreement* agreement) { delete agreement; }
-
-rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words) {
-  return Guard([&] {
-    const absl::Span<const int64_t> next = agreement->agreement.words();
-    return Give(std::string(reinterpret_cast<const char*>(next.data()), next.size() * sizeof(int64_t)), words);
-  });
-}
-
-rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count) {
+rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count) {
   return Guard([&] { return agreement->agreement.Push({reduced, count}); });
 }
 
-rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** decision) {
+rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** decision) {
   return Guard([&]() -> absl::Status {
     const auto decided = agreement->agreement.decision();
     if (!decided.ok()) return decided.status();
-    return Give(ToJson(*decided), decision);
+    *decision = NewBytes(DumpJson(ToJson(*decided)));
+    return absl::OkStatus();
   });
 }
 
-uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan) { return plan->described.geometry.fingerprint(); }
-
-rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
-                             size_t count, rrt_merged** merged) {
+rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes, size_t count,
+                            const rrt_merged** merged) {
   return Guard([&]() -> absl::Status {
     if (absl::Status status = CheckMerge({plans, count}); !status.ok()) return status;
     std::vector<RankRecord> records;
@@ -197,25 +160,17 @@ rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* in
       records.push_back({plans[i]->layout, plans[i]->described.plan.row_map, Bytes(indices[i], sizes[i])});
     }
     const DescribedPlan& described = plans[0]->described;
-    auto sequences =
+    const auto found =
         MergeRecords(described.geometry, described.layout, records, {.ordinals = {}, .samples = described.samples});
-    if (!sequences.ok()) return sequences.status();
-    *merged = new rrt_merged{*std::move(sequences)};
-    return absl::OkStatus();
-  });
-}
-void rrt_merged_free(rrt_merged* merged) { delete merged; }
-int32_t rrt_merged_sequences(const rrt_merged* merged) { return static_cast<int32_t>(merged->sequences.size()); }
-
-rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64_t* rows, rrt_bytes** planes) {
-  return Guard([&]() -> absl::Status {
-    if (sequence < 0 || static_cast<size_t>(sequence) >= merged->sequences.size()) {
-      return Invalid(Reason::kField, "sequence",
-                     absl::StrCat(sequence, " is none of ", merged->sequences.size(), " sequences"));
+    if (!found.ok()) return found.status();
+    Result<rrt_merged> result;
+    const auto list = result.Array<rrt_merged_sequence>(found->size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::vector<uint8_t>& planes = (*found)[i].planes;
+      list[i] = {(*found)[i].rows, result.Copy(absl::MakeConstSpan(planes)), planes.size()};
     }
-    const MergedSequence& found = merged->sequences[sequence];
-    absl::Status given = Give(std::string(found.planes.begin(), found.planes.end()), planes);
-    if (given.ok()) *rows = found.rows;
-    return given;
+    *result = {list.data(), list.size()};
+    *merged = result.Release();
+    return absl::OkStatus();
   });
 }

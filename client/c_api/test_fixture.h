@@ -1,6 +1,6 @@
 // The C functions as a C program sees them, against a fake server.
-#ifndef CLIENT_C_API_C_API_FIXTURE_H_
-#define CLIENT_C_API_C_API_FIXTURE_H_
+#ifndef CLIENT_C_API_TEST_FIXTURE_H_
+#define CLIENT_C_API_TEST_FIXTURE_H_
 
 #include <poll.h>
 
@@ -9,39 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "client/c_api/test_values.h"
 #include "client/testing/client_fixture.h"
 #include "routing_replay/c_api.h"
 
 namespace routing_replay::client {
 
-inline rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
-inline std::string String(rr_text text) { return {text.data, text.size}; }
-
 inline constexpr rr_call kBlocking{.timeout_ms = 60'000};
-
-// Takes an error apart.
-struct Failure {
-  Failure() = default;
-  explicit Failure(const rr_error* error) {
-    if (error == nullptr) return;
-    code = static_cast<absl::StatusCode>(error->code);
-    reason = String(error->reason);
-    field = String(error->field);
-    message = String(error->message);
-    rr_error_free(error);
-  }
-  absl::StatusCode code = absl::StatusCode::kOk;
-  std::string reason, field, message;
-};
-
-#define EXPECT_DONE(error) EXPECT_EQ(Failure(error).message, "")
-#define ASSERT_DONE(error) ASSERT_EQ(Failure(error).message, "")
 
 // A queue that is waited for.
 class TestQueue {
  public:
   TestQueue() { EXPECT_DONE(rr_queue_new(&queue_)); }
-  ~TestQueue() { rr_queue_free(queue_); }
+  ~TestQueue() { rr_object_free(queue_); }
 
   rr_call Call(uint64_t tag) { return {.timeout_ms = 60'000, .queue = queue_, .tag = tag}; }
   rr_queue* get() { return queue_; }
@@ -75,8 +55,8 @@ class CApiTest : public routing_replay::testing::ClientTest {
     ASSERT_DONE(Join("run", &c_run_));
   }
   void TearDown() override {
-    rr_run_free(c_run_);
-    rr_client_free(c_client_);
+    rr_object_free(c_run_);
+    rr_object_free(c_client_);
   }
 
   rr_error* Join(absl::string_view name, rr_run** run, int64_t wait_ms = 0) {
@@ -94,4 +74,4 @@ class CApiTest : public routing_replay::testing::ClientTest {
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_C_API_C_API_FIXTURE_H_
+#endif  // CLIENT_C_API_TEST_FIXTURE_H_

@@ -18,7 +18,7 @@ std::string String(rr_text text) { return {text.data, text.size}; }
 std::string Refusal(rr_error* error) {
   if (error == nullptr) return "";
   std::string refusal = absl::StrCat(String(error->reason), " ", String(error->field));
-  rr_error_free(error);
+  rr_free(error);
   return refusal;
 }
 

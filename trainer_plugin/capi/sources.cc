@@ -1,0 +1,124 @@
+// Where rows come from without the service: the host's memory, and exported runs.
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/json.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/capi/objects.h"
+
+using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;     // NOLINT(build/namespaces)
+using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
+
+// One of the two.
+struct rrt_source final : c_api::Object {
+  explicit rrt_source(Geometry geometry) : local(std::move(geometry)) {}
+  explicit rrt_source(std::unique_ptr<const DirectorySource> opened) : directory(std::move(opened)) {}
+
+  std::optional<LocalSource> local;
+  const std::unique_ptr<const DirectorySource> directory;
+};
+
+namespace {
+
+absl::Status NotLocal() { return Invalid(Reason::kField, "source", "is a directory"); }
+
+}  // namespace
+
+rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described) {
+  return Guard([&]() -> absl::Status {
+    auto opened = DirectorySource::Open(c_api::String(path));
+    if (!opened.ok()) return opened.status();
+    const DirectorySource& found = **opened;
+    const rr_bytes* said = NewBytes(DumpJson({{"run", found.run()},
+                                              {"producer", ProducerName(found.producer())},
+                                              {"geometry", GeometryToJson(found.geometry())},
+                                              {"samples", found.samples()}}));
+    *source = new rrt_source(*std::move(opened));
+    *described = said;
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_local_source_new(rr_text text, rrt_source** source) {
+  return Guard([&]() -> absl::Status {
+    const auto value = ParseJson(View(text), "geometry");
+    if (!value.ok()) return value.status();
+    const auto options = GeometryOptionsFromJson(*value, "geometry");
+    if (!options.ok()) return options.status();
+    auto geometry = Geometry::Create(*options);
+    if (!geometry.ok()) return geometry.status();
+    *source = new rrt_source(*std::move(geometry));
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer num_tokens, rr_ranges unrecorded,
+                               const rr_tensor* tensor, const uint32_t* tokens, size_t token_count) {
+  return Guard([&]() -> absl::Status {
+    if (!source->local) return NotLocal();
+    const LocalSample said{.sample = c_api::String(sample),
+                           .num_tokens = c_api::Optional(num_tokens),
+                           .unrecorded = c_api::RangesFrom(unrecorded),
+                           .token_ids = {tokens, token_count}};
+    const auto description = c_api::TensorFrom(*tensor, "tensor");
+    if (!description.ok()) return WithSample(description.status(), said.sample);
+    return source->local->Add(said, *description, c_api::PayloadOf(*tensor));
+  });
+}
+
+rr_error* rrt_local_source_record(rrt_source* source, const rrt_plan* plan, int32_t sequence, const uint32_t* tokens,
+                                  size_t token_count, const void* indices, size_t indices_size) {
+  return Guard([&]() -> absl::Status {
+    if (!source->local) return NotLocal();
+    const DescribedPlan& described = plan->described;
+    if (sequence < 0 || sequence >= static_cast<int64_t>(described.sequences())) {
+      return Invalid(Reason::kField, "sequence",
+                     absl::StrCat("must be below ", described.sequences(), " and not negative, got ", sequence));
+    }
+    const LocalSample sample{.sample = described.sample(sequence),
+                             .num_tokens = described.num_tokens(sequence),
+                             .unrecorded = {},
+                             .token_ids = {tokens, token_count}};
+    return source->local->AddRecorded(sample, sequence, plan->layout, plan->row_map, Bytes(indices, indices_size));
+  });
+}
+
+int32_t rrt_local_source_remove(rrt_source* source, rr_text sample) {
+  return source->local && source->local->Remove(View(sample)) ? 1 : 0;
+}
+
+rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch) {
+  return Guard([&]() -> absl::Status {
+    const auto read = [&](const auto& from) {
+      return from.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
+    };
+    auto staged = source->local ? read(*source->local) : read(*source->directory);
+    if (!staged.ok()) return staged.status();
+    fetch->staged = *std::move(staged);
+    fetch->ended = true;
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* given, const rrt_records** records) {
+  return Guard([&]() -> absl::Status {
+    const auto options = OptionsFrom(*given);
+    if (!options.ok()) return options.status();
+    const std::vector<FetchSequence> sequences = SequencesFrom(*given);
+    InspectSink sink(sequences);
+    const Geometry& geometry = source->local ? source->local->geometry() : source->directory->geometry();
+    const ReadRequest request = MakeInspectRequest(geometry, sequences, *options);
+    for (size_t i = 0; i < request.samples.size(); ++i) {
+      SampleRecord record = source->local ? source->local->Inspect(request.samples[i])
+                                          : source->directory->Inspect(request.samples[i], request.producer);
+      record.index = static_cast<int32_t>(i);
+      if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
+    }
+    *records = NewRecords(sink.records(), sequences);
+    return absl::OkStatus();
+  });
+}

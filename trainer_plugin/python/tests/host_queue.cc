@@ -1,0 +1,10 @@
+// Realignment of a staged block on the CPU, for the tests of what a GPU does with one (host_queue.py).
+#include <cstdint>
+
+#include "routing_replay/trainer/realign.h"
+
+extern "C" __attribute__((visibility("default"))) void host_realign(const uint8_t* block, int64_t staging_offset,
+                                                                    uint8_t* indices, uint8_t* states) {
+  routing_replay::trainer::RealignPacked(block, block + staging_offset, indices,
+                                         reinterpret_cast<routing_replay::trainer::RowState*>(states));
+}
