@@ -2,7 +2,7 @@
 #include <atomic>
 #include <deque>
 
-#include "client/c_api/test_fixture.h"
+#include "client/c_api/testing/c_api_fixture.h"
 
 namespace routing_replay::client {
 namespace {

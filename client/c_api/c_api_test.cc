@@ -5,7 +5,7 @@
 #include <fstream>
 #include <thread>
 
-#include "client/c_api/test_fixture.h"
+#include "client/c_api/testing/c_api_fixture.h"
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::client {

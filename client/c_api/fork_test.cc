@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/c_api/test_fixture.h"
+#include "client/c_api/testing/c_api_fixture.h"
 
 namespace routing_replay::client {
 namespace {

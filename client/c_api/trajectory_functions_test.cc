@@ -1,7 +1,7 @@
 #include <array>
 #include <vector>
 
-#include "client/c_api/test_fixture.h"
+#include "client/c_api/testing/c_api_fixture.h"
 
 namespace routing_replay::client {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/c_api/test_values.h"
+#include "client/c_api/testing/values.h"
 #include "routing_replay/trainer/capi.h"
 
 namespace routing_replay {

@@ -131,26 +131,6 @@ rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int
   });
 }
 
-rr_error* rrt_diagnose(rr_text json, const rr_bytes** out) {
-  return Guard([&]() -> absl::Status {
-    const auto found = DiagnoseFromJson(View(json));
-    if (!found.ok()) return found.status();
-    *out = NewBytes(found->dump());
-    return absl::OkStatus();
-  });
-}
-
-rr_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* given, const rr_bytes** out) {
-  return Guard([&]() -> absl::Status {
-    const auto ids = IdsFrom(*plan, *given);
-    if (!ids.ok()) return ids.status();
-    const auto found = DiagnoseIds(plan->described, ids->recorded, ids->seen);
-    if (!found.ok()) return found.status();
-    *out = NewBytes(found->dump());
-    return absl::OkStatus();
-  });
-}
-
 rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* given, const rr_bytes** out) {
   return Guard([&]() -> absl::Status {
     const auto ids = IdsFrom(*plan, *given);

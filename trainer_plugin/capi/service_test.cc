@@ -2,7 +2,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "client/c_api/test_fixture.h"
+#include "client/c_api/testing/c_api_fixture.h"
 #include "routing_replay/trainer/capi.h"
 
 namespace routing_replay::client {

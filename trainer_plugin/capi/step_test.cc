@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "client/c_api/test_values.h"
+#include "client/c_api/testing/values.h"
 #include "routing_replay/trainer/capi.h"
 #include "tests/support/status_matchers.h"
 

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "server/store/redis/redis_failure_fixture.h"
+#include "server/store/redis/testing/redis_failure_fixture.h"
 
 namespace routing_replay::testing {
 

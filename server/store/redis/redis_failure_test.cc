@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "server/store/redis/redis_failure_fixture.h"
+#include "server/store/redis/testing/redis_failure_fixture.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::testing {

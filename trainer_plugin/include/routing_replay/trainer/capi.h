@@ -338,14 +338,6 @@ typedef struct rrt_merged { /* A result. */
 RRT_API rr_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
                                     size_t count, const rrt_merged** merged);
 
-/* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h).
- * json: the description of a plan with what was seen on its rank beside it,
- *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
- * rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
- * the decoder layer whose routes it was given. One of them may be absent. All exact explanations, or the nearest ones:
- *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}]
- */
-RRT_API rr_error* rrt_diagnose(rr_text json, const rr_bytes** explanations);
 /* Ids of a plan's micro-batch, int32, K the largest of the geometry, unused slots -1. */
 typedef struct rrt_route_ids {
   size_t sequences;        /* Of the plan: of the micro-batch, or all pieces. */
@@ -355,11 +347,11 @@ typedef struct rrt_route_ids {
   const int32_t* seen; /* [local rows][layers of the plan][K] */
   size_t seen_count;
 } rrt_route_ids;
-/* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
-RRT_API rr_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** explanations);
 /* Whether the record fits what the routers chose by themselves, which drift of the weights is unlikely to prevent:
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
- *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
+ *    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
+ *                      "exact": true, "what": "…"}, {"of": "layers", …}]}
+ * explanations: the best ones (routing_replay/trainer/diagnose.h), of the rows and of the layers.
  * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */
 RRT_API rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, const rr_bytes** verdict);
 

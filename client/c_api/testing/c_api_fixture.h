@@ -1,6 +1,6 @@
 // The C functions as a C program sees them, against a fake server.
-#ifndef CLIENT_C_API_TEST_FIXTURE_H_
-#define CLIENT_C_API_TEST_FIXTURE_H_
+#ifndef CLIENT_C_API_TESTING_C_API_FIXTURE_H_
+#define CLIENT_C_API_TESTING_C_API_FIXTURE_H_
 
 #include <poll.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/c_api/test_values.h"
+#include "client/c_api/testing/values.h"
 #include "client/testing/client_fixture.h"
 #include "routing_replay/c_api.h"
 
@@ -74,4 +74,4 @@ class CApiTest : public routing_replay::testing::ClientTest {
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_C_API_TEST_FIXTURE_H_
+#endif  // CLIENT_C_API_TESTING_C_API_FIXTURE_H_

@@ -1,6 +1,6 @@
 // A Redis, two servers over it, and ways to break what is between them.
-#ifndef SERVER_STORE_REDIS_REDIS_FAILURE_FIXTURE_H_
-#define SERVER_STORE_REDIS_REDIS_FAILURE_FIXTURE_H_
+#ifndef SERVER_STORE_REDIS_TESTING_REDIS_FAILURE_FIXTURE_H_
+#define SERVER_STORE_REDIS_TESTING_REDIS_FAILURE_FIXTURE_H_
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -129,4 +129,4 @@ class RedisFailureTest : public ::testing::Test {
 
 }  // namespace routing_replay::testing
 
-#endif  // SERVER_STORE_REDIS_REDIS_FAILURE_FIXTURE_H_
+#endif  // SERVER_STORE_REDIS_TESTING_REDIS_FAILURE_FIXTURE_H_

@@ -1,6 +1,6 @@
 // Values and errors of the C functions, as tests make and take them.
-#ifndef CLIENT_C_API_TEST_VALUES_H_
-#define CLIENT_C_API_TEST_VALUES_H_
+#ifndef CLIENT_C_API_TESTING_VALUES_H_
+#define CLIENT_C_API_TESTING_VALUES_H_
 
 #include <gtest/gtest.h>
 
@@ -46,4 +46,4 @@ struct Failure {
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_C_API_TEST_VALUES_H_
+#endif  // CLIENT_C_API_TESTING_VALUES_H_
