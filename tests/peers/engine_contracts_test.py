@@ -169,7 +169,7 @@ class SglangTest(PeerTest):
                 self.assertEqual(recorded.tokens.tolist(), PROMPT + ANSWER)
                 self.assertEqual([span.version for span in recorded.weights], [7])
         for answer in self.answers([self.output(), self.output()]):
-            with self.assertRaisesRegex(rr.InvalidArgumentError, "whose is it"):
+            with self.assertRaisesRegex(rr.InvalidArgumentError, "must be in a choice"):
                 sglang.rows(answer, GEOMETRY, 0)
 
     def test_rows_of_another_cache_are_unrecorded(self) -> None:
@@ -190,7 +190,7 @@ class SglangTest(PeerTest):
             for node in ast.walk(ast.parse(file.read_text()))
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         }
-        self.assertLessEqual({*_sglang.HIERARCHIES, "disaggregation_mode"}, fields)
+        self.assertLessEqual({*_sglang.HIERARCHIES, _sglang.DELTAS[0], "disaggregation_mode"}, fields)
 
 
 class Face:

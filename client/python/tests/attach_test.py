@@ -162,8 +162,7 @@ class AttachTest(ServerTest):
             with self.assertRaises(RoutingReplayError):
                 attachment.flush()
         metrics = attachment.metrics()
-        known = ("refused", "refused_appends", "refused_shape", "refused_row_count")
-        self.assertEqual([metrics[name] for name in known], [2, 2, 1, 1])
+        self.assertEqual(metrics["refused"], 2)
         attachment.detach()
         self.assertEqual(self.run_.stat("0/0").unrecorded, ((0, 7),))
         self.assertTrue(self.run_.stat("0/1").sealed)
@@ -227,7 +226,8 @@ class AttachTest(ServerTest):
                 for i, rows in enumerate(routes):
                     text = base64.b64encode(rows.astype("<i4").tobytes()).decode()
                     meta = {"id": f"n{i}", "prompt_tokens": len(ids[i // 2]), "finish_reason": {"type": "stop"}}
-                    outputs.append({"output_ids": [i, 9], "meta_info": meta | {"routed_experts": text}})
+                    meta |= {"completion_tokens": 2, "routed_experts": text}
+                    outputs.append({"output_ids": [i, 9], "meta_info": meta})
                 return outputs
 
         engine = Engine()
@@ -320,8 +320,9 @@ class DetachTest(ServerTest):
             engine = AsyncLlm()
             attachment = attach.vllm(engine, self.run_, version="0.31.1", max_queued_bytes=1)
             go = threading.Event()
-            append = attachment._handover.append
-            attachment._handover.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+            appender = attachment._handover.appender
+            append = appender.append
+            appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
 
             async def request(name: str) -> Any:
                 return [out async for out in engine.generate([7, 8, 9, 10], params("DELTA"), name)][-1]
@@ -488,6 +489,7 @@ class HandOverTest(unittest.TestCase):
     def setUp(self) -> None:
         self.go = threading.Event()
         self.done: list[str] = []
+        self.taken: list[str] = []
         self.appender: Any = SimpleNamespace(flush=lambda _: None, close=lambda _: None, metrics=dict)
 
     def job(self, name: str, size: int) -> _handover.Job:
@@ -495,10 +497,10 @@ class HandOverTest(unittest.TestCase):
             self.go.wait(20)
             self.done.append(name)
 
-        return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"))
+        return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"), lambda: self.taken.append(name))
 
     def hand_over(self, on_full: Any, timeout: float = 30.0) -> _handover.HandOver:
-        run: Any = SimpleNamespace(appender=lambda on_outcome: self.appender, add_source=lambda _: None)
+        run: Any = SimpleNamespace(appender=lambda: self.appender, add_source=lambda _: None)
         return _handover.HandOver(run, 100, on_full, timeout)
 
     def test_drop(self) -> None:
@@ -573,10 +575,10 @@ class HandOverTest(unittest.TestCase):
                 task.cancel()  # Requests that were aborted.
             await asyncio.wait(waiting[10:20])
             self.go.set()
-            taken = await asyncio.gather(*waiting, return_exceptions=True)
-            self.assertEqual([one is True for one in taken], [True] * 10 + [False] * 10 + [True] * 80)
+            await asyncio.gather(*waiting, return_exceptions=True)
 
         asyncio.run(play())
+        self.assertEqual(self.taken, [str(i) for i in range(100) if not 10 <= i < 20])
         queue.flush(20)
         dropped = [f"-{i}" for i in range(10, 20)]
         self.assertEqual([name for name in self.done if name in dropped], dropped)
@@ -593,7 +595,7 @@ class HandOverTest(unittest.TestCase):
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         self.go.set()
-        self.assertTrue(asyncio.run(queue.put_async(self.job("c", 100), queue.patience())))
+        asyncio.run(queue.put_async(self.job("c", 100), queue.patience()))
         queue.flush(20)
         self.assertEqual(self.done, ["a", "b", "c"])
         abandoned._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -602,15 +604,18 @@ class HandOverTest(unittest.TestCase):
         queue = self.hand_over("block", 0.2)
         patience = queue.patience()
 
-        async def play() -> list[bool]:
-            return [await queue.put_async(self.job(f"c{i}", 100), patience) for i in range(20)]
+        async def play() -> None:
+            for i in range(20):
+                await queue.put_async(self.job(f"c{i}", 100), patience)
 
         with self.assertLogs("routing_replay", logging.WARNING):
-            self.assertTrue(queue.put(self.job("a", 100), patience))
+            queue.put(self.job("a", 100), patience)
             began = time.monotonic()
-            taken = [queue.put(self.job(f"b{i}", 100), patience) for i in range(20)] + asyncio.run(play())
+            for i in range(20):
+                queue.put(self.job(f"b{i}", 100), patience)
+            asyncio.run(play())
             waited = time.monotonic() - began
-        self.assertEqual((taken, patience.left), ([False] * 40, 0))
+        self.assertEqual((self.taken, patience.left), (["a"], 0))
         self.assertLess(waited, 4)
         self.go.set()
         queue.flush(20)
@@ -632,8 +637,9 @@ class HandOverTest(unittest.TestCase):
     def test_closed(self) -> None:
         queue = self.hand_over("block")
         queue.close(20)
-        self.assertFalse(queue.put(self.job("a", 1), queue.patience()))
-        self.assertFalse(asyncio.run(queue.put_async(self.job("a", 1), queue.patience())))
+        queue.put(self.job("a", 1), queue.patience())
+        asyncio.run(queue.put_async(self.job("a", 1), queue.patience()))
+        self.assertEqual(self.taken, [])
 
     def test_block_gives_up_in_time(self) -> None:
         queue = self.hand_over("block", 0.05)

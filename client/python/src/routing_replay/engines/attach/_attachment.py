@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
-from routing_replay import _values
+from routing_replay import _convert, _values
 from routing_replay.engines import _forms
-from routing_replay.engines.attach._handover import HandOver, Job
+from routing_replay.engines.attach._handover import HandOver, Job, Patience
 from routing_replay.errors import FailedPreconditionError
-from routing_replay.recorded import RecordedRows, adapter_metrics
-from routing_replay.types import AppendOutcome, OnFull
+from routing_replay.types import Append, OnFull
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from routing_replay.geometry import Geometry
+    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
 _log = logging.getLogger("routing_replay")
 
@@ -58,7 +56,6 @@ class Finished:
         change: see `snapshot`
     refer: puts a reference in place of the rows. None if it is already known that they are rejected: then they stay,
         and `describe` raises the reason
-    all_counted: whether num_tokens is all; False where the sample has at least as many
     """
 
     output: Any
@@ -68,7 +65,6 @@ class Finished:
     num_tokens: int
     describe: Callable[[Geometry], RecordedRows]
     refer: Callable[[str], None] | None
-    all_counted: bool = True
 
 
 class Collector(Protocol):
@@ -117,7 +113,7 @@ class AttachOptions(TypedDict, total=False):
     group, weight_version, weight_label: of all appends until set again on the attachment; without a version that of
         the outputs
 
-    InvalidArgumentError, when an engine is attached, for an unknown name or a wrong value.
+    InvalidArgumentError, when an engine is attached, for a wrong value.
     """
 
     max_queued_bytes: int
@@ -130,51 +126,6 @@ class AttachOptions(TypedDict, total=False):
     weight_label: str
 
 
-def _flag(value: Any, field: str) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise _values.invalid(field, f"must be True or False, got {value!r}")
-    return bool(value)
-
-
-def _label(value: Any, field: str) -> str:
-    if len(_values.text(value, field).encode()) > _LABEL_BYTES:
-        raise _values.invalid(field, f"is longer than {_LABEL_BYTES} bytes")
-    return str(value)
-
-
-def _optional(low: int) -> Callable[[Any, str], int | None]:
-    """An integer from `low` on, or None."""
-    return lambda value, field: None if value is None else _values.integer(value, field, (low, _values.INT64[1]))
-
-
-_LABEL_BYTES = 128
-_ON_FULL = {name: name for name in ("block", "drop", "raise")}
-# Default, and check.
-_OPTIONS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
-    "max_queued_bytes": (256 << 20, lambda value, field: _values.integer(value, field, _values.NATURAL)),
-    "on_full": ("block", lambda value, field: _values.choice(value, field, _ON_FULL)),
-    "queue_timeout": (60.0, _values.seconds),
-    "replace": (True, _flag),
-    "seal": (True, _flag),
-    "group": (None, _optional(_values.INT64[0])),
-    "weight_version": (None, _optional(-1)),  # -1: unknown.
-    "weight_label": ("", _label),
-}
-
-
-class _Stamp:
-    """An attribute of an attachment that goes along with every append: an option that can be set again."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, attachment: Any, owner: type | None = None) -> Any:
-        return self if attachment is None else vars(attachment)[self._name]
-
-    def __set__(self, attachment: Any, value: Any) -> None:
-        vars(attachment)[self._name] = _OPTIONS[self._name][1](value, self._name)
-
-
 class Attachment:
     """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
@@ -182,48 +133,69 @@ class Attachment:
         changed), and after `detach`
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
 
-    A reference stands where rows were taken. They are in the store when `flush` returns; if they were rejected, here or
-    by the server because rows before them are missing, `flush` says why, and they are marked as unrecorded. They are
-    not marked if the store has another sample of that name, or one that may be another, as the output has no token ids.
+    A reference stands where rows were taken. They are in the store when `flush` returns. If they were rejected, `flush`
+    says why; those that were rejected here are marked as unrecorded.
 
     An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts are not
     copied, nor are the inner lists of nested ones: with replace=False do not change those before `flush`.
     """
 
-    group = _Stamp()
-    weight_version = _Stamp()
-    weight_label = _Stamp()
-
-    def __init__(self, run: Run, engine: str, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        engine: str,
+        sample: SampleName,
+        *,
+        max_queued_bytes: int = 256 << 20,
+        on_full: OnFull = "block",
+        queue_timeout: float = 60.0,
+        replace: bool = True,
+        seal: bool = True,
+        group: int | None = None,
+        weight_version: int | None = None,
+        weight_label: str = "",
+    ) -> None:
         """engine: text to keep with the samples."""
-        for name in options:
-            if name not in _OPTIONS:
-                raise _values.invalid(str(name), f"is not an option of an attachment; these are: {', '.join(_OPTIONS)}")
-        values = {name: check(options.get(name, default), name) for name, (default, check) in _OPTIONS.items()}
         if not callable(sample):
             raise _values.invalid("sample", f"must be a function that names samples, got a {type(sample).__name__}")
-        self._run = run
-        self._engine = engine
-        self._sample = sample
-        self._replace, self._seal = values["replace"], values["seal"]
-        self.group, self.weight_version = values["group"], values["weight_version"]
-        self.weight_label = values["weight_label"]
+        self._run, self._engine, self._sample = run, engine, sample
+        self._replace, self._seal = replace, seal
+        self.group, self.weight_version, self.weight_label = group, weight_version, weight_label
+        stamps = {"group": group, "weight_version": weight_version, "weight_label": weight_label}
+        _convert.appends([Append("checked", None, **stamps)])  # type: ignore[arg-type]
         self.attached = True
-        self._wrapping: Wrapping | None = None
+        self._wrapped_engine: Any = None
+        self._wrapped: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._handover = HandOver(run, values["max_queued_bytes"], values["on_full"], values["queue_timeout"])
+        self._handover = HandOver(run, max_queued_bytes, on_full, queue_timeout)
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Wraps these methods of the engine until `detach`."""
-        self._wrapping = Wrapping(engine, around, self)
+        self._wrapped_engine = engine
+        self._wrapped = {name: make(getattr(engine, name), self) for name, make in around.items()}
+        self._before = {name: value for name, value in vars(engine).items() if name in around}
+        vars(engine).update(self._wrapped, **{_MARK: self})
 
-    def call(self) -> Call:
-        """For one call of the engine."""
-        return Call(self, self._handover)
+    def patience(self) -> Patience:
+        """For one call of the engine: all of its outputs together wait for room for at most queue_timeout."""
+        return self._handover.patience()
 
-    def jobs(self, collector: Collector, outputs: Any) -> list[tuple[Job, Callable[[], None]]]:
-        """The appends of what these outputs end, and what to do when an append is taken.
+    def take(self, collector: Collector, outputs: Any, patience: Patience) -> None:
+        """Queues what these outputs end, and puts a reference where rows were taken."""
+        with self._handover.dropping_rest(self._jobs(collector, outputs)) as jobs:
+            while jobs:
+                self._handover.put(jobs.popleft(), patience)
+
+    async def take_async(self, collector: Collector, outputs: Any, patience: Patience) -> None:
+        """As `take`, in an event loop."""
+        with self._handover.dropping_rest(self._jobs(collector, outputs)) as jobs:
+            while jobs:
+                await self._handover.put_async(jobs.popleft(), patience)
+
+    def _jobs(self, collector: Collector, outputs: Any) -> Iterator[Job]:
+        """The appends of what these outputs end.
 
         An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs pass.
         """
@@ -231,53 +203,40 @@ class Attachment:
         self._counts["unreadable"] += unreadable
         if not self.attached:
             self._counts["after_detach"] += len(found)
-            return []
-        jobs = []
+            return
         for finished in found:
             self._counts["without_rows"] += finished.rows is None
             try:
-                jobs += [self._job(finished)] if finished.num_tokens > 0 else []
+                if finished.num_tokens > 0:
+                    yield self._job(finished)
             except Exception:
                 self._counts["unreadable"] += 1
                 _log.exception(_UNREADABLE)
-        return jobs
 
-    def _job(self, finished: Finished) -> tuple[Job, Callable[[], None]]:
+    def _job(self, finished: Finished) -> Job:
         sample = self._sample(finished.output, finished.index)
         start, num_tokens = finished.row_start, finished.num_tokens
         options = self._stamps()
-        if self._seal and finished.all_counted:
+        if self._seal:
             options |= {"num_tokens": num_tokens, "seal": True}
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-        handover, geometry, engine, describe = self._handover, self._run.geometry, self._engine, finished.describe
+        appender, geometry, engine, describe = (
+            self._handover.appender,
+            self._run.geometry,
+            self._engine,
+            finished.describe,
+        )
 
         def run() -> None:
-            with handover.appender.counting_rejections():
-                recorded = describe(geometry)
-            judge = functools.partial(self._judge, recorded.tokens, mark_from)
-            handover.append(sample, recorded, judge, **options)
-
-        def mark_from(row: int, tokens: np.ndarray | None) -> None:
-            rest = [(row, num_tokens - 1)]
-            handover.append(sample, None, row_start=row, unrecorded=rest, tokens=tokens, engine=engine, **options)
+            appender.append(sample, describe(geometry), **options)
 
         def mark() -> None:
-            handover.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
+            appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
 
         if finished.rows is None or finished.refer is None:
-            return Job(sample, 0, run, mark), _nothing
+            return Job(sample, 0, run, mark)
         refer = functools.partial(finished.refer, reference(self._run, sample, start, num_tokens))
-        return Job(sample, size_of(finished.rows), run, mark), refer if self._replace else _nothing
-
-    def _judge(
-        self, tokens: np.ndarray | None, mark_from: Callable[[int, np.ndarray | None], None], outcome: AppendOutcome
-    ) -> None:
-        """Marks what the server rejected for a gap, from the committed rows on. With their tokens, so that they do not
-        continue another sample of that name."""
-        committed = getattr(outcome.error, "committed_rows", None) or 0
-        if getattr(outcome.error, "reason", None) == "GAP" and (tokens is not None or not committed):
-            mark = functools.partial(mark_from, committed, tokens)
-            self._handover.mark(Job(outcome.sample, 0, mark, mark))
+        return Job(sample, size_of(finished.rows), run, mark, refer if self._replace else None)
 
     def pass_by(self, method: str, count: int) -> None:
         """Counts outputs of a method of the engine that is not recorded."""
@@ -303,9 +262,8 @@ class Attachment:
     def metrics(self) -> dict[str, int]:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
         (outputs of an unknown shape, which are not even marked), after_detach (outputs that ended later),
-        not_recorded (outputs of methods that are not recorded), and those of `Run.metrics`: refused_<reason> counts the
-        reasons, of responses and of rows."""
-        return {**self._handover.metrics(), **self._counts, **adapter_metrics()}
+        not_recorded (outputs of methods that are not recorded), and those of `Appender.metrics`."""
+        return {**self._handover.metrics(), **self._counts}
 
     def detach(self, timeout: float = 60.0) -> None:
         """Restores the engine, and waits for what is queued. Idempotent.
@@ -314,8 +272,13 @@ class Attachment:
         put around a method since, that one stays, and the method below it passes everything on.
         """
         self.attached = False
-        if self._wrapping is not None:
-            self._wrapping.take_off()
+        for name, function in self._wrapped.items():
+            if vars(self._wrapped_engine).get(name) is function:
+                delattr(self._wrapped_engine, name)
+                vars(self._wrapped_engine).update({name: self._before[name]} if name in self._before else {})
+        if self._wrapped:
+            vars(self._wrapped_engine).pop(_MARK)
+        self._wrapped = {}
         self._handover.close(timeout)
 
     def __enter__(self) -> Attachment:
@@ -325,70 +288,7 @@ class Attachment:
         self.detach()
 
 
-class Call:
-    """One call of an engine. All of its outputs together wait for room in the hand-over for at most queue_timeout."""
-
-    def __init__(self, attachment: Attachment, handover: HandOver) -> None:
-        self._attachment = attachment
-        self._handover = handover
-        self._patience = handover.patience()
-
-    def take(self, collector: Collector, outputs: Any) -> None:
-        """Queues what these outputs end, and puts a reference where rows were taken."""
-        jobs = self._attachment.jobs(collector, outputs)
-        with self._marking(jobs):
-            while jobs:
-                job, taken = jobs.pop(0)
-                if self._handover.put(job, self._patience):
-                    taken()
-
-    async def take_async(self, collector: Collector, outputs: Any) -> None:
-        """As `take`."""
-        jobs = self._attachment.jobs(collector, outputs)
-        with self._marking(jobs):
-            while jobs:
-                job, taken = jobs.pop(0)
-                if await self._handover.put_async(job, self._patience):
-                    taken()
-
-    @contextlib.contextmanager
-    def _marking(self, jobs: list[tuple[Job, Callable[[], None]]]) -> Iterator[None]:
-        """The rest of a call that ends early, such as one that was cancelled while it waited, is dropped."""
-        try:
-            yield
-        finally:
-            for job, _ in jobs:
-                self._handover.drop(job)
-
-
 Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From a method to what stands in its place.
-
-
-class Wrapping:
-    """Wrappers of methods of an engine, put on and taken off together."""
-
-    def __init__(self, engine: Any, around: Mapping[str, Around], attachment: Attachment) -> None:
-        self._engine = engine
-        self._before = {name: value for name, value in vars(engine).items() if name in around}
-        self._wrapped: dict[str, Any] = {name: make(getattr(engine, name), attachment) for name, make in around.items()}
-        try:
-            for name, value in {**self._wrapped, _MARK: attachment}.items():
-                setattr(engine, name, value)
-        except BaseException:
-            self.take_off()
-            raise
-
-    def take_off(self) -> None:
-        """Each method is what it was before, except those that were wrapped again. Idempotent."""
-        for name, function in self._wrapped.items():
-            if vars(self._engine).get(name) is function:
-                delattr(self._engine, name)
-                if name in self._before:
-                    setattr(self._engine, name, self._before[name])
-        vars(self._engine).pop(_MARK, None)
-        self._wrapped = {}
-
-
 _MARK = "_routing_replay_attachment"
 
 
@@ -398,7 +298,7 @@ def attach(
     sample: SampleName,
     around: Mapping[str, Around],
     package: str,
-    is_known: bool,
+    known: bool,
     options: AttachOptions,
 ) -> Attachment:
     """An attachment around these methods of the engine, or without any if it is not known.
@@ -408,14 +308,10 @@ def attach(
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
     attachment = Attachment(run, _forms.engine_name(package), sample, **options)
-    attachment.attached = is_known
-    if is_known:
+    attachment.attached = known
+    if known:
         attachment.wrap(engine, around)
     return attachment
-
-
-def _nothing() -> None:
-    """The output stays as it is."""
 
 
 def snapshot(value: Any) -> Any:
@@ -449,25 +345,16 @@ def size_of(value: Any) -> int:
     return 0 if value is None else int(getattr(value, "nbytes", 8))
 
 
-@dataclass(frozen=True)
-class KnownVersions:
-    """Of an engine's package: those in [first, last)."""
-
-    package: str
-    first: Version
-    last: Version
-
-    def has(self, version: str | None) -> bool:
-        """Whether `version`, or the installed one, is one of them; if not, warns and says what to do instead."""
-        found = _installed(self.package) if version is None else _values.text(version, "version")
-        numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
-        if self.first <= numbers < self.last:
-            return True
-        first, last = (".".join(map(str, numbers)) for numbers in (self.first, self.last))
-        what = "not attached: %s %s is not one of %s up to %s; say version= if it is one, or pass its outputs to %s"
-        rows = f"routing_replay.engines.{self.package}.rows"
-        _log.warning(what, self.package, found or "of unknown version", first, last, rows)
-        return False
+def is_known(package: str, first: Version, version: str | None) -> bool:
+    """Whether `version`, or the installed one, is in [first, 1.0); if not, warns and says what to do instead."""
+    found = _installed(package) if version is None else _values.text(version, "version")
+    numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
+    if first <= numbers < (1, 0):
+        return True
+    what = "not attached: %s %s is not one of %s up to 1.0; say version= if it is one, or pass its outputs to %s"
+    known, rows = ".".join(map(str, first)), f"routing_replay.engines.{package}.rows"
+    _log.warning(what, package, found or "of unknown version", known, rows)
+    return False
 
 
 def _installed(package: str) -> str | None:

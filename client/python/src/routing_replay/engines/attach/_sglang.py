@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from routing_replay.run import Run
 _log = logging.getLogger("routing_replay")
 
-KNOWN = _attachment.KnownVersions("sglang", (0, 5), (1, 0))  # Whose outputs engines.sglang reads.
+FIRST = (0, 5)  # Whose outputs engines.sglang reads.
 
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 
 # Those of its server_args that add a cache beyond the device's.
 HIERARCHIES = ("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker")
+# Those that make the events of a stream hold the new token ids alone, not all so far: the second one in older releases.
+DELTAS = ("incremental_streaming_output", "stream_output")
 
 
 def default_sample(output: dict[str, Any], index: int) -> str:
@@ -58,18 +60,17 @@ def attach_to(
     and unverified. An engine that does prefill or decode alone, or that checks several guesses of a token at once,
     whose rows are wrong, is not attached, which a warning says.
     """
-    hierarchical = _is_hierarchical(engine)
-    around = {"generate": functools.partial(_sync, hierarchical)}
+    around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
-        around["async_generate"] = functools.partial(_async, hierarchical)
-    is_known = KNOWN.has(version) and _is_whole(engine) and _has_right_rows(engine)
-    return _attachment.attach(engine, run, sample, around, KNOWN.package, is_known, options)
+        around["async_generate"] = functools.partial(_async, engine)
+    known = _attachment.is_known("sglang", FIRST, version) and _is_whole(engine) and _has_right_rows(engine)
+    return _attachment.attach(engine, run, sample, around, "sglang", known, options)
 
 
-def _is_hierarchical(owner: Any) -> bool:
-    """Whether an engine, or a tokenizer manager, has a hierarchical cache by its server_args."""
+def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
+    """Of the server_args of an engine, or of a tokenizer manager."""
     arguments = getattr(owner, "server_args", None)
-    return any(getattr(arguments, name, None) is True for name in HIERARCHIES)
+    return any(getattr(arguments, name, None) is True for name in settings)
 
 
 def _is_whole(owner: Any) -> bool:
@@ -99,34 +100,34 @@ def _has_right_rows(owner: Any) -> bool:
     return False
 
 
-def _sync(hierarchical: bool, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+def _sync(engine: Any, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
-        collector = _Collector(_arguments(original, arguments, keywords), hierarchical)
-        call = attachment.call()
+        collector = _Collector(_arguments(original, arguments, keywords), engine)
+        patience = attachment.patience()
         if not isinstance(result, (dict, list)):
-            return stream(result, collector, call)
-        call.take(collector, result)
+            return stream(result, collector, patience)
+        attachment.take(collector, result, patience)
         return result
 
-    def stream(outputs: Iterator[Any], collector: _Collector, call: _attachment.Call) -> Iterator[Any]:
+    def stream(outputs: Iterator[Any], collector: _Collector, patience: Any) -> Iterator[Any]:
         for output in outputs:
-            call.take(collector, output)
+            attachment.take(collector, output, patience)
             yield output
 
     return generate
 
 
-def _async(hierarchical: bool, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+def _async(engine: Any, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     async def async_generate(*arguments: Any, **keywords: Any) -> Any:
         result = await original(*arguments, **keywords)
-        collector = _Collector(_arguments(original, arguments, keywords), hierarchical)
-        call = attachment.call()
+        collector = _Collector(_arguments(original, arguments, keywords), engine)
+        patience = attachment.patience()
         if not isinstance(result, (dict, list)):
-            return _stream(result, functools.partial(call.take_async, collector))
-        await call.take_async(collector, result)
+            return _stream(result, lambda output: attachment.take_async(collector, output, patience))
+        await attachment.take_async(collector, result, patience)
         return result
 
     return async_generate
@@ -150,18 +151,19 @@ def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keyword
 class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
-    def __init__(self, asked: Mapping[str, Any], hierarchical: bool = False, only_with_rows: bool = False) -> None:
+    def __init__(self, asked: Mapping[str, Any], engine: Any = None, only_with_rows: bool = False) -> None:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
         sample or a list
-        hierarchical: whether the engine has a hierarchical cache
+        engine: or tokenizer manager, whose server_args say of caches and streams
         only_with_rows: outputs without rows are ignored
         """
-        self._hierarchical = hierarchical
-        self._ids: Any = asked.get("input_ids")
+        self._hierarchical = _has_one_of(engine, HIERARCHIES)
+        self._deltas = _has_one_of(engine, DELTAS)
+        self._prompts: Any = asked.get("input_ids")
         self._params: Any = asked.get("sampling_params") or {}
         self._start: Any = asked.get("routed_experts_start_len") or 0
         self._only_with_rows = only_with_rows
-        self._sampled: dict[int, Sampled] = {}
+        self._sampled: dict[int, list[int]] = {}
 
     def parts(self, outputs: Any) -> Iterable[tuple[int, Any]]:
         """Outputs, each with its place."""
@@ -171,60 +173,45 @@ class _Collector:
         """Of an output that is the last of its completion."""
         place, output = part
         index, meta = output.get("index", place), output["meta_info"]
-        ending = meta.get("finish_reason")
-        ids, count = output.get("output_ids"), meta.get("completion_tokens")
-        if ids is None and count is None and kind_of(ending) == "abort":
-            ids = []  # It sampled none since the last event.
-        sampled = self._sampled.setdefault(index, Sampled())
-        sampled.add(ids, count, ending)
-        if ending is None:
+        if (ids := output.get("output_ids")) is not None:
+            self._sampled[index] = [*self._sampled.get(index, ()), *ids] if self._deltas else list(ids)
+        if meta.get("finish_reason") is None:
             return None
-        del self._sampled[index]
-        if self._only_with_rows and meta.get("routed_experts") is None:
+        rows, count = meta.get("routed_experts"), meta.get("completion_tokens")
+        ids = self._sampled.pop(index, [] if count is None else None)
+        if rows is None and self._only_with_rows:
             return None
-        return self._ended(index, output, sampled)
-
-    def _ended(self, index: int, output: dict[str, Any], sampled: Sampled) -> _attachment.Finished:
+        if count is None and rows is not None:
+            raise _forms.invalid("meta_info.completion_tokens", "the output counts no tokens")
+        count = len(ids or ()) if count is None else int(count)
         prompt, start = self._asked_of(index)
-        meta = output["meta_info"]
-        rows = meta.get("routed_experts")
-        ids = sampled.ids if sampled.known else None
-        count = meta.get("completion_tokens") if ids is None else len(ids)
-        rejected = rows is not None and (count is None or not sampled.known)
-        least = len(output.get("output_ids") or ()) if count is None else int(count)
-        return _attachment.Finished(
-            output=output,
-            index=index,
-            rows=rows,
-            row_start=start,
-            num_tokens=_prompt_tokens(meta, prompt) + least,
-            describe=_reject if rejected else self._describe(meta, ids, sampled.whole, prompt, start),
-            refer=None if rejected else functools.partial(meta.__setitem__, "routed_experts"),
-            all_counted=count is not None,
-        )
-
-    def _describe(
-        self, meta: dict[str, Any], ids: list[int] | None, whole: bool, prompt: Any, start: Any
-    ) -> Callable[[Geometry], RecordedRows]:
         kept = {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
-        answer: dict[str, Any] = {"meta_info": kept}
-        if not whole:  # Then the adapter decides by the rows.
-            answer["output_ids"], ids = ids, None
-        return functools.partial(
+        describe = functools.partial(
             sglang.rows,
-            answer,
+            {"meta_info": kept},
             start_len=start,
             prompt_token_ids=_attachment.snapshot(prompt),
             output_token_ids=ids,
             absent="unrecorded",
             hierarchical_cache=self._hierarchical,
         )
+        differ = ids is not None and len(ids) != count  # A stop token was removed, or a stream is read wrongly.
+        return _attachment.Finished(
+            output=output,
+            index=index,
+            rows=rows,
+            row_start=start,
+            num_tokens=_prompt_tokens(meta, prompt) + count,
+            describe=_reject if differ and rows is not None else describe,
+            refer=None if differ else functools.partial(meta.__setitem__, "routed_experts"),
+        )
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:
         """The prompt's ids and the first row."""
         params = self._params[0] if isinstance(self._params, list) else self._params
         number = index // int(params.get("n") or 1)  # Answers to each prompt.
-        prompt = self._ids[number] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
+        prompts = self._prompts
+        prompt = prompts[number] if _is_list(prompts) and _is_list(prompts[0]) else prompts
         return prompt, self._start[number] if _is_list(self._start) else self._start
 
 
@@ -237,8 +224,7 @@ def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
 
 
 def _reject(_: Geometry) -> RecordedRows:
-    what = "completion_tokens do not say whether an event of the stream has all ids so far or the new ones alone"
-    raise _forms.invalid("output_ids", what)
+    raise _forms.invalid("output_ids", "must be as many as completion_tokens says")
 
 
 def _is_list(value: Any) -> bool:
@@ -256,7 +242,7 @@ def register() -> None:
     the hook cannot be placed.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
-    if not name or not KNOWN.has(None):
+    if not name or not _attachment.is_known("sglang", FIRST, None):
         return
     try:
         hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
@@ -301,113 +287,48 @@ class Hook:
         asks = getattr(request, "return_routed_experts", None)  # None: this kind of request has no such field.
         if not self._usable or (asks is not None and not asks):
             return outputs
-        collector = _Collector(_fields_of(request), _is_hierarchical(manager), only_with_rows=asks is None)
-        call: _attachment.Call | None = None
+        collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)
+        patience: Any = None
 
         async def take(output: Any) -> None:
-            nonlocal call  # A request that began before the run was joined may end afterwards.
+            nonlocal patience  # A request that began before the run was joined may end afterwards.
             if self.attachment is None:
                 found, unreadable = _attachment.read(collector, output)
                 self._passed += len(found) + unreadable
                 return
-            call = call or self.attachment.call()
-            await call.take_async(collector, output)
+            patience = patience or self.attachment.patience()
+            await self.attachment.take_async(collector, output, patience)
 
         return _stream(outputs, take)
 
     def begin(self) -> None:
-        """Starts to join the run. Idempotent. A thread that was lost in a fork is started again."""
+        """Starts to join the run. Idempotent."""
         with self._lock:
-            if self.attachment is not None or (self._thread is not None and self._thread.is_alive()):
-                return
-            thread = threading.Thread(target=self._join, name="routing-replay-joining", daemon=True)
-            with contextlib.suppress(RuntimeError):  # The interpreter ends.
-                thread.start()
-                self._thread = thread
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._join, name="routing-replay-joining", daemon=True)
+                self._thread.start()
 
     def _join(self) -> None:
         warned: object = None
-        while True:
+        while self.attachment is None:
             try:
                 self._client = self._client or self._connect()
                 run = self._client.run(self._name)
-                attachment = _attachment.Attachment(run, _forms.engine_name(KNOWN.package), default_sample)
-                level = logging.WARNING if self._passed else logging.INFO
-                _log.log(
-                    level, "attached to run %s; %d finished outputs were not recorded before", self._name, self._passed
+                attachment = _attachment.Attachment(run, _forms.engine_name("sglang"), default_sample)
+                level, what = (
+                    logging.WARNING if self._passed else logging.INFO,
+                    "attached to run %s; %d finished outputs ",
                 )
+                _log.log(level, what + "were not recorded before", self._name, self._passed)
                 self.attachment = attachment
-                return
             except Exception as error:  # The engine serves without it.
                 kind = type(error), getattr(error, "reason", None)
                 level = logging.DEBUG if kind == warned else logging.WARNING
                 _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
                 warned = kind
-            time.sleep(RETRY_SECONDS)
+                time.sleep(RETRY_SECONDS)
 
 
 def _fields_of(request: Any) -> dict[str, Any]:
     names = ("input_ids", "sampling_params", "routed_experts_start_len")
     return {name: getattr(request, name, None) for name in names}
-
-
-# The token ids of one completion, put together from the events of its stream.
-
-
-class Sampled:
-    """Events have all ids so far, or the new ones alone: only completion_tokens, which counts all, tells which.
-
-    ids: all of them; None if no event had any
-    known: False if the counts fit neither reading, or both, or are missing: then the ids are unknown
-    whole: whether `ids` are as many as the engine counts. An engine may remove a stop token
-    """
-
-    def __init__(self) -> None:
-        self.ids: list[int] | None = None
-        self.known = True
-        self.whole = True
-        self._new_alone: bool | None = None  # Known from the first event after the one that began the ids.
-
-    def add(self, ids: Sequence[int] | None, count: int | None, ending: Any) -> None:
-        """The next event. count: completion_tokens; ending: finish_reason, None before the last event."""
-        ids = None if ids is None else list(ids)
-        if not ids and (count is None or count == len(self.ids or ())):
-            self.ids = ids if self.ids is None else self.ids  # Nothing is new.
-        elif not self.ids:
-            self._begin(ids, count, ending)
-        elif ids is None or count is None:
-            self.known = False
-        else:
-            self._go_on(self.ids, ids, count, ending)
-
-    def _begin(self, ids: list[int] | None, count: int | None, ending: Any) -> None:
-        self.ids = ids
-        self.whole = ids is None or count is None or count == len(ids)
-        self.known = self.known and (self.whole or ending is not None)
-
-    def _go_on(self, before: list[int], ids: list[int], count: int, ending: Any) -> None:
-        has_all = len(ids) == count and ids[: len(before)] == before
-        new_alone = len(before) + len(ids) == count
-        if self._new_alone is None and new_alone and _may_be_all_but_a_stop(before, ids, ending):
-            self.known = False
-        if not (has_all or new_alone) or self._new_alone not in (None, new_alone):
-            self.known = False
-        self._new_alone = new_alone
-        if new_alone:
-            before += ids
-        else:
-            self.ids = ids
-
-
-def kind_of(ending: Any) -> Any:
-    """Of a finish_reason: "stop", "length" or "abort"."""
-    return ending.get("type") if isinstance(ending, Mapping) else ending
-
-
-def _may_be_all_but_a_stop(before: list[int], ids: list[int], ending: Any) -> bool:
-    """Whether the ids of a last event may be all so far, less a stop token that was removed."""
-    matched = ending.get("matched") if isinstance(ending, Mapping) else None
-    if kind_of(ending) != "stop" or (isinstance(matched, int) and ids[-1:] == [matched]):
-        return False
-    common = min(len(before), len(ids))
-    return ids[:common] == before[:common]

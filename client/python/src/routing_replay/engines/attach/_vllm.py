@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
 
-KNOWN = _attachment.KnownVersions("vllm", (0, 14), (1, 0))  # Whose outputs engines.vllm reads.
+FIRST = (0, 14)  # Whose outputs engines.vllm reads.
 
 
 def default_sample(output: Any, index: int) -> str:
@@ -53,7 +53,8 @@ def attach_to(
     rejected rows. FailedPreconditionError for an engine that has an attachment.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
-    return _attachment.attach(engine, run, sample, around, KNOWN.package, KNOWN.has(version), options)
+    known = _attachment.is_known("vllm", FIRST, version)
+    return _attachment.attach(engine, run, sample, around, "vllm", known, options)
 
 
 class _Offline:
@@ -89,14 +90,14 @@ class _Offline:
 
     def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         def take(outputs: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            params, call, place = _params(arguments, keywords), attachment.call(), 0
+            params, patience, place = _params(arguments, keywords), attachment.patience(), 0
             for output in filter(_is_of_tokens, outputs):
                 name = getattr(output, "request_id", None)
                 if name in self._enqueued:  # An engine that runs also ends what was enqueued before.
-                    call.take(_Collector(self._enqueued.pop(name)), output)
+                    asked = self._enqueued.pop(name)
                 else:
-                    call.take(_Collector(_item(params, place)), output)
-                    place += 1
+                    asked, place = _item(params, place), place + 1
+                attachment.take(_Collector(asked), output, patience)
 
         return self._outermost(original, take)
 
@@ -131,10 +132,10 @@ def _item(params: Any, number: int) -> Any:
 def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
-        collector, call = _Collector(_params(arguments, keywords)), attachment.call()
+        collector, patience = _Collector(_params(arguments, keywords)), attachment.patience()
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                await call.take_async(collector, output)
+                await attachment.take_async(collector, output, patience)
                 yield output
 
     return generate
