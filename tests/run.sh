@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is needed, builds once and runs every test that this machine can run.
 #
-#   tests/run.sh [--sanitizers] [--debug] [--odr] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
+#   tests/run.sh [--packaging] [--sanitizers] [--debug] [--odr] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
 #
+#   --packaging   also the tests that build wheels and Debian packages and install them, or Ray, into environments of
+#                 their own: minutes, where every other test takes 20 s at most
 #   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
 #                 gRPC-free core under ThreadSanitizer
 #   --debug       also the unit tests of the Debug preset, with assertions on
@@ -11,7 +13,8 @@
 #                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes
 #                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL, SkyRL and ms-swift, the
 #                 wheels in other Pythons, the client in one process with grpcio, protobuf, Flight, Ray and torch, and
-#                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
+#                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark; and
+#                 --packaging
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -26,9 +29,12 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/run.sh; }
 
 install=yes
 extras=()
+without_packaging=(-LE '^packaging$')
 for argument in "$@"; do
   case $argument in
-    --sanitizers | --debug | --odr | --peers | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
+    --packaging) without_packaging=() ;;
+    --peers) extras+=(peers) without_packaging=() ;;
+    --sanitizers | --debug | --odr | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown option $argument" >&2; usage >&2; exit 2 ;;
@@ -128,5 +134,5 @@ for extra in "${extras[@]}"; do
     coverage) long coverage tests/coverage.sh ;;
   esac
 done
-suite release
+suite release "${without_packaging[@]}"
 [ ${#failed[@]} -eq 0 ]
