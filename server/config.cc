@@ -21,8 +21,8 @@
 #include "absl/types/span.h"
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
+#include "server/open_store.h"
 #include "server/security/access_control.h"
-#include "server/store/open_store.h"
 
 namespace routing_replay::server {
 namespace {

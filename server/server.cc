@@ -17,6 +17,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/connections/accept_loop.h"
 #include "server/connections/grpc_ports.h"
+#include "server/open_store.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/event_log.h"
 #include "server/operations/operations.h"
@@ -26,7 +27,6 @@
 #include "server/service/append_handler.h"
 #include "server/service/control_call.h"
 #include "server/service/read_handler.h"
-#include "server/store/open_store.h"
 
 namespace routing_replay::server {
 namespace {

@@ -227,14 +227,11 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
   {
     MutexLock dropping(runs_change_);
     dropped = FindRun(run);
-    if (!dropped.ok() && keeper_ != nullptr && keeper_->Damaged(run)) {
-      if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
-      return ReleaseResult{};  // What was in it is not known.
-    }
-    if (!dropped.ok()) return dropped.status();
+    if (!dropped.ok() && (keeper_ == nullptr || !keeper_->Damaged(run))) return dropped.status();
     if (keeper_ != nullptr) {
       if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
     }
+    if (!dropped.ok()) return ReleaseResult{};  // What was in a damaged one is not known.
     MutexLock lock(mutex_);
     runs_.erase((*dropped)->info().run);
   }
@@ -245,7 +242,7 @@ absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
   if (!run.ok()) return run.status();
   if (spiller_ == nullptr) return (*run)->Append(std::move(command));
-  spiller_->MakeRoom((*run)->RoomFor(command));  // Where it cannot, the append is refused if it needs it.
+  spiller_->MakeRoom((*run)->RoomFor(command));  // Where it cannot, the append is rejected if it needs it.
   absl::StatusOr<AppendAck> ack = (*run)->Append(std::move(command));
   spiller_->Look();
   return ack;
@@ -262,43 +259,37 @@ absl::StatusOr<SampleState> MemoryStore::Seal(absl::string_view run, Producer pr
 
 absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                   int64_t rows, std::optional<int64_t> expected_revision) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
-  if (!found.ok()) return found.status();
-  return (*found)->Truncate(rows, expected_revision);
+  const auto found = FindById(run, producer, sample);
+  return found.ok() ? (*found)->Truncate(rows, expected_revision) : found.status();
 }
 
 absl::StatusOr<SampleSnapshot> MemoryStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
-  if (!found.ok()) return found.status();
-  return (*found)->Snapshot(rows, admit);
+  const auto found = FindSample(run, producer, sample);
+  return found.ok() ? (*found)->Snapshot(rows, admit) : found.status();
 }
 
 absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
-  if (!found.ok()) return found.status();
-  return (*found)->Stat();
+  const auto found = FindSample(run, producer, sample);
+  return found.ok() ? (*found)->Stat() : found.status();
 }
 
 absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                            int32_t page_size, absl::string_view page_token) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->List(producer, groups, page_size, page_token);
+  const auto found = FindRun(run);
+  return found.ok() ? (*found)->List(producer, groups, page_size, page_token) : found.status();
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
                                                    absl::Span<const SampleRef> samples) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->Release(producer, samples);
+  const auto found = FindRun(run);
+  return found.ok() ? (*found)->Release(producer, samples) : found.status();
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                                          GroupRange groups) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->ReleaseGroups(producer, groups);
+  const auto found = FindRun(run);
+  return found.ok() ? (*found)->ReleaseGroups(producer, groups) : found.status();
 }
 
 absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,
@@ -351,9 +342,8 @@ absl::StatusOr<std::shared_ptr<MemoryRun>> MemoryStore::FindRun(absl::string_vie
 
 absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindSample(absl::string_view run, Producer producer,
                                                                       const SampleRef& sample) const {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->Find(producer, sample);
+  const auto found = FindRun(run);
+  return found.ok() ? (*found)->Find(producer, sample) : found.status();
 }
 
 absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindById(absl::string_view run, Producer producer,

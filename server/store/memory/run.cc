@@ -55,7 +55,7 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
       }
       if (others.empty()) return Insert(shard, handle, id, producer, last_used);
     }
-    // alive() waits for an append that is opening the other sample. If that one is refused, the handle is free.
+    // alive() waits for an append that is opening the other sample. If that one is rejected, the handle is free.
     if (AnyAlive(others)) return HandleCollisionError(id, others.front()->id());
     std::this_thread::yield();
   }

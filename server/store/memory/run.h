@@ -50,7 +50,7 @@ class SampleIndex {
   };
   // The samples of a shard that are due to be looked at. They stay in the index.
   Looked FindIdle(size_t shard, Clock::Time now, int64_t limit);
-  // Takes all samples out, and refuses new ones from now on.
+  // Takes all samples out, and rejects new ones from now on.
   std::vector<std::shared_ptr<MemorySample>> Close();
 
  private:

@@ -83,7 +83,7 @@ class RunKeeper {
   virtual void End() = 0;
   // A run that is not kept yet.
   virtual absl::StatusOr<RunStorage> Create(const RunInfo& run) = 0;
-  // Whether something is kept of a run that cannot be served. It can be dropped, and not be made anew before.
+  // Whether something is kept of a run that cannot be served. It can be dropped, and not be made again before.
   virtual bool Damaged(absl::string_view /*run*/) const { return false; }
   // Gone once it returns OK, even if what the run takes goes later; an error: nothing has changed.
   virtual absl::Status Drop(absl::string_view run) = 0;

@@ -1,7 +1,7 @@
 // One sample of the memory store: its content under one lock.
 //
 //   (made by the index)  unborn ──first append──▶ alive ──release, expiry, drop──▶ removed
-//                           └──────first append refused───────────────────────────▶
+//                           └──────first append rejected──────────────────────────▶
 //
 // An unborn sample is in the index only so that two appends that open it wait for each other; nobody else sees it.
 // Heavy work (comparing, merging) runs under the sample's own lock; what a change frees is destroyed after the lock is

@@ -32,8 +32,8 @@ class Spiller {
 
   // Something was stored. Cheap where there is nothing to do.
   void Look();
-  // Spills until so many bytes of the memory budget are free: false if that cannot be had. Waits for the disk: no lock
-  // of a sample may be held.
+  // Spills until so many bytes of the memory budget are free: false if there is not enough to spill. Waits for the
+  // disk: no lock of a sample may be held.
   bool MakeRoom(int64_t bytes);
 
   Store::Totals::Spill GetTotals() const;

@@ -194,7 +194,7 @@ class Assembly {
     return absl::OkStatus();
   }
 
-  // Neighbours in a list differ: two alike are one that goes over the end of a window.
+  // Neighbors in a list differ: two alike are one that goes over the end of a window.
   void AddProvenance(Provenance next) {
     if (provenance_.empty() || !SameOrigin(provenance_.back(), next)) {
       provenance_.push_back(std::move(next));

@@ -33,7 +33,7 @@ struct ReadValue {
 
 }  // namespace
 
-RedisPlace::RedisPlace(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name)
+SampleKeys::SampleKeys(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name)
     : context(std::move(redis)),
       geometry(run.info.geometry),
       sample(name.sample),
@@ -42,28 +42,28 @@ RedisPlace::RedisPlace(std::shared_ptr<RedisContext> redis, const RedisRun& run,
       producer(name.producer),
       key(ManifestKey(name.producer)) {}
 
-std::string RedisPlace::ManifestKey(Producer of) const {
+std::string SampleKeys::ManifestKey(Producer of) const {
   return absl::StrCat(part, "m", static_cast<int>(of), ":", handle);
 }
 
-std::string RedisPlace::Chunk(uint64_t block, int64_t chunk) const {
+std::string SampleKeys::Chunk(uint64_t block, int64_t chunk) const {
   return absl::StrCat(part, static_cast<int>(producer), ":", handle, ":", absl::Hex(block), ":", chunk);
 }
 
-int64_t RedisBlock::bytes() const { return ValueBytes(*place_->geometry, rows().size(), codec()); }
+int64_t RedisBlock::bytes() const { return ValueBytes(*keys_->geometry, rows().size(), codec()); }
 
 std::vector<std::string> RedisBlock::chunk_keys() const {
   std::vector<std::string> keys;
   for (int64_t chunk = 0; chunk < WindowCount(bytes(), kRedisChunkBytes); ++chunk) {
-    keys.push_back(place_->Chunk(id_, chunk));
+    keys.push_back(keys_->Chunk(id_, chunk));
   }
   return keys;
 }
 
-// NX: sent again after its commit was carried out, a chunk must not be given an end anew.
+// NX: sent again after its commit was carried out, a chunk must not get an end again.
 void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const std::vector<uint32_t>& crcs = unwritten_->plane_crc32c;
-  const int64_t before = CrcBytes(*place_->geometry);  // The bytes of the value in front of the block's.
+  const int64_t before = CrcBytes(*keys_->geometry);  // The bytes of the value in front of the block's.
   const absl::Span<const uint8_t> head(reinterpret_cast<const uint8_t*>(crcs.data()), before);
   int64_t begin = 0;
   for (const std::string& key : chunk_keys()) {
@@ -85,10 +85,10 @@ void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {
 }
 
 absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) const {
-  const Geometry& geometry = *place_->geometry;
+  const Geometry& geometry = *keys_->geometry;
   auto value = std::make_shared<ReadValue>();
   for (RedisResult& result : results) {
-    if (!result.reply.ok()) return WithSample(result.reply.status(), place_->sample);
+    if (!result.reply.ok()) return WithSample(result.reply.status(), keys_->sample);
     if (result.reply->is_nil()) return Gone();
     if (value->first.empty()) {
       value->first = std::move(result.reply->text);
@@ -98,9 +98,9 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
   }
   if (static_cast<int64_t>(value->first.size()) != bytes()) {
     return MakeError(absl::StatusCode::kDataLoss,
-                     absl::StrCat("stored rows ", ToString(rows()), " of ", place_->sample, " are damaged: they have ",
+                     absl::StrCat("stored rows ", ToString(rows()), " of ", keys_->sample, " are damaged: they have ",
                                   value->first.size(), " bytes, not ", bytes()),
-                     {.reason = Reason::kChecksum, .sample = place_->sample, .row = rows().begin});
+                     {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
   }
   const int64_t crc_bytes = CrcBytes(geometry);
   value->crcs.resize(geometry.num_moe_layers());
@@ -116,25 +116,25 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
 // Who holds an old look at a sample has some time to read it. After that the block is gone because the sample was
 // changed; but if the sample still shows it, then it is lost.
 absl::Status RedisBlock::Gone() const {
-  const absl::StatusOr<RedisReply> manifest = place_->context->Ask(RedisCommand({"HVALS", place_->key}));
+  const absl::StatusOr<RedisReply> manifest = keys_->context->Ask(RedisCommand({"HVALS", keys_->key}));
   if (!manifest.ok()) return manifest.status();
   const bool shown = std::any_of(manifest->elements.begin(), manifest->elements.end(),
                                  [&](const RedisReply& field) { return WindowShows(field.text, id_); });
-  const std::string what = absl::StrCat("rows ", ToString(rows()), " of ", place_->sample);
+  const std::string what = absl::StrCat("rows ", ToString(rows()), " of ", keys_->sample);
   if (!shown) {
     return MakeError(absl::StatusCode::kUnavailable,
                      absl::StrCat(what, " were changed or released while they were read"),
-                     {.sample = place_->sample, .row = rows().begin});
+                     {.sample = keys_->sample, .row = rows().begin});
   }
   return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("stored ", what, " are not there any more"),
-                   {.reason = Reason::kChecksum, .sample = place_->sample, .row = rows().begin});
+                   {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
 }
 
 absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
   if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
   std::vector<RedisRequest> requests;
   AddGets(requests);
-  std::vector<RedisResult> results = place_->context->Execute(requests);
+  std::vector<RedisResult> results = keys_->context->Execute(requests);
   return Take(absl::MakeSpan(results));
 }
 
@@ -144,11 +144,11 @@ int64_t RedisHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) con
 }
 
 std::shared_ptr<StoredBlock> RedisHome::Keep(Block block, int64_t cost) {
-  return std::make_shared<RedisBlock>(place_, place_->context->ids.Next(), std::move(block), cost);
+  return std::make_shared<RedisBlock>(keys_, keys_->context->ids.Next(), std::move(block), cost);
 }
 
 std::shared_ptr<StoredBlock> RedisHome::Found(const BlockRef& at) const {
-  return std::make_shared<RedisBlock>(place_, at, Cost(*place_->geometry, at.rows.size(), at.codec));
+  return std::make_shared<RedisBlock>(keys_, at, Cost(*keys_->geometry, at.rows.size(), at.codec));
 }
 
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without) {
@@ -185,7 +185,7 @@ class ReadAheadList {
       BlockOf(pieces_[i]).AddGets(requests);
       ends.push_back(requests.size());
     }
-    std::vector<RedisResult> results = BlockOf(pieces_[first]).place_->context->Execute(requests);
+    std::vector<RedisResult> results = BlockOf(pieces_[first]).keys_->context->Execute(requests);
     size_t begin = 0;
     for (size_t i = 0; i < ends.size(); ++i) {
       read_[first + i] = BlockOf(pieces_[first + i]).Take(absl::MakeSpan(results).subspan(begin, ends[i] - begin));

@@ -20,9 +20,9 @@ namespace routing_replay::server {
 // Longer values hold a server up for too long: one thread of it serves everybody.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
 
-// Where a sample and its blocks are. Immutable; held by the blocks.
-struct RedisPlace {
-  RedisPlace(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name);
+// The keys of a sample and its blocks. Immutable; held by the blocks.
+struct SampleKeys {
+  SampleKeys(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name);
 
   std::string ManifestKey(Producer of) const;
   std::string Chunk(uint64_t block, int64_t chunk) const;
@@ -40,13 +40,13 @@ struct RedisPlace {
 class RedisBlock final : public StoredBlock {
  public:
   // One that is to be written.
-  RedisBlock(std::shared_ptr<const RedisPlace> place, uint64_t id, Block block, int64_t cost)
+  RedisBlock(std::shared_ptr<const SampleKeys> keys, uint64_t id, Block block, int64_t cost)
       : StoredBlock(nullptr, block.rows, block.codec, cost),
-        place_(std::move(place)),
+        keys_(std::move(keys)),
         id_(id),
         unwritten_(std::move(block)) {}
-  RedisBlock(std::shared_ptr<const RedisPlace> place, const BlockRef& at, int64_t cost)
-      : StoredBlock(nullptr, at.rows, at.codec, cost), place_(std::move(place)), id_(at.id) {}
+  RedisBlock(std::shared_ptr<const SampleKeys> keys, const BlockRef& at, int64_t cost)
+      : StoredBlock(nullptr, at.rows, at.codec, cost), keys_(std::move(keys)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
   int64_t bytes() const;  // Of the value, of all chunks together.
@@ -69,7 +69,7 @@ class RedisBlock final : public StoredBlock {
   absl::StatusOr<LoadedBlock> LoadBytes() const override;
   absl::Status Gone() const;
 
-  const std::shared_ptr<const RedisPlace> place_;
+  const std::shared_ptr<const SampleKeys> keys_;
   const uint64_t id_;
   std::optional<Block> unwritten_;
 };
@@ -79,7 +79,7 @@ inline const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<con
 // Makes the blocks of one sample. Thread-safe.
 class RedisHome final : public BlockHome {
  public:
-  explicit RedisHome(std::shared_ptr<const RedisPlace> place) : BlockHome(nullptr), place_(std::move(place)) {}
+  explicit RedisHome(std::shared_ptr<const SampleKeys> keys) : BlockHome(nullptr), keys_(std::move(keys)) {}
 
   // Bytes in Redis, about: value and keys.
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
@@ -88,7 +88,7 @@ class RedisHome final : public BlockHome {
   std::shared_ptr<StoredBlock> Found(const BlockRef& at) const;
 
  private:
-  const std::shared_ptr<const RedisPlace> place_;
+  const std::shared_ptr<const SampleKeys> keys_;
 };
 
 // The chunks of all blocks that the pieces show, each once, but for blocks in `without`.

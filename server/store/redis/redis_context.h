@@ -122,7 +122,7 @@ class RedisContext {
   // RedisCluster::Execute until Deadline. What is wrong with Redis, its user
   // or its settings is for the log and the operator, not for clients, who are told to try again:
   //   as they are   UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
-  //   DATA_LOSS     a key holds what is none of ours (WRONGTYPE)
+  //   DATA_LOSS     a key holds what no server of ours writes (WRONGTYPE)
   //   UNAVAILABLE   all others: the login, rights, an older Redis, this server stops
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);

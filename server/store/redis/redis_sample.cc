@@ -120,7 +120,7 @@ Block CopyOf(const Block& block) {
   return copy;
 }
 
-// A whole window is merged with nothing, so that it can be had back.
+// A whole window is merged with nothing, so that the append can get it back.
 bool StaysAsItIs(const RunInfo& run, const Block& block) {
   return block.rows.size() == run.options.block_rows && block.codec == Codec::kRaw && run.options.codec == Codec::kRaw;
 }
@@ -276,7 +276,7 @@ SampleState StateOf(const RedisContext& context, const SampleName& name, const R
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names) {
   std::vector<RedisManifest> found(names.size());
-  std::vector<std::shared_ptr<const RedisPlace>> places;
+  std::vector<std::shared_ptr<const SampleKeys>> keys_of;
   const auto take = [&](size_t i, absl::StatusOr<RedisReply>& reply) {
     if (absl::IsDataLoss(reply.status())) {  // A key that holds something else: damage of the one sample alone.
       found[i] = {.version = Unreadable(), .sample = names[i].sample};
@@ -284,16 +284,16 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
       return absl::OkStatus();
     }
     if (!reply.ok()) return reply.status();
-    found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(places[i]));
-    if (found[i].whole()) context->cache.Put(places[i]->key, found[i]);
+    found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
+    if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
     return absl::OkStatus();
   };
   // Of those that are known, only whether they are still the same.
   std::vector<RedisRequest> requests = {AskForRun(*context, run)};
   std::vector<std::optional<RedisManifest>> known;
   for (const SampleName& name : names) {
-    places.push_back(std::make_shared<const RedisPlace>(context, run, name));
-    const std::string& key = places.back()->key;
+    keys_of.push_back(std::make_shared<const SampleKeys>(context, run, name));
+    const std::string& key = keys_of.back()->key;
     known.push_back(context->cache.Find(key));
     requests.push_back(
         RedisContext::Of(known.back() ? RedisCommand({"HMGET", key, "v", "u"}) : RedisCommand({"HGETALL", key})));
@@ -314,7 +314,7 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
   }
   if (outdated.empty()) return found;
   requests.clear();
-  for (const size_t i : outdated) requests.push_back(RedisContext::Of(RedisCommand({"HGETALL", places[i]->key})));
+  for (const size_t i : outdated) requests.push_back(RedisContext::Of(RedisCommand({"HGETALL", keys_of[i]->key})));
   results = context->Execute(requests);
   for (size_t i = 0; i < outdated.size(); ++i) {
     if (absl::Status status = take(outdated[i], results[i].reply); !status.ok()) return status;
@@ -338,10 +338,10 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
       if (!ends(one)) continue;
       if (one.exists()) batch[i].sample = one.sample;
-      const RedisPlace place(context, run, batch[i]);
-      const int p = static_cast<int>(place.producer);
-      std::vector<std::string> keys = {place.key, absl::StrCat(place.part, "i", p), absl::StrCat(place.part, "g", p),
-                                       absl::StrCat(place.part, "u", p), absl::StrCat(place.part, "n")};
+      const SampleKeys of(context, run, batch[i]);
+      const int p = static_cast<int>(of.producer);
+      std::vector<std::string> keys = {of.key, absl::StrCat(of.part, "i", p), absl::StrCat(of.part, "g", p),
+                                       absl::StrCat(of.part, "u", p), absl::StrCat(of.part, "n")};
       if (one.whole()) {  // The chunks of what is damaged are not known: they stay.
         for (std::string& key : ChunkKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
       }
@@ -379,10 +379,10 @@ RedisSample::RedisSample(std::shared_ptr<RedisContext> context, std::shared_ptr<
     : context_(std::move(context)),
       run_(std::move(run)),
       name_(std::move(name)),
-      place_(std::make_shared<const RedisPlace>(context_, *run_, name_)) {}
+      keys_(std::make_shared<const SampleKeys>(context_, *run_, name_)) {}
 
 RedisSample::~RedisSample() {
-  if (changed_) context_->changed(*run_, name_, place_->key, version_);
+  if (changed_) context_->changed(*run_, name_, keys_->key, version_);
 }
 
 absl::StatusOr<RedisManifest> RedisSample::Find() {
@@ -414,7 +414,7 @@ absl::StatusOr<RedisManifest> RedisSample::FindExisting() {
 
 std::optional<RedisManifest> RedisSample::Guess(const AppendHeader& header) {
   if (header.prefix) return std::nullopt;
-  std::optional<RedisManifest> guess = context_->cache.Find(place_->key);
+  std::optional<RedisManifest> guess = context_->cache.Find(keys_->key);
   if (guess && guess->sample != name_.sample) return std::nullopt;
   if (!guess && header.rows.begin == 0) guess.emplace();  // Whatever begins is most likely new.
   if (guess) guess->guessed = true;
@@ -498,7 +498,7 @@ absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent&
   }
   absl::Status taken = TakeBlocks(run_->info, command.blocks, plan.added, blocks);
   if (!taken.ok()) return taken;
-  RedisHome home(place_);
+  RedisHome home(keys_);
   const RowRange committed{new_incarnation ? 0 : plan.added.begin, plan.added.end};
   const RowPieces& pieces = new_incarnation ? none : content.pieces;
   PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
@@ -536,7 +536,7 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
   return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
     if (absl::Status status = CheckSeal(content, num_tokens, revision); !status.ok()) return status;
     if (content.sealed()) return std::optional<Change>();
-    RedisHome home(place_);
+    RedisHome home(keys_);
     PieceChange change(run_->info, home, content.pieces, {}, {content.rows(), content.rows()}, true);
     if (absl::Status status = change.Merge(); !status.ok()) return status;
     SampleContent next = SealedContent(content, num_tokens);
@@ -630,11 +630,11 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
             context_, dropped, {name_}, [](const RedisManifest&) { return true; }, false, ignored)
             .IgnoreError();
       }
-      context_->cache.Forget(place_->key);
+      context_->cache.Forget(keys_->key);
       return run;
     }
   }
-  context_->cache.Put(place_->key, now);
+  context_->cache.Put(keys_->key, now);
   changed_ = true;
   version_ = now.version;
   return now;
@@ -644,9 +644,9 @@ RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const Sampl
                                         const RedisManifest& now, const std::vector<std::string>& chunks) {
   const SampleContent* was = before.whole() ? before.content->get() : nullptr;
   const int32_t block_rows = run_->info.options.block_rows;
-  const std::string p = absl::StrCat(static_cast<int>(name_.producer)), &part = place_->part;
-  std::vector<std::string> keys = {place_->key,
-                                   place_->ManifestKey(OtherProducer(name_.producer)),
+  const std::string p = absl::StrCat(static_cast<int>(name_.producer)), &part = keys_->part;
+  std::vector<std::string> keys = {keys_->key,
+                                   keys_->ManifestKey(OtherProducer(name_.producer)),
                                    absl::StrCat(part, "i", p),
                                    absl::StrCat(part, "g", p),
                                    absl::StrCat(part, "u", p),
@@ -680,11 +680,11 @@ void RedisSample::Touch(RedisManifest& found) {
   const int64_t now_ms = context_->time.NowMs();
   if (now_ms - found.last_used_ms < run_->use_grain().count()) return;
   found.last_used_ms = now_ms;
-  const std::string uses = absl::StrCat(place_->part, "u", static_cast<int>(name_.producer));
-  RedisRequest request = RedisContext::Of(TouchScript(), std::vector<std::string>{place_->key, uses});
+  const std::string uses = absl::StrCat(keys_->part, "u", static_cast<int>(name_.producer));
+  RedisRequest request = RedisContext::Of(TouchScript(), std::vector<std::string>{keys_->key, uses});
   request.command.Add(found.sample).Add(now_ms);
   context_->Ask(std::move(request)).IgnoreError();
-  context_->cache.Put(place_->key, found);
+  context_->cache.Put(keys_->key, found);
 }
 
 // WAIT is about what its connection has done before it, so about all that the master had. The look in front of it goes
@@ -694,11 +694,11 @@ absl::Status RedisSample::AwaitSynced() {
   RedisCommand look({"EVAL",
                      "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
                      "return redis.error_reply('MISCONF the change is not the last one any more')",
-                     "1", place_->key, version_});
+                     "1", keys_->key, version_});
   const auto ask = [&](std::initializer_list<absl::string_view> words) -> absl::StatusOr<RedisReply> {
     RedisCommand wait(words);
     wait.Add(std::chrono::milliseconds(kSyncedWait).count());
-    return context_->Ask({.command = std::move(wait), .key = place_->key, .before = {look}});
+    return context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {look}});
   };
   const absl::StatusOr<RedisReply> reply = context_->fsyncs ? ask({"WAITAOF", "1", "1"}) : ask({"WAIT", "1"});
   bool kept = reply.ok() && reply->integer > 0;

@@ -92,7 +92,7 @@ class RedisSample {
   const std::shared_ptr<RedisContext> context_;
   const std::shared_ptr<RedisRun> run_;
   SampleName name_;
-  std::shared_ptr<const RedisPlace> place_;
+  std::shared_ptr<const SampleKeys> keys_;
   bool changed_ = false;
   std::string version_;  // That this call has made, or found to need no change.
 };

@@ -93,7 +93,7 @@ class RedisStore final : public Store {
     const absl::StatusOr<RunPtr> found = LoadRun(run);
     if (!found.ok()) return found.status();
     const SampleName name = NameOf(producer, sample);
-    return watches_.Add(*found, name, RedisPlace(context_, **found, name).key, std::move(changed));
+    return watches_.Add(*found, name, SampleKeys(context_, **found, name).key, std::move(changed));
   }
   int64_t Sweep(int64_t limit) override;
   void Abandon() override { context_->cluster->Abandon(); }

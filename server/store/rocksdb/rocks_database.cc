@@ -91,7 +91,7 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
   rocksdb::WriteOptions options;
   options.disableWAL = durability == Durability::kMemory;
   options.sync = durability == Durability::kSynced;
-  // Otherwise such a write makes the database refuse those of every run.
+  // Otherwise such a write makes the database reject those of every run.
   options.ignore_missing_column_families = true;
   return options;
 }

@@ -47,7 +47,7 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 // Whether a database takes writes, as it tells its listeners. One per database. Thread-safe.
 class RocksHealth final : public rocksdb::EventListener {
  public:
-  // OK, or as FromRocks while the database refuses all writes.
+  // OK, or as FromRocks while the database rejects all writes.
   absl::Status Get() const;
 
   void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override;
@@ -92,7 +92,7 @@ absl::string_view RunOf(absl::string_view run_key);
 uint64_t BlockOf(absl::string_view block_id_key);
 
 std::string EncodeTime(int64_t ms);
-// 0 if it is none.
+// 0 if it is not a time.
 int64_t DecodeTime(absl::string_view value);
 
 }  // namespace routing_replay::server::rocks

@@ -76,7 +76,7 @@ class RocksSpace {
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Lets writes in until it is closed. A batch with a column family that is dropped makes the whole database refuse
+// Lets writes in until it is closed. A batch with a column family that is dropped makes the whole database reject
 // writes from then on, so that none may be on its way when one is. Thread-safe.
 class WriteGate {
  public:

@@ -24,7 +24,7 @@ class SpillDisk {
   virtual absl::Status Write(const std::string& name, int64_t offset,
                              absl::Span<const absl::Span<const uint8_t>> parts) = 0;
   // Fills `bytes` from `offset` on. DATA_LOSS if they are not there or the disk cannot read them, UNAVAILABLE if they
-  // cannot be had now.
+  // cannot be read now.
   virtual absl::Status Read(const std::string& name, int64_t offset, absl::Span<uint8_t> bytes) const = 0;
   // No effect if it is not there.
   virtual void Remove(const std::string& name) = 0;

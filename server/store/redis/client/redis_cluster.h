@@ -42,7 +42,7 @@ class SlotMap {
   std::optional<RedisAddress> MasterOf(int slot) const;
   // Every master that serves a slot, in order of address.
   std::vector<RedisAddress> Masters() const;
-  // Every node that was named, replicas too: where to ask anew.
+  // Every node that was named, replicas too: where to ask again.
   const std::vector<RedisAddress>& nodes() const { return nodes_; }
   // Gives `slot` to `master`, known or not.
   void Assign(int slot, const RedisAddress& master);

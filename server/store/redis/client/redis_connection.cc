@@ -27,7 +27,7 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   }
   if (word == "NOPROTO" || absl::StartsWithIgnoreCase(text, "ERR unknown command")) {
     return absl::FailedPreconditionError(
-        absl::StrCat(address.ToString(), ": refuses HELLO 2; Redis 6 or newer, or Valkey, is needed"));
+        absl::StrCat(address.ToString(), ": rejects HELLO 2; Redis 6 or newer, or Valkey, is needed"));
   }
   if (word == "DENIED") {
     return absl::UnavailableError(
@@ -37,7 +37,7 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   if (absl::StrContains(text, "max number of clients")) {
     return absl::UnavailableError(absl::StrCat(address.ToString(), ": has no connection left (maxclients)"));
   }
-  return absl::UnavailableError(absl::StrCat(address.ToString(), ": refuses the login: ", word));
+  return absl::UnavailableError(absl::StrCat(address.ToString(), ": rejects the login: ", word));
 }
 
 class Pipeline {

@@ -180,21 +180,21 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
 
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint) {
   if (endpoint.password_file.empty()) return std::string();
-  const auto refuse = [&](absl::string_view what) {
+  const auto reject = [&](absl::string_view what) {
     return MakeError(absl::StatusCode::kPermissionDenied,
                      absl::StrCat("redis store: password_file: ", endpoint.password_file, " ", what),
                      {.reason = Reason::kField, .field = "password_file"});
   };
   std::ifstream file(endpoint.password_file, std::ios::binary);
-  if (!file) return refuse("cannot be read");
+  if (!file) return reject("cannot be read");
   std::string password(kMaxPasswordBytes + 1, '\0');
   file.read(password.data(), static_cast<std::streamsize>(password.size()));
-  if (file.bad()) return refuse("cannot be read");
+  if (file.bad()) return reject("cannot be read");
   password.resize(static_cast<size_t>(file.gcount()));
-  if (password.size() > kMaxPasswordBytes) return refuse("is too long");
+  if (password.size() > kMaxPasswordBytes) return reject("is too long");
   absl::string_view line = password;
   if (absl::ConsumeSuffix(&line, "\n")) absl::ConsumeSuffix(&line, "\r");
-  if (line.empty()) return refuse("is empty");
+  if (line.empty()) return reject("is empty");
   return std::string(line);
 }
 

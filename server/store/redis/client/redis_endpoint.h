@@ -6,7 +6,7 @@
 // Options (percent-encoded): prefix, of all keys of this deployment, as ids are; password_file; with rediss also
 // ca_file (default: the system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379;
 // IPv6 addresses stand in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A
-// password in the URL is refused: command lines are seen by everyone.
+// password in the URL is rejected: command lines are seen by everyone.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 
@@ -48,7 +48,7 @@ struct RedisEndpoint {
 // what stands before an @. Reads no file.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
 
-// The password, read anew at each call so that a rotated one is found; one line break at its end is dropped. Empty
+// The password, read again at each call so that a rotated one is found; one line break at its end is dropped. Empty
 // where there is no file. PERMISSION_DENIED (kField: password_file) if it cannot be read, is empty or above 4 KiB.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 

@@ -56,7 +56,7 @@ absl::StatusOr<RedisAddressList> ResolveRedisAddress(const RedisAddress& address
 
 // A connected, non-blocking socket, which is the caller's to close. The addresses are tried one after the other, each
 // for its share of the time that is left: one that says nothing leaves some to those behind it. UNAVAILABLE: the last
-// one refuses; DEADLINE_EXCEEDED, CANCELLED.
+// one rejects it; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
 struct FreeSsl {

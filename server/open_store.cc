@@ -1,4 +1,4 @@
-#include "server/store/open_store.h"
+#include "server/open_store.h"
 
 #include <algorithm>
 #include <chrono>
@@ -82,7 +82,7 @@ absl::Status CheckStoreName(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) {
     return InvalidOption(
         "store",
-        absl::StrCat("'", name, "' is none of memory, rocksdb:PATH, redis://HOST:PORT,…, rediss://HOST:PORT,…"));
+        absl::StrCat("'", name, "' must be memory, rocksdb:PATH, redis://HOST:PORT,… or rediss://HOST:PORT,…"));
   }
   return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
@@ -91,7 +91,7 @@ absl::Status CheckDurability(absl::string_view store, absl::string_view durabili
   if (durability.empty()) return absl::OkStatus();
   const std::optional<Durability> level = DurabilityFromName(durability);
   if (!level) {
-    return InvalidOption("durability", absl::StrCat("'", durability, "' is none of memory, written, synced"));
+    return InvalidOption("durability", absl::StrCat("'", durability, "' must be memory, written or synced"));
   }
   const Durability best = LevelsOf(store).best;
   if (*level <= best) return absl::OkStatus();

@@ -1,6 +1,6 @@
 // Which store a server uses, by the name that a user gives it.
-#ifndef SERVER_STORE_OPEN_STORE_H_
-#define SERVER_STORE_OPEN_STORE_H_
+#ifndef SERVER_OPEN_STORE_H_
+#define SERVER_OPEN_STORE_H_
 
 #include <cstdint>
 #include <functional>
@@ -17,8 +17,8 @@ namespace routing_replay::server {
 // "memory"; "rocksdb:PATH" with the directory of a database, which is made if it is not there; or what
 // ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…". INVALID_ARGUMENT naming what is wrong.
 absl::Status CheckStoreName(absl::string_view name);
-// `durability`: what runs get that ask for none; empty: what the store does by default. INVALID_ARGUMENT if it is none
-// of "memory", "written" and "synced", or above what the store can.
+// `durability`: what runs get that ask for none; empty: what the store does by default. INVALID_ARGUMENT unless it
+// is "memory", "written" or "synced", or if it is above what the store can.
 absl::Status CheckDurability(absl::string_view store, absl::string_view durability);
 
 // `directory`: where it spills to; empty: nowhere. INVALID_ARGUMENT of a store that does not.
@@ -26,7 +26,7 @@ absl::Status CheckSpill(absl::string_view store, absl::string_view directory);
 
 struct OpenedStore {
   std::unique_ptr<Store> store;
-  std::string found;  // One line on what was there already; empty of a store that begins anew.
+  std::string found;  // One line on what was there already; empty of a store that begins empty.
 };
 
 // Of so much memory, the part that the store uses outside of the budget that it is given: a cache of what is on a
@@ -48,4 +48,4 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_STORE_OPEN_STORE_H_
+#endif  // SERVER_OPEN_STORE_H_
