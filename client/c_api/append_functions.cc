@@ -37,14 +37,6 @@ milliseconds TimeoutOf(const rr_call* call, milliseconds otherwise) {
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-Reason ReasonFrom(absl::string_view name) {
-  for (auto number = static_cast<int32_t>(Reason::kField); number <= static_cast<int32_t>(Reason::kDraining);
-       ++number) {
-    if (name == ReasonName(static_cast<Reason>(number))) return static_cast<Reason>(number);
-  }
-  return Reason::kUnspecified;
-}
-
 // The same of append[index].
 absl::Status AtIndex(const absl::Status& status, size_t index) {
   ErrorDetail detail = DetailOf(status);
@@ -361,10 +353,6 @@ rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** c
     *counters = result.Release();
     return {};
   });
-}
-
-void rr_appender_count_refusal(rr_appender* appender, rr_text reason) {
-  Always([&] { appender->appender->appender->CountRefusal(ReasonFrom(View(reason))); });
 }
 
 rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens, rr_integer attempt,

@@ -95,8 +95,6 @@ TEST_F(CAppendTest, ManyInOneCall) {
   EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped)).code,
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Counter("refused_appends"), 4);
-  rr_appender_count_refusal(appender_, Text("SHAPE"));
-  EXPECT_EQ(Counter("refused_shape"), 1);
 }
 
 TEST_F(CAppendTest, AFlushNamesWhatFailed) {

@@ -361,10 +361,6 @@ TEST_F(CApiTest, GeometriesAndTokensNeedNoServer) {
   EXPECT_EQ(facts->id_bytes, 2);
   EXPECT_EQ(facts->raw_row_bytes, 2 + 8);
   rr_free(facts);
-  int64_t bytes = 0;
-  ASSERT_DONE(rr_geometry_block_bytes(&geometry, 10, Text("RAW"), &bytes));
-  EXPECT_EQ(bytes, 100);
-  EXPECT_EQ(Failure(rr_geometry_block_bytes(&geometry, -1, Text("RAW"), &bytes)).field, "rows");
   geometry.num_layers = 2;
   EXPECT_EQ(Failure(rr_geometry_check(&geometry, &facts)).code, absl::StatusCode::kInvalidArgument);
 

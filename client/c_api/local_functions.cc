@@ -37,18 +37,6 @@ rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts
   });
 }
 
-rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_text codec, int64_t* bytes) {
-  return Guard([&]() -> CallEnd {
-    const auto made = GeometryFrom(*geometry);
-    if (!made.ok()) return made.status();
-    const auto chosen = CodecFrom(View(codec));
-    if (!chosen.ok()) return chosen.status();
-    if (rows < 0 || rows > kMaxRows) return Invalid("rows", absl::StrCat(rows, " is not in 0 … ", kMaxRows));
-    *bytes = made->block_bytes(rows, chosen->value_or(made->default_codec()));
-    return {};
-  });
-}
-
 rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
   return Guard([&] {
     return Perform(call, [lines]() -> CallEnd {

@@ -139,8 +139,6 @@ typedef struct rr_geometry_facts { /* A result. */
 } rr_geometry_facts;
 
 RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts** facts);
-/* Bytes of `rows` rows of all layers, encoded: codec "RAW" or "PACKED". */
-RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, rr_text codec, int64_t* bytes);
 
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
@@ -350,8 +348,6 @@ RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call
 /* Of AppenderMetrics, with refused_<reason> for those that were met, stale_appends, and the gauges queued_bytes and
  * open_appends. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters);
-/* Something was rejected before it could be an append; reason: a name of ErrorDetail.Reason. */
-RR_API void rr_appender_count_refusal(rr_appender* appender, rr_text reason);
 
 typedef struct rr_commit {
   rr_text sample;

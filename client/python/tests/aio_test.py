@@ -213,12 +213,6 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         await self.run_.flush()
         self.assertEqual(len(await self.run_.list()), 2 * workers)
 
-    async def test_a_refused_put_is_counted(self) -> None:
-        for rows, refused in ((np.zeros((5, 3, 4), np.int64), 1), (np.zeros((5, 3, 4)), 2)):
-            with self.assertRaises(rr.InvalidArgumentError):
-                await self.run_.put("s", rows)
-            self.assertEqual(self.run_.metrics()["refused_appends"], refused)
-
     async def test_an_endpoint_that_is_not_there_yet(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, "endpoint")

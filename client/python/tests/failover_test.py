@@ -13,7 +13,7 @@ from support import Gate, ServerTest, random_routes
 import routing_replay as rr
 from routing_replay import aio
 
-GEOMETRY = rr.Geometry.uniform(num_layers=8, num_experts=64, top_k=8)
+GEOMETRY = rr.Geometry(num_layers=8, num_experts=64, top_k=8)
 ROWS = random_routes(np.random.default_rng(1), 2000, 8, 64, 8)
 SAMPLES = [f"s{i}" for i in range(8)]
 

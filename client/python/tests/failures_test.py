@@ -16,7 +16,7 @@ from support import Gate, Server, ServerTest, random_routes
 import routing_replay as rr
 from routing_replay import aio
 
-GEOMETRY = rr.Geometry.uniform(num_layers=2, num_experts=16, top_k=2)
+GEOMETRY = rr.Geometry(num_layers=2, num_experts=16, top_k=2)
 ROWS = random_routes(np.random.default_rng(1), 20, 2, 16, 2)
 LOG = "routing_replay"
 PATIENCE = 60.0

@@ -108,7 +108,7 @@ class ShardedTest(unittest.TestCase):
         self.expect(self.run_, {f"parent:{i}": np.concatenate([whole, more]) for i in range(8)})
         trajectory = self.run_.trajectory("turns:0")
         trajectory.add(rows, tokens=np.arange(31))
-        forks = trajectory.siblings([f"turns:{i}" for i in range(1, 8)])
+        forks = [trajectory.fork(f"turns:{i}") for i in range(1, 8)]
         for fork in forks:
             fork.add(whole, tokens=np.arange(36), seal=True)
         self.run_.flush()

@@ -224,7 +224,7 @@ class TrajectoryTest(ServerTest):
         first = run.trajectory("0", group=3)
         answer = prompt + tokens_of(20, 1)
         first.add(engine.rows(answer), tokens=answer, seal=True)
-        siblings = first.siblings([f"{i}" for i in range(1, 5)], wait=10)
+        siblings = [first.fork(f"{i}", wait=10) for i in range(1, 5)]
         for i, sibling in enumerate(siblings, 1):
             answer = prompt + tokens_of(20, 1 + i)
             rows = engine.rows(answer)
@@ -471,7 +471,7 @@ class TrajectoryTest(ServerTest):
             told = await trajectory.add(engine.rows(changed), tokens=changed)
             self.assertEqual((told.retokenised_at, told.truncated_rows), (250, 49))
             branch = await trajectory.fork(f"{name}/branch", wait=10)
-            [sibling] = await trajectory.siblings([f"{name}/sibling"], wait=10)
+            sibling = await trajectory.fork(f"{name}/sibling", wait=10)
             for other in (branch, sibling):
                 told = await other.add(engine.rows(context), tokens=context, seal=True)
                 self.assertEqual(told.shared_rows, 250)

@@ -10,6 +10,8 @@
 The asyncio forms are in routing_replay.aio; exceptions in routing_replay.errors.
 """
 
+from routing_replay._model_families import GroupLimit as GroupLimit
+from routing_replay._model_families import ModelRouting as ModelRouting
 from routing_replay._native import VERSION
 from routing_replay.appender import Appender as Appender
 from routing_replay.client import Client as Client
@@ -31,11 +33,8 @@ from routing_replay.errors import UnavailableError as UnavailableError
 from routing_replay.errors import UnimplementedError as UnimplementedError
 from routing_replay.errors import UnknownError as UnknownError
 from routing_replay.geometry import Geometry as Geometry
-from routing_replay.geometry import GroupLimit as GroupLimit
-from routing_replay.geometry import ModelRouting as ModelRouting
 from routing_replay.local import LocalServer as LocalServer
 from routing_replay.local import local_server as local_server
-from routing_replay.recorded import RecordedRows as RecordedRows
 from routing_replay.run import Run as Run
 from routing_replay.trajectory import NewTurn as NewTurn
 from routing_replay.trajectory import Trajectory as Trajectory
@@ -48,6 +47,7 @@ from routing_replay.types import Commit as Commit
 from routing_replay.types import Payload as Payload
 from routing_replay.types import Prefix as Prefix
 from routing_replay.types import Provenance as Provenance
+from routing_replay.types import RecordedRows as RecordedRows
 from routing_replay.types import ReleaseOutcome as ReleaseOutcome
 from routing_replay.types import RestoreOutcome as RestoreOutcome
 from routing_replay.types import RunSettings as RunSettings

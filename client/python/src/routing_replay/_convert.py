@@ -16,7 +16,6 @@ import numpy as np
 
 from routing_replay import _native, _values, types
 from routing_replay.geometry import Geometry
-from routing_replay.recorded import RecordedRows
 from routing_replay.types import (
     AS_RECORDED,
     Append,
@@ -24,6 +23,7 @@ from routing_replay.types import (
     Payload,
     Prefix,
     Producer,
+    RecordedRows,
     RowRange,
     RunSettings,
     RunSummary,

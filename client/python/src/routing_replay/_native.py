@@ -342,7 +342,6 @@ class RowAccount(Structure):
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
-    "rr_geometry_block_bytes": "pitp",
     "rr_client_new": "pp",
     "rr_client_open_run": "ptppoipp",
     "rr_client_runs": "ppp",
@@ -393,7 +392,6 @@ _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_queue_take": (c_size_t, "ppz"),
     "rr_queue_wait": (c_int32, "pip"),
     "rr_queue_cancel": (None, "pq"),
-    "rr_appender_count_refusal": (None, "pt"),
     "rr_token_crc": (c_uint32, "upz"),
     "rr_fork_before": (None, ""),
     "rr_fork_in_parent": (None, ""),

@@ -39,7 +39,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from routing_replay import _calls, _values, appender, client, run, trajectory
@@ -206,10 +206,6 @@ class Trajectory(trajectory.TrajectoryCalls):
     async def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:
         """See routing_replay.Trajectory.fork."""
         return await done(trajectory.Trajectory.fork.build(self, sample, wait=wait))  # type: ignore[attr-defined]
-
-    async def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
-        """As `fork`, for each of `samples`."""
-        return [await self.fork(sample, wait=wait) for sample in samples]
 
 
 class Appender(appender.AppenderCalls, _Closing):

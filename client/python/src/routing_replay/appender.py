@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.errors import InvalidArgumentError, RoutingReplayError
+from routing_replay.errors import RoutingReplayError
 from routing_replay.types import Append, AppendOutcome
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ class AppenderCalls:
 
     def queueing(self, appends: Sequence[Append]) -> Operation[list[int]]:
         self._link.check()
-        with self.counting_rejections():
-            made, kept = _convert.appends(appends)
+        made, kept = _convert.appends(appends)
         count = len(appends)
         sequences, dropped = (c_uint64 * count)(), c_size_t()
 
@@ -124,20 +123,6 @@ class AppenderCalls:
     def flushing(self, timeout: float) -> Operation[None]:
         seconds = _values.seconds(timeout)
         return Operation(lib.rr_appender_flush, (self.line.pointer,), (), _nothing, timeout=seconds, kept=self.line)
-
-    @contextlib.contextmanager
-    def counting_rejections(self) -> Iterator[None]:
-        """An InvalidArgumentError that leaves it counts as a rejected append: also of a turn, or of a response that is
-        read right before its append. Those of the library it counts itself."""
-        try:
-            yield
-        except InvalidArgumentError as error:
-            self.count_rejection(error)
-            raise
-
-    def count_rejection(self, error: RoutingReplayError | None) -> None:
-        if isinstance(error, InvalidArgumentError):
-            lib.rr_appender_count_refusal(self.line.pointer, _native.text(error.reason or ""))
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,

@@ -47,7 +47,7 @@ class ClientCalls:
         _calls.pass_lines_on()
         self._link = Link(_native.make(lib.rr_object_free, lib.rr_client_new, byref(options)), self._in_loop)
 
-    def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Any:
+    def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Operation[Any]:
         client = self._link.client
         return _calls.operation(function, (client.pointer, *arguments), kind, read, kept=client, **more)
 

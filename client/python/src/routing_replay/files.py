@@ -15,8 +15,7 @@ from typing import Literal
 
 from routing_replay import _convert, _native, _values
 from routing_replay._native import lib
-from routing_replay.recorded import RecordedRows
-from routing_replay.types import Payload
+from routing_replay.types import Payload, RecordedRows
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import byref, c_int32, c_int64
+from ctypes import byref, c_int32
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from routing_replay import _native, _values
 from routing_replay._model_config import MAX_LAYERS, HuggingFace, Megatron, Reader, parse_fields, plain_fields
-from routing_replay._model_families import GroupLimit, ModelRouting
+from routing_replay._model_families import ModelRouting
 
 
 class Geometry:
@@ -36,15 +36,22 @@ class Geometry:
     ) -> None:
         layers = _values.integer(num_layers, "geometry.num_layers", _values.INT32)
         every_layer = range(layers if 0 < layers <= MAX_LAYERS else 0)
-        moe = list(every_layer) if moe_layers is None else _int32s(moe_layers, "geometry.moe_layers")
+        moe = (
+            list(every_layer)
+            if moe_layers is None
+            else _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
+        )
         experts, chosen = _of_each("num_experts", num_experts, len(moe)), _of_each("top_k", top_k, len(moe))
         self._moe_layers, self._num_experts, self._top_k = map(tuple, (moe, experts, chosen))
         arrays = [(c_int32 * len(moe))(*values) for values in (moe, experts, chosen)]
         self.native = _native.Geometry(layers, *arrays, len(moe))
-        facts = _native.lib.rr_geometry_check, _native.GeometryFacts
-        self._facts = _native.give(*facts, _facts_of, byref(self.native))
+        _native.give(_native.lib.rr_geometry_check, _native.GeometryFacts, self._set, byref(self.native))
         self._json = json.dumps(self._description(), sort_keys=True, separators=(",", ":"))
         self._routing: ModelRouting | None = None
+
+    def _set(self, facts: _native.GeometryFacts) -> None:
+        self._max_top_k, self._id_bytes, self._text = int(facts.max_top_k), int(facts.id_bytes), str(facts.text)
+        self._raw_row_bytes, self._fingerprint = int(facts.raw_row_bytes), int(facts.fingerprint)
 
     def _description(self) -> dict[str, Any]:
         """Canonical: a number that all layers share is given once."""
@@ -60,24 +67,13 @@ class Geometry:
         return cls(found.num_layers, **layers)
 
     @classmethod
-    def uniform(cls, num_layers: int, num_experts: int, top_k: int) -> Geometry:
-        """Every layer is a MoE layer with the same E and K."""
-        return cls(num_layers, num_experts, top_k)
-
-    @classmethod
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
         """From the result of `to_json`."""
         fields = _values.json_value(text, "geometry") if isinstance(text, str) else text
-        if not isinstance(fields, Mapping):
-            raise _values.invalid("geometry", "must be an object")
-        names = ("num_layers", "num_experts", "top_k", "moe_layers")
-        for name in fields:
-            if name not in names:
-                raise _values.invalid(f"geometry.{name}", "unknown field")
-        for name in names[:3]:
-            if name not in fields:
-                raise _values.invalid(f"geometry.{name}", "is missing")
-        return cls(**fields)
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise _values.invalid("geometry", str(error)) from None
 
     @classmethod
     def from_hf_config(
@@ -97,11 +93,10 @@ class Geometry:
         """
         if isinstance(config, (str, os.PathLike)):
             return cls._of_model(HuggingFace(parse_fields(_text_of(config))), hash_layers)
-        if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
-            raise _values.invalid(
-                "config", f"must be a dict, a path or an object with to_dict, got a {type(config).__name__}"
-            )
-        fields = config if isinstance(config, Mapping) else config.to_dict()
+        fields = config.to_dict() if hasattr(config, "to_dict") else config
+        if not isinstance(fields, Mapping):
+            what = f"must be a dict, a path or an object with to_dict, got a {type(config).__name__}"
+            raise _values.invalid("config", what)
         return cls._of_model(HuggingFace(plain_fields(fields)), hash_layers)
 
     @classmethod
@@ -114,23 +109,21 @@ class Geometry:
         fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. hash_layers as of
         `from_hf_config`. Raises InvalidArgumentError.
         """
-        if not isinstance(config, Mapping) and not hasattr(config, "__dict__"):
+        fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
+        if fields is None:
             raise _values.invalid("config", f"must be a dict or an object with fields, got a {type(config).__name__}")
-        fields = config if isinstance(config, Mapping) else vars(config)
         return cls._of_model(Megatron(Reader(plain_fields(fields))), hash_layers)
 
     @classmethod
     def _of_model(cls, model: HuggingFace | Megatron, hash_layers: bool) -> Geometry:
         layers = model.layers()
-        geometry = cls(layers.num_layers, layers.num_experts, layers.top_k, layers.moe_layers)
-        geometry._routing = routing = model.routing()
-        if hash_layers or not routing.hash_layers:
-            return geometry
-        kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in routing.hash_layers]
-        values = ([value[i] for i in kept] for value in (geometry.num_experts, geometry.top_k, geometry.moe_layers))
-        captured = cls(geometry.num_layers, *values)
-        captured._routing = routing
-        return captured
+        geometry, routing = cls(layers.num_layers, layers.num_experts, layers.top_k, layers.moe_layers), model.routing()
+        if routing.hash_layers and not hash_layers:
+            kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in routing.hash_layers]
+            values = ([value[i] for i in kept] for value in (geometry.num_experts, geometry.top_k, geometry.moe_layers))
+            geometry = cls(geometry.num_layers, *values)
+        geometry._routing = routing
+        return geometry
 
     @property
     def routing(self) -> ModelRouting | None:
@@ -164,34 +157,22 @@ class Geometry:
     @property
     def max_top_k(self) -> int:
         """Length of the K axis of arrays."""
-        return self._facts.max_top_k
+        return self._max_top_k
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of ids that are read: uint8 if every E is at most 256, else uint16."""
-        return np.dtype(np.uint8 if self._facts.id_bytes == 1 else np.uint16)
+        return np.dtype(np.uint8 if self._id_bytes == 1 else np.uint16)
 
     @property
     def raw_row_bytes(self) -> int:
         """Bytes of one row over all MoE layers, unpacked."""
-        return self._facts.raw_row_bytes
-
-    @property
-    def default_codec(self) -> str:
-        """ "RAW" or "PACKED": how the store keeps rows by default."""
-        return self._facts.default_codec
+        return self._raw_row_bytes
 
     @property
     def fingerprint(self) -> int:
         """64 bits; equal geometries have equal ones on every machine."""
-        return self._facts.fingerprint
-
-    def block_bytes(self, rows: int, codec: str = "RAW") -> int:
-        """Bytes of `rows` rows of all MoE layers, encoded."""
-        size = c_int64()
-        arguments = _values.integer(rows, "rows"), _values.native_text(codec, "codec")
-        _native.check(_native.lib.rr_geometry_block_bytes(byref(self.native), *arguments, byref(size)))
-        return int(size.value)
+        return self._fingerprint
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Geometry) and self._json == other._json
@@ -200,7 +181,7 @@ class Geometry:
         return hash(self._json)
 
     def __repr__(self) -> str:
-        return f"<Geometry {self._facts.text}>"
+        return f"<Geometry {self._text}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._json, self._routing)
@@ -224,33 +205,12 @@ def _restore(text: str, routing: ModelRouting | None) -> Geometry:
     return geometry
 
 
-class _Facts(NamedTuple):
-    max_top_k: int
-    id_bytes: int
-    raw_row_bytes: int
-    fingerprint: int
-    default_codec: str
-    text: str
-
-
-def _facts_of(found: _native.GeometryFacts) -> _Facts:
-    numbers = found.max_top_k, found.id_bytes, found.raw_row_bytes, found.fingerprint
-    return _Facts(*numbers, str(found.default_codec), str(found.text))
-
-
-def _int32s(value: Any, field: str) -> list[int]:
-    return _values.integers(value, field, _values.INT32)
-
-
 def _of_each(name: str, value: Any, layers: int) -> list[int]:
     """One number for all MoE layers, or one of each."""
     field = f"geometry.{name}"
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [_values.integer(value, field, _values.INT32)] * layers
-    values = _int32s(value, field)
+    values = _values.integers(value, field, _values.INT32)
     if len(values) not in (1, layers):
         raise _values.invalid(field, f"must have 1 value or one per MoE layer ({layers}), got {len(values)}")
     return values * layers if len(values) == 1 else values
-
-
-__all__: Sequence[str] = ("Geometry", "GroupLimit", "ModelRouting")

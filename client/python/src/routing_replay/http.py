@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from typing import Any
-
-import numpy as np
 
 from routing_replay import _native, _values
 from routing_replay._native import lib
@@ -36,8 +33,8 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         view = memoryview(body).cast("B")
     except TypeError as error:
         raise _invalid(f"must be contiguous bytes: {error}") from None
-    if view[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
-        view = view[len(codecs.BOM_UTF8) :]
+    if mark := _BYTE_ORDER_MARK.match(view):
+        view = view[mark.end() :]
     if _EVENT.match(view):
         view = _data(view)
         if _DONE.fullmatch(view):
@@ -62,37 +59,26 @@ def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
     return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
 
 
+_BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf")
 # A stream begins with a field or a comment, which JSON does not.
 _EVENT = re.compile(rb"\s*(?:data|event|id|retry)?:")
+_LINE = re.compile(rb"^(?:data:([^\n]*)|\r?$)", re.MULTILINE)  # Of data, or an empty one.
 _DONE = re.compile(rb"\s*\[DONE\]\s*")
-_PIECE = 1 << 16  # Bytes that are searched together.
 
 
 def _data(event: memoryview) -> memoryview:
     """The data of one event; copied only if there are several lines of it."""
     data: list[memoryview] = []
-    at, ended = 0, False
-    while at < len(event):
-        end = _line_end(event, at)
-        line = event[at : end - 1 if event[at:end][-1:] == b"\r" else end]
-        at = end + 1
-        if line[:5] == b"data:":
-            if ended:
-                raise _invalid("holds several events: one at a time")
-            data.append(line[5:])
-        ended = ended or (bool(data) and not line)
+    ended = False
+    for line in _LINE.finditer(event):
+        begin, end = line.span(1)
+        if begin >= 0 and ended:
+            raise _invalid("holds several events: one at a time")
+        data += [event[begin:end]] if begin >= 0 else []
+        ended = bool(data) and begin < 0
     if not data:
         raise _invalid("an event without data")
     return data[0] if len(data) == 1 else memoryview(b"\n".join(data))
-
-
-def _line_end(event: memoryview, at: int) -> int:
-    text = np.frombuffer(event, np.uint8)
-    for begin in range(at, len(event), _PIECE):
-        found = np.flatnonzero(text[begin : begin + _PIECE] == ord("\n"))
-        if found.size:
-            return begin + int(found[0])
-    return len(event)
 
 
 def _invalid(what: str) -> InvalidArgumentError:

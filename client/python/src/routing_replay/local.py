@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from routing_replay import _values
 
@@ -23,8 +24,6 @@ _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
 _TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
-_LAST_LINES = 20
-_END_SECONDS = 5.0
 _STOP_SECONDS = 20.0  # More than the server takes to drain.
 
 
@@ -58,43 +57,49 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         command += ["--exit-with-pid", str(os.getpid()), *flags]
         # Not of our process group: Ctrl-C is for this process, which may still have something to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-        lines = _Lines(process)
+        last: deque[bytes] = deque(maxlen=20)
+        passing = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
+        passing.start()
+        # The environment's certificates are those of another server.
+        hidden = () if any(flag.partition("=")[0] == "--tls-cert" for flag in flags) else _TLS_VARIABLES
+        names = (_ENDPOINT_VARIABLE, *hidden)
+        before = {name: os.environ.get(name) for name in names}
         try:
-            server = LocalServer(_endpoint(process, lines, file, timeout), process.pid)
-            with _environment(_variables(server.endpoint, flags)):
-                yield server
+            deadline = time.monotonic() + timeout
+            while not file.exists():
+                if process.poll() is not None:
+                    passing.join(_STOP_SECONDS)
+                    said = b"".join(last).decode(errors="replace").strip()
+                    raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}: {said}")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{_PROGRAM} did not start within {timeout} s")
+                time.sleep(0.005)
+            server = LocalServer(file.read_text().strip(), process.pid)
+            _set_environment({**dict.fromkeys(names), _ENDPOINT_VARIABLE: server.endpoint})
+            yield server
         finally:
-            _stop(process)
-            lines.end()
+            _set_environment(before)
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            passing.join(_STOP_SECONDS)
 
 
-class _Lines:
-    """A server's standard error stream: passed on to ours, and the last lines kept."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._stream = process.stderr
-        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
-        self._thread = threading.Thread(target=self._pass_on, name="routing-replay-local-server", daemon=True)
-        self._thread.start()
-
-    def end(self) -> str:
-        """The last lines, once the server has ended."""
-        self._thread.join(_END_SECONDS)  # A process that it started could hold the stream.
-        return b"".join(self._last).decode(errors="replace").strip()
-
-    def _pass_on(self) -> None:
-        assert self._stream is not None
-        with self._stream:
-            for line in self._stream:
-                self._last.append(line)
-                with contextlib.suppress(OSError):
-                    os.write(_STDERR, line)
+def _pass_on(stream: IO[bytes], last: deque[bytes]) -> None:
+    """A server's standard error stream to ours; the last lines are kept."""
+    with stream:
+        for line in stream:
+            last.append(line)
+            with contextlib.suppress(OSError):
+                os.write(_STDERR, line)
 
 
 def _program() -> str:
-    named = os.environ.get(_PROGRAM_VARIABLE)
-    if named is not None:
-        return named
+    if _PROGRAM_VARIABLE in os.environ:
+        return os.environ[_PROGRAM_VARIABLE]
     with contextlib.suppress(ImportError):
         return str(importlib.import_module("routing_replay_server").program(_PROGRAM))
     found = shutil.which(_PROGRAM)
@@ -103,46 +108,10 @@ def _program() -> str:
     return found
 
 
-def _endpoint(process: subprocess.Popen[bytes], lines: _Lines, file: Path, timeout: float) -> str:
-    deadline = time.monotonic() + timeout
-    while not file.exists():
-        if process.poll() is not None:
-            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}: {lines.end()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{_PROGRAM} did not start within {timeout} s")
-        time.sleep(0.005)
-    return file.read_text().strip()
-
-
-def _variables(endpoint: str, flags: tuple[str, ...]) -> dict[str, str | None]:
-    """The environment's certificates are those of another server."""
-    encrypted = any(flag.partition("=")[0] == "--tls-cert" for flag in flags)
-    return {_ENDPOINT_VARIABLE: endpoint, **({} if encrypted else dict.fromkeys(_TLS_VARIABLES))}
-
-
-@contextmanager
-def _environment(variables: dict[str, str | None]) -> Iterator[None]:
-    """With these variables; None: unset."""
-    before = {name: os.environ.get(name) for name in variables}
-    _set_environment(variables)
-    try:
-        yield
-    finally:
-        _set_environment(before)
-
-
 def _set_environment(variables: dict[str, str | None]) -> None:
+    """None: unset."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -26,7 +26,6 @@ from routing_replay.errors import (
     RoutingReplayError,
 )
 from routing_replay.geometry import Geometry
-from routing_replay.recorded import adapter_metrics
 from routing_replay.trajectory import Existing, Trajectory, TrajectoryCalls
 from routing_replay.types import (
     Append,
@@ -236,9 +235,8 @@ class RunCalls(Generic[A, T]):
             return self._kept_appender
 
     def metrics(self) -> dict[str, int]:
-        """Counters of what `append` queued: see `Appender.metrics`. And of all calls of adapters in this process, for
-        any run: adapter_refused, adapter_refused_<reason>, adapter_surplus_rows (left out)."""
-        return {**self._default_appender().metrics(), **adapter_metrics()}
+        """Counters of what `append` queued: see `Appender.metrics`."""
+        return self._default_appender().metrics()
 
     def trajectory(
         self,
@@ -421,11 +419,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @taking(Append)
     def put(self, append: Append) -> Operation[AppendOutcome]:
         """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent
-        unchanged. A rejected one counts in metrics() like that of `append`. Parameters as of `Append`."""
-        count = self._default_appender().count_rejection
-        with self._default_appender().counting_rejections():
-            made, kept = _convert.appends([append])
-        found = self._operation(lib.rr_run_put, (made,), _native.Outcomes, _convert.outcomes, kept=kept, settle=count)
+        unchanged. Parameters as of `Append`."""
+        made, kept = _convert.appends([append])
+        found = self._operation(lib.rr_run_put, (made,), _native.Outcomes, _convert.outcomes, kept=kept)
         return found.then(itemgetter(0))
 
     @blocking

@@ -11,7 +11,7 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.recorded import RecordedRows
+from routing_replay.types import RecordedRows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -108,9 +108,7 @@ class TrajectoryCalls:
         self._native = native
 
     def _adding(self, turn: AbortedTurn) -> Operation[Turn]:
-        with self._appender.counting_rejections():  # The library counts its own.
-            made, kept = self._made(turn)
-        return self._turn(made, kept)
+        return self._turn(*self._made(turn))
 
     def _made(self, turn: AbortedTurn) -> tuple[_native.Turn, Any]:
         sample = self._sample
@@ -297,7 +295,3 @@ class Trajectory(TrajectoryCalls):
         free, fork = lib.rr_object_free, lib.rr_trajectory_fork
         forking = _calls.making(free, fork, arguments, seconds, self._native)
         return forking.then(lambda native: type(self)(self._appender, sample, native))
-
-    def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
-        """As `fork`, for each of `samples`."""
-        return [self.fork(sample, wait=wait) for sample in samples]

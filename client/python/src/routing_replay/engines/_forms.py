@@ -19,8 +19,7 @@ from routing_replay._convert import tensor as tensor_of
 from routing_replay._native import give, lib, text
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
-from routing_replay.recorded import RecordedRows, count_adapter
-from routing_replay.types import Payload, WeightSpan, token_ids
+from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
 _SHORT_ROWS = {"refuse": False, "missing_at_front": True}
 Resolver = Callable[[Any], Any]
@@ -406,7 +405,6 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
             f"too many. {_NOT_ALL}, and the last token's row is left out",
             "ROW_COUNT",
         )
-    count_adapter("adapter_surplus_rows", found.surplus_rows)
     return RecordedRows(
         rows,
         row_start=found.row_start,

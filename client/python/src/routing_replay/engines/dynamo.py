@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from routing_replay.engines import _forms, vllm
-from routing_replay.recorded import RecordedRows, counted
+from routing_replay.types import RecordedRows
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -33,7 +33,6 @@ def tokens(
     return vllm.tokens(response, index, prompt_token_ids=prompt_token_ids, output_token_ids=output_token_ids)
 
 
-@counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,

@@ -26,8 +26,7 @@ import numpy as np
 
 from routing_replay import _values
 from routing_replay.engines import _forms
-from routing_replay.recorded import RecordedRows, counted
-from routing_replay.types import Payload
+from routing_replay.types import Payload, RecordedRows
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -42,7 +41,6 @@ def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
     return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
 
-@counted
 def rows(
     value: Any,
     geometry: Geometry | None = None,
@@ -89,7 +87,6 @@ def rows(
     return _forms.account(found, counted, begin, short_rows, layers=layers, engine=engine)
 
 
-@counted
 def chunks(
     parts: Iterable[Any],
     geometry: Geometry | None = None,

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from routing_replay.engines import _forms
-from routing_replay.recorded import RecordedRows, counted
+from routing_replay.types import RecordedRows
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -69,7 +69,6 @@ def tokens(
     return _forms.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
 
 
-@counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,

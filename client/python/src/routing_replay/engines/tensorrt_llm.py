@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from routing_replay.engines import _forms
-from routing_replay.recorded import RecordedRows, counted
+from routing_replay.types import RecordedRows
 
 _FIELD = "routed_experts"
 
@@ -33,7 +33,6 @@ def _ids(output: Any, completion: Any, sampled: Any) -> tuple[np.ndarray | None,
     return _forms.ids(prompt, "prompt_token_ids"), _forms.ids(sampled, "token_ids")
 
 
-@counted
 def rows(
     output: Any,
     index: int = 0,

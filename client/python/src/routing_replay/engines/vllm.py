@@ -34,7 +34,7 @@ from typing import Any, Literal
 import numpy as np
 
 from routing_replay.engines import _forms
-from routing_replay.recorded import RecordedRows, counted
+from routing_replay.types import RecordedRows
 
 _FIELD = "routed_experts"
 
@@ -53,7 +53,6 @@ def tokens(
     return _forms.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
 
 
-@counted
 def rows(
     output: Any,
     index: int = 0,

@@ -23,8 +23,8 @@ from routing_replay.types import Append, OnFull
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
-    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
+    from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
 SampleName = Callable[[Any, int], str]

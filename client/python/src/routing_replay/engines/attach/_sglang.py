@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.geometry import Geometry
-    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
+    from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
 FIRST = (0, 5)  # Whose outputs engines.sglang reads.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.geometry import Geometry
-    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
+    from routing_replay.types import RecordedRows
 
 FIRST = (0, 14)  # Whose outputs engines.vllm reads.
 
