@@ -102,7 +102,7 @@ class HttpTest(PeerTest):
         text = self.openai("completions", prompt=prompt, max_tokens=1)
         self.check_text("completions of one token", text, prompt)
         two = json.loads(self.openai("completions", prompt=prompt, n=2))
-        with self.assertRaisesRegex(rr.InvalidArgumentError, "2 choices: whose is it"):
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "2 choices: it must be in a choice"):
             sglang.rows(two, self.run_.geometry, 1, prompt_token_ids=prompt)
 
     def test_chat(self) -> None:
