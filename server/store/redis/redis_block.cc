@@ -64,18 +64,15 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
 void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const std::vector<uint32_t>& crcs = unwritten_->plane_crc32c;
   const int64_t before = CrcBytes(*keys_->geometry);  // The bytes of the value in front of the block's.
-  const absl::Span<const uint8_t> head(reinterpret_cast<const uint8_t*>(crcs.data()), before);
+  const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), before);
   int64_t begin = 0;
   for (const std::string& key : chunk_keys()) {
     const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
     const int64_t in_block = std::max<int64_t>(0, begin - before);
-    const absl::Span<const uint8_t> part = unwritten_->bytes.span().subspan(in_block, end - before - in_block);
+    const absl::string_view part(reinterpret_cast<const char*>(unwritten_->bytes.data()) + in_block,
+                                 end - before - in_block);
     commands.push_back(RedisCommand({"SET", key}));
-    commands.back()
-        .AddBorrowed(begin == 0 ? head : absl::Span<const uint8_t>(), part)
-        .Add("PX")
-        .Add(kUncommitted.count())
-        .Add("NX");
+    commands.back().AddBorrowed(begin == 0 ? head : "", part).Add("PX").Add(kUncommitted.count()).Add("NX");
     begin = end;
   }
 }

@@ -593,7 +593,6 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   const auto next = std::make_shared<const SampleContent>(std::move(change.next));
   now.content = next;
   std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
-  requests.front().idempotent = !change.once;
   requests.front().before = std::move(puts);
   // In the same round trip.
   if (before.guessed) requests.push_back(AskForRun(*context_, *run_));
@@ -609,7 +608,7 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
       for (const std::string& key : chunks) unlink.Add(key);
       context_->Ask(std::move(unlink)).IgnoreError();
     }
-    if (answer.outcome_unknown) {
+    if (change.once && answer.repeated) {
       return MakeError(absl::StatusCode::kUnavailable,
                        absl::StrCat("the answer of Redis was lost: the truncation of sample \"", name_.sample,
                                     "\" may have been made; look at its revision"),

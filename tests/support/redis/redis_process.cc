@@ -24,7 +24,6 @@ constexpr int kStartAttempts = 5;
 constexpr std::chrono::seconds kStartTimeout(10);
 constexpr std::chrono::seconds kAskTimeout(2);
 constexpr std::chrono::milliseconds kPoll(10);
-constexpr size_t kMaxReply = size_t{64} << 20;
 
 // A socket on a free port, which is its own as long as the socket is open.
 struct BoundSocket {
@@ -67,7 +66,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::vec
     endpoint.seeds = {{host, ports->client}};
     std::unique_ptr<RedisProcess> server(new RedisProcess(*ports, settings, endpoint));
     if (endpoint.tls) {
-      auto tls = RedisTls::Create(endpoint);
+      auto tls = NewRedisTls(endpoint);
       if (!tls.ok()) return tls.status();
       server->tls_ = *std::move(tls);
     }
@@ -131,7 +130,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::StartReplica() const
 
 absl::StatusOr<RedisReply> RedisProcess::Ask(const RedisCommand& command) const {
   const RedisWait wait{.deadline = Clock::Real().Now() + kAskTimeout};
-  const auto connection = RedisConnection::Open(address(), endpoint_, tls_.get(), kMaxReply, wait);
+  const auto connection = RedisConnection::Open(address(), endpoint_, tls_.get(), wait);
   if (!connection.ok()) return connection.status();
   auto replies = (*connection)->Exchange(absl::MakeConstSpan(&command, 1), wait);
   if (!replies.ok()) return replies.status();

@@ -63,7 +63,7 @@ class RedisProcess {
   const std::vector<std::string> settings_;
   RedisEndpoint endpoint_;
   const ScratchDirectory directory_;
-  std::shared_ptr<const RedisTls> tls_;
+  std::shared_ptr<SSL_CTX> tls_;
   std::unique_ptr<Process> process_;
 };
 

@@ -34,19 +34,10 @@ uint16_t Crc16(absl::string_view text) {
   return static_cast<uint16_t>(crc);
 }
 
-absl::Status Malformed(absl::string_view what) { return absl::DataLossError(absl::StrCat("CLUSTER SLOTS: ", what)); }
+absl::Status Malformed() { return absl::DataLossError("the answer to CLUSTER SLOTS is no map of slots"); }
 
 bool IsInteger(const RedisReply& reply, int64_t low, int64_t high) {
   return reply.type == Type::kInteger && reply.integer >= low && reply.integer <= high;
-}
-
-// [host, port, id, …]
-absl::StatusOr<RedisAddress> NodeOf(const RedisReply& reply, absl::string_view asked_host) {
-  const auto& parts = reply.elements;
-  if (parts.size() < 2 || (parts[0].type != Type::kBulk && !parts[0].is_nil())) return Malformed("a node has no host");
-  if (!IsInteger(parts[1], 1, 65535)) return Malformed("a node has no port");
-  const bool unknown = parts[0].text.empty() || parts[0].text == "?";
-  return RedisAddress{unknown ? std::string(asked_host) : parts[0].text, static_cast<uint16_t>(parts[1].integer)};
 }
 
 // A slot that is sent to and fro by two servers that do not agree yet.
@@ -64,92 +55,129 @@ bool IsFinalRedisError(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
 
-// What is known of a deployment: how to log in, who serves what, and the connections that are open. Thread-safe.
-class Topology {
+// How to log in, who serves what, and the connections that are open.
+class Cluster final : public RedisCluster {
  public:
   struct View {
     SlotMap map;
-    int64_t generation = 0;  // Of the answer that the map comes from; single slots may have been corrected since.
+    int64_t generation = 0;  // Of the answer that the map comes from.
     bool clustered = false;
   };
 
-  // `tls` as the endpoint wants it. Knows nothing before the first Refresh.
-  Topology(const RedisEndpoint& endpoint, const RedisClusterOptions& options, std::shared_ptr<const RedisTls> tls);
+  // `tls`: null without. Knows nothing before the first Refresh.
+  Cluster(const RedisEndpoint& endpoint, const RedisClusterOptions& options, std::shared_ptr<SSL_CTX> tls)
+      : endpoint_(endpoint), options_(options), tls_(std::move(tls)) {}
 
-  std::shared_ptr<const View> view() const;
+  std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override;
+  std::vector<RedisAddress> Masters() override { return view()->map.Masters(); }
+  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override;
+  bool clustered() const override { return view()->clustered; }
+  void Abandon() override { abandoned_.Set(); }
+
+  bool abandoned() const { return abandoned_.is_set(); }
+  std::shared_ptr<const View> view() const {
+    const MutexLock lock(mutex_);
+    return view_;
+  }
   // Asks one server after the other for the map, unless the view is newer than generation `seen` already; one caller
   // asks, the others wait for it. UNAVAILABLE: none answers, or nobody serves anything; else as RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
-  // A server said that `slot` lives at `master` now.
-  void Moved(int slot, const RedisAddress& master);
 
-  absl::StatusOr<RedisLease> Take(const RedisAddress& server, Clock::Time deadline) {
-    return pool_.Take(server, deadline);
+  // A connection that one caller has to itself. Given back at the end, or closed if it is dead or answers are due.
+  struct GiveBack {
+    Cluster* cluster;
+    void operator()(RedisConnection* connection) const {
+      cluster->TakeBack(std::unique_ptr<RedisConnection>(connection));
+    }
+  };
+  using Lease = std::unique_ptr<RedisConnection, GiveBack>;
+  // An idle connection that is still good, or a new one; waits while the server has max_connections. Who needs several
+  // servers at once takes them in order of address, or two such callers could wait for each other.
+  absl::StatusOr<Lease> Take(const RedisAddress& server, Clock::Time deadline);
+  void Run(absl::Span<RedisExchange> exchanges, Clock::Time deadline) const {
+    RunRedisExchanges(exchanges, options_.response_timeout, WaitUntil(deadline));
   }
-  // RedisCluster::Abandon.
-  void Abandon() { abandoned_.Set(); }
-  bool abandoned() const { return abandoned_.is_set(); }
-  // A wait that ends when the topology is abandoned.
-  RedisWait WaitUntil(Clock::Time deadline) const {
-    return {.deadline = deadline, .clock = options_.clock, .interrupt_fd = abandoned_.fd()};
-  }
-
-  const RedisClusterOptions& options() const { return options_; }
 
  private:
-  absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& server, RedisWait wait);
+  struct Server {
+    int open = 0;                                        // Those in use and the idle ones together.
+    std::vector<std::unique_ptr<RedisConnection>> idle;  // The last one was used last.
+  };
+
+  // A wait that ends when the cluster is abandoned.
+  RedisWait WaitUntil(Clock::Time deadline) const { return {.deadline = deadline, .interrupt_fd = abandoned_.fd()}; }
+  absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& server, Clock::Time deadline) const;
+  void TakeBack(std::unique_ptr<RedisConnection> connection);
   std::vector<RedisAddress> Candidates();
   absl::StatusOr<View> AskAnyone(Clock::Time deadline);
   absl::StatusOr<View> Ask(const RedisAddress& server, Clock::Time deadline);
-  absl::StatusOr<View> Read(const RedisAddress& server, const RedisReply& reply);
+  void CloseConnectionsToOthers(const SlotMap& map) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RedisEndpoint endpoint_;
   const RedisClusterOptions options_;
-  const std::shared_ptr<const RedisTls> tls_;
+  const std::shared_ptr<SSL_CTX> tls_;
   WakeEvent abandoned_;
-  RedisPool pool_;
   mutable Mutex mutex_;
-  CondVar refreshed_;
+  CondVar refreshed_, freed_;
+  std::map<RedisAddress, Server> servers_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const View>();
   bool refreshing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t first_candidate_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool nobody_answered_ ABSL_GUARDED_BY(mutex_) = false;  // To the last refresh.
 };
 
-Topology::Topology(const RedisEndpoint& endpoint, const RedisClusterOptions& options,
-                   std::shared_ptr<const RedisTls> tls)
-    : endpoint_(endpoint),
-      options_(options),
-      tls_(std::move(tls)),
-      pool_({options.max_connections, options.idle_timeout, options.clock},
-            [this](const RedisAddress& server, Clock::Time deadline) { return Open(server, WaitUntil(deadline)); }) {}
-
-std::shared_ptr<const Topology::View> Topology::view() const {
+absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::Time deadline) {
+  std::unique_ptr<RedisConnection> connection;
+  {
+    const MutexLock lock(mutex_);
+    Server& here = servers_[server];
+    while (here.idle.empty() && here.open >= options_.max_connections) {
+      if (freed_.WaitUntil(mutex_, deadline) || Clock::Real().Now() < deadline) continue;
+      return absl::DeadlineExceededError(
+          absl::StrCat(server.ToString(), ": all ", options_.max_connections, " connections are in use"));
+    }
+    if (here.idle.empty()) {
+      ++here.open;
+    } else {
+      connection = std::move(here.idle.back());
+      here.idle.pop_back();
+    }
+  }
+  absl::Status status;
+  if (connection == nullptr || !connection->CheckIdle()) {
+    auto opened = Open(server, deadline);
+    status = opened.status();
+    connection = opened.ok() ? *std::move(opened) : nullptr;
+  }
+  if (connection != nullptr) return Lease(connection.release(), GiveBack{this});
   const MutexLock lock(mutex_);
-  return view_;
+  --servers_[server].open;
+  freed_.NotifyAll();
+  return status;
 }
 
-absl::StatusOr<std::unique_ptr<RedisConnection>> Topology::Open(const RedisAddress& server, RedisWait wait) {
-  const Clock::Time callers_deadline = wait.deadline;
-  wait.deadline = std::min(wait.deadline, DeadlineAfter(wait.clock->Now(), options_.connect_timeout));
-  auto connection = RedisConnection::Open(server, endpoint_, tls_.get(), options_.max_reply_bytes, wait);
+absl::StatusOr<std::unique_ptr<RedisConnection>> Cluster::Open(const RedisAddress& server, Clock::Time deadline) const {
+  const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
+  auto connection = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
   // Only what the caller waits for is the caller's deadline.
-  if (absl::IsDeadlineExceeded(connection.status()) && wait.deadline < callers_deadline) {
+  if (absl::IsDeadlineExceeded(connection.status()) && in_time < deadline) {
     return absl::UnavailableError(
         absl::StrCat(server.ToString(), ": no connection within ", options_.connect_timeout.count(), " ms"));
   }
   return connection;
 }
 
-void Topology::Moved(int slot, const RedisAddress& master) {
+void Cluster::TakeBack(std::unique_ptr<RedisConnection> connection) {
   const MutexLock lock(mutex_);
-  if (view_->map.MasterOf(slot) == master) return;
-  auto corrected = std::make_shared<View>(*view_);
-  corrected->map.Assign(slot, master);
-  view_ = std::move(corrected);
+  Server& server = servers_[connection->address()];
+  if (connection->usable()) {
+    server.idle.push_back(std::move(connection));
+  } else {
+    --server.open;
+  }
+  freed_.NotifyAll();
 }
 
-absl::Status Topology::Refresh(int64_t seen, Clock::Time deadline) {
+absl::Status Cluster::Refresh(int64_t seen, Clock::Time deadline) {
   {
     const MutexLock lock(mutex_);
     while (refreshing_) {
@@ -162,15 +190,24 @@ absl::Status Topology::Refresh(int64_t seen, Clock::Time deadline) {
   const MutexLock lock(mutex_);
   refreshing_ = false;
   refreshed_.NotifyAll();
-  nobody_answered_ = !view.ok();
   if (!view.ok()) return view.status();
   view->generation = view_->generation + 1;
+  CloseConnectionsToOthers(view->map);
   view_ = std::make_shared<const View>(*std::move(view));
   return absl::OkStatus();
 }
 
+// A node that comes back at another address leaves nothing open for the old one.
+void Cluster::CloseConnectionsToOthers(const SlotMap& map) {
+  for (auto& [address, server] : servers_) {
+    if (std::find(map.nodes().begin(), map.nodes().end(), address) != map.nodes().end()) continue;
+    server.open -= static_cast<int>(server.idle.size());
+    server.idle.clear();
+  }
+}
+
 // Starts with another one each time, so that a server cut off from the others is not believed for ever.
-std::vector<RedisAddress> Topology::Candidates() {
+std::vector<RedisAddress> Cluster::Candidates() {
   const MutexLock lock(mutex_);
   std::vector<RedisAddress> candidates = view_->map.nodes();
   for (const RedisAddress& seed : endpoint_.seeds) {
@@ -181,14 +218,11 @@ std::vector<RedisAddress> Topology::Candidates() {
   return candidates;
 }
 
-absl::StatusOr<Topology::View> Topology::AskAnyone(Clock::Time deadline) {
+absl::StatusOr<Cluster::View> Cluster::AskAnyone(Clock::Time deadline) {
   absl::Status status;
-  // One that hangs must not use up the time in which the others would answer, unless all of them are that slow.
-  Clock::Duration time = options_.connect_timeout;
-  const std::vector<RedisAddress> candidates = Candidates();
-  if (const MutexLock lock(mutex_); candidates.size() > 1 && !nobody_answered_) time /= 4;
-  for (const RedisAddress& candidate : candidates) {
-    auto view = Ask(candidate, std::min(deadline, options_.clock->Now() + time));
+  for (const RedisAddress& candidate : Candidates()) {
+    // One that hangs must not use up the time in which the others would answer.
+    auto view = Ask(candidate, std::min(deadline, Clock::Real().Now() + options_.connect_timeout));
     if (view.ok()) return view;
     // What an operator has to fix says more than who happens to be down.
     if (status.ok() || !IsFinalRedisError(status)) status = view.status();
@@ -196,21 +230,20 @@ absl::StatusOr<Topology::View> Topology::AskAnyone(Clock::Time deadline) {
   return status;
 }
 
-absl::StatusOr<Topology::View> Topology::Ask(const RedisAddress& server, Clock::Time deadline) {
-  const RedisWait wait = WaitUntil(deadline);
-  const auto lease = Take(server, wait.deadline);
-  if (IsFinalRedisError(lease.status())) return lease.status();
+absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Time deadline) {
   const RedisCommand command({"CLUSTER", "SLOTS"});
-  absl::Status status = lease.status();
-  if (status.ok()) {
-    const auto replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1), wait);
-    if (replies.ok()) return Read(server, replies->front());
-    status = replies.status();
+  const auto lease = Take(server, deadline);
+  if (IsFinalRedisError(lease.status())) return lease.status();
+  absl::StatusOr<std::vector<RedisReply>> replies;
+  if (lease.ok()) {
+    replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1), WaitUntil(deadline));
+  } else {
+    replies = lease.status();
   }
-  return absl::UnavailableError(absl::StrCat(server.ToString(), ": CLUSTER SLOTS: ", status.message()));
-}
-
-absl::StatusOr<Topology::View> Topology::Read(const RedisAddress& server, const RedisReply& reply) {
+  if (!replies.ok()) {
+    return absl::UnavailableError(absl::StrCat(server.ToString(), ": CLUSTER SLOTS: ", replies.status().message()));
+  }
+  const RedisReply& reply = replies->front();
   if (reply.is_error() && absl::StrContains(reply.text, "cluster support disabled")) {
     if (endpoint_.seeds.size() == 1) return View{.map = SlotMap::Single(server)};
     return absl::FailedPreconditionError(
@@ -219,7 +252,7 @@ absl::StatusOr<Topology::View> Topology::Read(const RedisAddress& server, const 
   if (reply.is_error()) return StatusOfRedisError("CLUSTER SLOTS", reply.text);
   auto map = SlotMap::Parse(reply, server.host);
   if (!map.ok()) return map.status();
-  if (map->unserved_slots() == kRedisSlots) {
+  if (map->Masters().empty()) {
     return absl::UnavailableError(absl::StrCat(server.ToString(), ": the cluster has no slots yet"));
   }
   return View{.map = *std::move(map), .clustered = true};
@@ -229,7 +262,10 @@ absl::StatusOr<Topology::View> Topology::Read(const RedisAddress& server, const 
 class Execution {
  public:
   // All of it must outlive the execution.
-  Execution(Topology& topology, absl::Span<const RedisRequest> requests, Clock::Time deadline);
+  Execution(Cluster& cluster, absl::Span<const RedisRequest> requests, Clock::Time deadline)
+      : cluster_(cluster), requests_(requests), deadline_(deadline), results_(requests.size()), left_(requests.size()) {
+    for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
+  }
 
   std::vector<RedisResult> Run() &&;
 
@@ -244,65 +280,44 @@ class Execution {
     // that has not heard of the change yet.
     std::optional<Redirection> redirection;
     std::optional<RedisCommand> with_source;  // In place of the request's command.
-    // Of a sequence that met a slot on its way to another server: each command goes alone, to where that one belongs.
-    // All of them together at one of both servers would leave keys at both, and the slot could not move on.
-    bool in_steps = false;
-    size_t steps_done = 0;
     absl::Status last_error;
     bool repeated = false;
     bool done = false;
   };
-  // Where a request is in a pipeline.
-  struct Place {
-    size_t begin;  // Of its commands, all of them together …
-    size_t end;
-    size_t step;  // … of which each so many-th is one of its own, and the others are ASKING.
-  };
-  // The requests that go to one server, and their places.
+  // The requests that go to one server, and where the commands of each end in the pipeline.
   struct Batch {
     std::vector<size_t> requests;
-    std::vector<Place> places;
+    std::vector<size_t> ends;
   };
 
   // Asks for everything that is not done once.
   void Round();
   std::map<RedisAddress, Batch> Route();
-  RedisExchange Prepare(const RedisLease& lease, Batch& batch);
+  RedisExchange Prepare(RedisConnection& connection, Batch& batch);
   void Evaluate(RedisExchange& exchange, const Batch& batch);
-  // `reply`: to `command`, which is the last one of the request, or one that failed.
-  void Judge(size_t request, const RedisCommand& command, RedisReply reply, const RedisAddress& server);
+  // `reply`: to the last command of the request, or to one that failed.
+  void Judge(size_t request, RedisReply reply, const RedisAddress& server);
   void Lost(size_t request, const absl::Status& status, bool written);
   void RetryLater(size_t request, absl::Status why);
-  void Finish(size_t request, RedisResult result);
+  void Finish(size_t request, absl::StatusOr<RedisReply> reply);
   void Pause();
   void GiveUp();
 
-  Topology& topology_;
+  Cluster& cluster_;
   const absl::Span<const RedisRequest> requests_;
   const Clock::Time deadline_;
-  const Clock& clock_;
   std::vector<State> states_;
   std::vector<RedisResult> results_;
   size_t left_;
   std::optional<Backoff> backoff_;  // Made when it is needed: most calls have no pause.
-  std::shared_ptr<const Topology::View> view_;
+  std::shared_ptr<const Cluster::View> view_;
   int rounds_without_pause_ = 0;
   bool pause_ = false;    // Something must have time to pass before the next round.
   bool refresh_ = false;  // The map is not to be trusted.
 };
 
-Execution::Execution(Topology& topology, absl::Span<const RedisRequest> requests, Clock::Time deadline)
-    : topology_(topology),
-      requests_(requests),
-      deadline_(deadline),
-      clock_(*topology.options().clock),
-      results_(requests.size()),
-      left_(requests.size()) {
-  for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
-}
-
 std::vector<RedisResult> Execution::Run() && {
-  while (left_ > 0 && clock_.Now() < deadline_ && !topology_.abandoned()) {
+  while (left_ > 0 && Clock::Real().Now() < deadline_ && !cluster_.abandoned()) {
     pause_ = refresh_ = false;
     Round();
     if (left_ > 0) Pause();
@@ -312,30 +327,30 @@ std::vector<RedisResult> Execution::Run() && {
 }
 
 void Execution::Round() {
-  view_ = topology_.view();
+  view_ = cluster_.view();
   std::map<RedisAddress, Batch> batches = Route();
-  std::vector<RedisLease> leases;
+  std::vector<Cluster::Lease> leases;
   std::vector<RedisExchange> exchanges;
   std::vector<const Batch*> asked;
   for (auto& [server, batch] : batches) {
-    auto lease = topology_.Take(server, deadline_);
+    auto lease = cluster_.Take(server, deadline_);
     if (!lease.ok()) {
       for (const size_t request : batch.requests) Lost(request, lease.status(), /*written=*/false);
       continue;
     }
-    exchanges.push_back(Prepare(*lease, batch));
+    exchanges.push_back(Prepare(**lease, batch));
     leases.push_back(*std::move(lease));
     asked.push_back(&batch);
   }
-  RunRedisExchanges(absl::MakeSpan(exchanges), topology_.options().response_timeout, topology_.WaitUntil(deadline_));
+  cluster_.Run(absl::MakeSpan(exchanges), deadline_);
   for (size_t i = 0; i < exchanges.size(); ++i) Evaluate(exchanges[i], *asked[i]);
 }
 
 std::map<RedisAddress, Execution::Batch> Execution::Route() {
   std::map<RedisAddress, Batch> batches;
   for (size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].done) continue;
     const State& state = states_[i];
+    if (state.done) continue;
     const auto server = state.redirection ? std::optional(state.redirection->server) : view_->map.MasterOf(state.slot);
     if (server) {
       batches[*server].requests.push_back(i);
@@ -346,174 +361,130 @@ std::map<RedisAddress, Execution::Batch> Execution::Route() {
   return batches;
 }
 
-RedisExchange Execution::Prepare(const RedisLease& lease, Batch& batch) {
-  RedisExchange exchange{.connection = &*lease};
+RedisExchange Execution::Prepare(RedisConnection& connection, Batch& batch) {
+  RedisExchange exchange{.connection = &connection};
   for (const size_t request : batch.requests) {
     State& state = states_[request];
-    const bool asking = state.redirection && state.redirection->asking;
+    if (state.redirection && state.redirection->asking) exchange.commands.push_back(&Asking());
     state.redirection.reset();
-    const size_t begin = exchange.commands.size();
-    const auto add = [&](const RedisCommand& command) {
-      if (asking) exchange.commands.push_back(&Asking());
-      exchange.commands.push_back(&command);
-    };
-    const std::vector<RedisCommand>& before = requests_[request].before;
-    const RedisCommand& last = state.with_source ? *state.with_source : requests_[request].command;
-    if (state.in_steps) {
-      add(state.steps_done < before.size() ? before[state.steps_done] : last);
-    } else {
-      for (const RedisCommand& command : before) add(command);
-      add(last);
-    }
-    batch.places.push_back({begin, exchange.commands.size(), size_t{asking ? 2u : 1u}});
+    for (const RedisCommand& command : requests_[request].before) exchange.commands.push_back(&command);
+    exchange.commands.push_back(state.with_source ? &*state.with_source : &requests_[request].command);
+    batch.ends.push_back(exchange.commands.size());
   }
   return exchange;
 }
 
 void Execution::Evaluate(RedisExchange& exchange, const Batch& batch) {
-  for (size_t i = 0; i < batch.requests.size(); ++i) {
-    const Place& place = batch.places[i];
-    if (place.end > exchange.replies.size()) {
-      Lost(batch.requests[i], exchange.status, /*written=*/place.end <= exchange.written);
+  size_t decides = 0;
+  for (size_t i = 0; i < batch.requests.size(); decides = batch.ends[i++]) {
+    const size_t last = batch.ends[i] - 1;
+    if (last >= exchange.replies.size()) {
+      Lost(batch.requests[i], exchange.status, /*written=*/last < exchange.written);
       continue;
     }
-    size_t decides = place.begin + place.step - 1;
-    while (decides + 1 < place.end && !exchange.replies[decides].is_error()) decides += place.step;
-    states_[batch.requests[i]].repeated |= decides + 1 < place.end && !exchange.replies[place.end - 1].is_error();
-    Judge(batch.requests[i], *exchange.commands[decides], std::move(exchange.replies[decides]),
-          exchange.connection->address());
+    while (decides < last && !exchange.replies[decides].is_error()) ++decides;
+    states_[batch.requests[i]].repeated |= decides < last && !exchange.replies[last].is_error();
+    Judge(batch.requests[i], std::move(exchange.replies[decides]), exchange.connection->address());
   }
 }
 
-void Execution::Judge(size_t request, const RedisCommand& command, RedisReply reply, const RedisAddress& server) {
+void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& server) {
+  if (!reply.is_error()) return Finish(request, std::move(reply));
   State& state = states_[request];
-  if (!reply.is_error()) {
-    if (state.in_steps && state.steps_done++ < requests_[request].before.size()) return;
-    return Finish(request, {.reply = std::move(reply)});
-  }
-  const std::string name = command.name();
+  const absl::Status status = StatusOfRedisError(requests_[request].command.name(), reply.text);
   RedisError error = ParseRedisError(reply.text);
   if (error.address.host.empty()) error.address.host = server.host;
   switch (error.kind) {
-    case RedisError::Kind::kMoved:
-      topology_.Moved(error.slot, error.address);
-      refresh_ = true;
-      state.redirection = {error.address, /*asking=*/false};
-      state.last_error = StatusOfRedisError(name, reply.text);
-      return;
     case RedisError::Kind::kAsk:
-      state.last_error = StatusOfRedisError(name, reply.text);
-      // Of one command of a sequence: the others may belong elsewhere.
-      if (!state.in_steps && !requests_[request].before.empty()) {
-        state.in_steps = true;
-      } else {
-        state.redirection = {error.address, /*asking=*/true};
-      }
+      // Of several commands some may have their keys here and some there. All of them together at one place would leave
+      // keys at both, and the slot could not move on.
+      if (!requests_[request].before.empty()) return RetryLater(request, status);
+      [[fallthrough]];
+    case RedisError::Kind::kMoved:
+      refresh_ |= error.kind == RedisError::Kind::kMoved;
+      state.redirection = {error.address, /*asking=*/error.kind == RedisError::Kind::kAsk};
+      state.last_error = status;
       return;
     case RedisError::Kind::kNoScript:
-      if (requests_[request].script == nullptr || state.with_source) break;
+      if (requests_[request].script == nullptr || state.with_source) return Finish(request, status);
       state.with_source = requests_[request].script->WithSource(requests_[request].command);
       return;
     case RedisError::Kind::kRetry:
-      state.in_steps = !requests_[request].before.empty();
-      return RetryLater(request, StatusOfRedisError(name, reply.text));
+      return RetryLater(request, status);
     case RedisError::Kind::kForCaller:
-      break;
+      return Finish(request, status);
   }
-  Finish(request, {.reply = StatusOfRedisError(name, reply.text)});
 }
 
 void Execution::Lost(size_t request, const absl::Status& status, bool written) {
-  if (written && !requests_[request].idempotent) {
-    return Finish(request, {.reply = absl::UnavailableError(absl::StrCat("Redis: ", requests_[request].command.name(),
-                                                                         ": outcome unknown: ", status.message())),
-                            .outcome_unknown = true});
-  }
-  if (IsFinalRedisError(status)) return Finish(request, {.reply = status});
+  if (IsFinalRedisError(status)) return Finish(request, status);
   states_[request].repeated |= written;
   RetryLater(request, status);
 }
 
 void Execution::RetryLater(size_t request, absl::Status why) {
-  states_[request].last_error = std::move(why);
-  states_[request].redirection.reset();
+  absl::Status& last = states_[request].last_error;
+  if (last.ok() || !absl::IsDeadlineExceeded(why)) last = std::move(why);
   pause_ = refresh_ = true;
 }
 
-void Execution::Finish(size_t request, RedisResult result) {
+void Execution::Finish(size_t request, absl::StatusOr<RedisReply> reply) {
   states_[request].done = true;
-  result.repeated = states_[request].repeated;
-  results_[request] = std::move(result);
+  results_[request] = {.reply = std::move(reply), .repeated = states_[request].repeated};
   --left_;
 }
 
 void Execution::Pause() {
-  if (++rounds_without_pause_ > kRoundsWithoutPause) pause_ = true;
-  if (pause_) {
+  if (pause_ || ++rounds_without_pause_ > kRoundsWithoutPause) {
     rounds_without_pause_ = 0;
     if (!backoff_) backoff_.emplace(kPauses);
-    const Clock::Duration left = deadline_ - clock_.Now();
-    std::this_thread::sleep_for(std::clamp<Clock::Duration>(backoff_->Next(), Clock::Duration::zero(),
-                                                            std::max(left, Clock::Duration::zero())));
+    const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
+    std::this_thread::sleep_for(std::min(backoff_->Next(), left));
   }
   // If nobody can say, the next round finds out what is still there.
-  if (refresh_ && view_->clustered) topology_.Refresh(view_->generation, deadline_).IgnoreError();
+  if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
 }
 
 void Execution::GiveUp() {
   for (size_t i = 0; i < states_.size() && left_ > 0; ++i) {
-    const State& state = states_[i];
-    if (state.done) continue;
-    const bool abandoned = topology_.abandoned();
+    if (states_[i].done) continue;
+    const absl::Status& last = states_[i].last_error;
+    const bool abandoned = cluster_.abandoned();
     const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before ",
                                           abandoned ? "this server stops" : "the deadline");
     if (abandoned) {
-      Finish(i, {.reply = absl::UnavailableError(what)});
-    } else if (state.last_error.ok() || absl::IsDeadlineExceeded(state.last_error)) {
-      Finish(i, {.reply = absl::DeadlineExceededError(what)});
+      Finish(i, absl::UnavailableError(what));
+    } else if (last.ok() || absl::IsDeadlineExceeded(last)) {
+      Finish(i, absl::DeadlineExceededError(what));
     } else {
-      Finish(i, {.reply = absl::UnavailableError(absl::StrCat(what, "; last: ", state.last_error.message()))});
+      Finish(i, absl::UnavailableError(absl::StrCat(what, "; last: ", last.message())));
     }
   }
 }
 
-constexpr Backoff::Options kConnectPauses = {.initial = std::chrono::milliseconds(20),
-                                             .maximum = std::chrono::milliseconds(500)};
+std::vector<RedisResult> Cluster::Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) {
+  return Execution(*this, requests, deadline).Run();
+}
 
-class Cluster final : public RedisCluster {
- public:
-  explicit Cluster(std::shared_ptr<Topology> topology) : topology_(std::move(topology)) {}
-
-  std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
-    return Execution(*topology_, requests, deadline).Run();
-  }
-  std::vector<RedisAddress> Masters() override { return topology_->view()->map.Masters(); }
-  bool clustered() const override { return topology_->view()->clustered; }
-  void Abandon() override { topology_->Abandon(); }
-
-  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
-    RedisResult result = AskOnce(server, command, deadline);
-    // Most likely a connection that the server closed just when it was used again.
-    if (absl::IsUnavailable(result.reply.status())) result = AskOnce(server, command, deadline);
-    return result;
-  }
-
- private:
-  RedisResult AskOnce(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) {
-    const auto lease = topology_->Take(server, deadline);
+RedisResult Cluster::ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) {
+  absl::Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto lease = Take(server, deadline);
     if (!lease.ok()) return {.reply = lease.status()};
-    RedisExchange exchange{.connection = &**lease, .commands = {&command}};
-    RunRedisExchanges(absl::MakeSpan(&exchange, 1), topology_->options().response_timeout,
-                      topology_->WaitUntil(deadline));
-    if (absl::IsCancelled(exchange.status)) return {.reply = absl::UnavailableError(exchange.status.message())};
-    if (exchange.replies.empty()) return {.reply = exchange.status};
+    RedisExchange exchange{.connection = lease->get(), .commands = {&command}};
+    Run(absl::MakeSpan(&exchange, 1), deadline);
+    if (exchange.replies.empty()) {
+      // Most likely a connection that the server closed just when it was used again.
+      status = exchange.status;
+      if (absl::IsUnavailable(status)) continue;
+      break;
+    }
     RedisReply reply = std::move(exchange.replies.front());
     if (reply.is_error()) return {.reply = StatusOfRedisError(command.name(), reply.text)};
     return {.reply = std::move(reply)};
   }
-
-  const std::shared_ptr<Topology> topology_;
-};
+  return {.reply = status};
+}
 
 }  // namespace
 
@@ -533,27 +504,24 @@ SlotMap SlotMap::Single(RedisAddress address) {
   return map;
 }
 
+// [[first slot, last slot, master, replica, …], …], where a node is [host, port, id, …].
 absl::StatusOr<SlotMap> SlotMap::Parse(const RedisReply& reply, absl::string_view asked_host) {
-  if (reply.type != Type::kArray) return Malformed("is no array");
   SlotMap map;
   for (const RedisReply& range : reply.elements) {
     const auto& parts = range.elements;
-    if (parts.size() < 3) return Malformed("a range is not first slot, last slot, master");
-    if (!IsInteger(parts[0], 0, kRedisSlots - 1) || !IsInteger(parts[1], parts[0].integer, kRedisSlots - 1)) {
-      return Malformed("a range of slots that do not exist");
+    if (parts.size() < 3 || !IsInteger(parts[0], 0, kRedisSlots - 1) ||
+        !IsInteger(parts[1], parts[0].integer, kRedisSlots - 1)) {
+      return Malformed();
     }
-    const auto master = NodeOf(parts[2], asked_host);
-    if (!master.ok()) return master.status();
-    const uint16_t index = map.IndexOf(*master);
-    for (int64_t slot = parts[0].integer; slot <= parts[1].integer; ++slot) {
-      uint16_t& node = map.nodes_of_slots_[static_cast<size_t>(slot)];
-      if (node != kNobody) return Malformed("a slot is given twice");
-      node = index;
-    }
-    for (size_t i = 3; i < parts.size(); ++i) {
-      const auto replica = NodeOf(parts[i], asked_host);
-      if (!replica.ok()) return replica.status();
-      map.IndexOf(*replica);
+    for (size_t i = 2; i < parts.size(); ++i) {
+      const auto& node = parts[i].elements;
+      if (node.size() < 2 || !IsInteger(node[1], 1, 65535)) return Malformed();
+      const bool unknown = node[0].text.empty() || node[0].text == "?";
+      const uint16_t index =
+          map.IndexOf({unknown ? std::string(asked_host) : node[0].text, static_cast<uint16_t>(node[1].integer)});
+      if (i == 2) {
+        std::fill(&map.nodes_of_slots_[parts[0].integer], &map.nodes_of_slots_[parts[1].integer] + 1, index);
+      }
     }
   }
   return map;
@@ -584,35 +552,14 @@ std::vector<RedisAddress> SlotMap::Masters() const {
   return masters;
 }
 
-void SlotMap::Assign(int slot, const RedisAddress& master) {
-  nodes_of_slots_[static_cast<size_t>(slot)] = IndexOf(master);
-}
-
-int SlotMap::unserved_slots() const {
-  return static_cast<int>(std::count(nodes_of_slots_.begin(), nodes_of_slots_.end(), kNobody));
-}
-
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Connect(const RedisEndpoint& endpoint,
                                                                     const RedisClusterOptions& options,
                                                                     Clock::Time deadline) {
-  std::shared_ptr<const RedisTls> tls;
-  if (endpoint.tls) {
-    auto created = RedisTls::Create(endpoint);
-    if (!created.ok()) return created.status();
-    tls = *std::move(created);
-  }
-  auto topology = std::make_shared<Topology>(endpoint, options, std::move(tls));
-  Backoff backoff(kConnectPauses);
-  absl::Status status = topology->Refresh(0, deadline);
-  while (!status.ok() && !IsFinalRedisError(status)) {
-    const Clock::Duration pause = backoff.Next();
-    if (options.clock->Now() + pause >= deadline) break;
-    std::this_thread::sleep_for(pause);
-    status = topology->Refresh(0, deadline);
-  }
-  if (IsFinalRedisError(status) || absl::IsDeadlineExceeded(status)) return status;
-  if (!status.ok()) return absl::UnavailableError(status.message());
-  return std::make_unique<Cluster>(std::move(topology));
+  absl::StatusOr<std::shared_ptr<SSL_CTX>> tls = endpoint.tls ? NewRedisTls(endpoint) : nullptr;
+  if (!tls.ok()) return tls.status();
+  auto cluster = std::make_unique<Cluster>(endpoint, options, *std::move(tls));
+  if (absl::Status status = cluster->Refresh(0, deadline); !status.ok()) return status;
+  return cluster;
 }
 
 RedisResult RedisCluster::ExecuteOne(const RedisRequest& request, Clock::Time deadline) {

@@ -35,7 +35,7 @@ class SlotMap {
   // All slots at one server that is no cluster.
   static SlotMap Single(RedisAddress address);
   // From the reply to CLUSTER SLOTS. A node without a host of its own ("" or nil) is at `asked_host`, the host that
-  // gave the reply. DATA_LOSS: not such a reply, a slot out of range or given twice.
+  // gave the reply. DATA_LOSS: not such a reply, or a slot out of range.
   static absl::StatusOr<SlotMap> Parse(const RedisReply& reply, absl::string_view asked_host);
 
   // The master that serves `slot` (0 … 16383); nothing if nobody does.
@@ -44,9 +44,6 @@ class SlotMap {
   std::vector<RedisAddress> Masters() const;
   // Every node that was named, replicas too: where to ask again.
   const std::vector<RedisAddress>& nodes() const { return nodes_; }
-  // Gives `slot` to `master`, known or not.
-  void Assign(int slot, const RedisAddress& master);
-  int unserved_slots() const;
 
  private:
   static constexpr uint16_t kNobody = 0xffff;
@@ -56,20 +53,19 @@ class SlotMap {
   std::array<uint16_t, kRedisSlots> nodes_of_slots_;
 };
 
+// Executing it twice must leave what executing it once does, and its second answer must do: it is sent again when its
+// connection is lost before its answer.
 struct RedisRequest {
   RedisCommand command;
   // Decides the server: any key of the command. All keys of one command must have the same hash slot.
   std::string key;
-  // True: executing the command twice leaves what executing it once does, and its second answer will do. It is then
-  // sent again when its connection is lost before its answer.
-  bool idempotent = true;
   // If `command` was made by script->Call: sent again with the source where the server does not know the script. Must
   // live until the call returns.
   const RedisScript* script = nullptr;
   // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
   // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
-  // look for itself whether those before it were carried out. What is sent again is sent whole, but for a slot on its
-  // way to another server: there each goes alone, to where that one belongs. Only if `idempotent`, of all together.
+  // look for itself whether those before it were carried out. They are only ever sent together, so while their slot is
+  // on its way to another server they wait.
   std::vector<RedisCommand> before = {};
 };
 
@@ -82,34 +78,25 @@ struct RedisRequest {
 //   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out
 struct RedisResult {
   absl::StatusOr<RedisReply> reply = absl::UnavailableError("not asked");
-  // True: the command was sent whole, was not idempotent, and its answer is lost (reply is UNAVAILABLE): it may have
-  // been executed once or not at all. False with any error: it was not executed, or is idempotent.
-  bool outcome_unknown = false;
   // True: it was sent again although it may have been carried out before. The answer is to the last time.
   bool repeated = false;
 };
 
 struct RedisClusterOptions {
   // For a connection and its login. A server that does not answer at all holds up what a call has for the others for
-  // as long. (Where several servers could tell the map of slots, each is first given a quarter of it.)
-  std::chrono::milliseconds connect_timeout = std::chrono::seconds(2);
+  // as long.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(1);
   // A server that sends nothing for so long while an answer is due is taken for lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);
-  // Per server; further callers wait.
-  int max_connections = 16;
-  // An idle connection is closed after this.
-  std::chrono::milliseconds idle_timeout = std::chrono::minutes(1);
-  // The largest answer to one command.
-  size_t max_reply_bytes = size_t{256} << 20;
-  const Clock* clock = &Clock::Real();
+  int max_connections = 16;  // Per server; further callers wait.
 };
 
 // Thread-safe.
 class RedisCluster {
  public:
-  // Finds out whether the seeds are a cluster, and its slots. Tries until the deadline if none can be reached.
-  // Errors: those of RedisResult; FAILED_PRECONDITION too for several seeds of which one is no cluster (which of them
-  // would have the data?), and for a server that does not speak HELLO (before Redis 6).
+  // Finds out whether the seeds are a cluster, and its slots, by asking each of them once. Errors: those of
+  // RedisResult; FAILED_PRECONDITION too for several seeds of which one is no cluster (which of them would have the
+  // data?), and for a server that does not speak HELLO (before Redis 6).
   static absl::StatusOr<std::unique_ptr<RedisCluster>> Connect(const RedisEndpoint& endpoint,
                                                                const RedisClusterOptions& options,
                                                                Clock::Time deadline);
@@ -126,8 +113,8 @@ class RedisCluster {
 
   // The servers that hold keys now (masters), in order of address.
   virtual std::vector<RedisAddress> Masters() = 0;
-  // Asks one server, without redirection: for commands without a key (PING, FLUSHALL). The command must be idempotent;
-  // one lost connection is made good, no more.
+  // Asks one server, without redirection: for commands without a key (PING, FLUSHALL). Once more if the connection is
+  // lost.
   virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
   // Whether it is a cluster, or one server alone.
   virtual bool clustered() const = 0;

@@ -3,10 +3,10 @@
 //   redis://[user@]host:port[,host:port…][/0][?option=value&…]     plain TCP
 //   rediss://…                                                     TLS
 //
-// Options (percent-encoded): prefix, of all keys of this deployment, as ids are; password_file; with rediss also
-// ca_file (default: the system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379;
-// IPv6 addresses stand in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A
-// password in the URL is rejected: command lines are seen by everyone.
+// Options: prefix, of all keys of this deployment, as ids are; password_file; with rediss also ca_file (default: the
+// system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379; IPv6 addresses stand
+// in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A password in the URL
+// is rejected: command lines are seen by everyone.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 
@@ -30,8 +30,6 @@ struct RedisAddress {
     return std::tie(a.host, a.port) < std::tie(b.host, b.port);
   }
 };
-// The inverse of ToString; nothing else. INVALID_ARGUMENT.
-absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text);
 
 struct RedisEndpoint {
   std::vector<RedisAddress> seeds;  // Not empty.

@@ -25,10 +25,6 @@ constexpr size_t kMostArrays = 7;
 // So much of a value is made room for at once.
 constexpr size_t kRoom = size_t{4} << 20;
 
-absl::string_view TextOf(absl::Span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 size_t BytesOf(const RedisCommand::Pieces& pieces) { return pieces[0].size() + pieces[1].size(); }
 
 std::string Sha1(absl::string_view text) {
@@ -101,15 +97,8 @@ RedisCommand& RedisCommand::Add(absl::string_view argument) {
 
 RedisCommand& RedisCommand::Add(int64_t argument) { return Add(absl::StrCat(argument)); }
 
-RedisCommand& RedisCommand::AddBorrowed(absl::string_view argument) {
-  arguments_.emplace_back(Pieces{argument, ""});
-  return *this;
-}
-
-RedisCommand& RedisCommand::AddBorrowed(absl::Span<const uint8_t> argument) { return AddBorrowed(TextOf(argument)); }
-
-RedisCommand& RedisCommand::AddBorrowed(absl::Span<const uint8_t> first, absl::Span<const uint8_t> second) {
-  arguments_.emplace_back(Pieces{TextOf(first), TextOf(second)});
+RedisCommand& RedisCommand::AddBorrowed(absl::string_view first, absl::string_view second) {
+  arguments_.emplace_back(Pieces{first, second});
   return *this;
 }
 
@@ -119,55 +108,46 @@ RedisCommand::Pieces RedisCommand::pieces(size_t index) const {
   return std::get<Pieces>(argument);
 }
 
-void RedisCommandQueue::Text(absl::string_view text) {
-  if (text.empty()) return;
-  if (pieces_.empty() || pieces_.back().borrowed != nullptr) pieces_.push_back({nullptr, text_.size(), 0});
-  text_.append(text.data(), text.size());
-  pieces_.back().size += text.size();
-  total_ += text.size();
-}
-
-void RedisCommandQueue::Part(absl::string_view part) {
-  if (part.size() < kReferencedBytes) return Text(part);
-  pieces_.push_back({part.data(), 0, part.size()});
-  total_ += part.size();
-}
-
 void RedisCommandQueue::Push(const RedisCommand& command) {
-  Text(absl::StrCat("*", command.size(), "\r\n"));
+  if (pieces_.empty()) texts_.clear();
+  std::string text = absl::StrCat("*", command.size(), "\r\n");
+  const auto add_text = [&](bool last) {
+    texts_.push_back(std::exchange(text, {}));
+    pieces_.push_back({texts_.back(), last});
+  };
   for (size_t i = 0; i < command.size(); ++i) {
     const RedisCommand::Pieces pieces = command.pieces(i);
-    Text(absl::StrCat("$", BytesOf(pieces), "\r\n"));
-    for (const absl::string_view piece : pieces) Part(piece);
-    Text("\r\n");
+    absl::StrAppend(&text, "$", BytesOf(pieces), "\r\n");
+    for (const absl::string_view piece : pieces) {
+      if (piece.size() < kReferencedBytes) {
+        absl::StrAppend(&text, piece);
+      } else {
+        add_text(false);
+        pieces_.push_back({piece, false});
+      }
+    }
+    absl::StrAppend(&text, "\r\n");
   }
-  ends_.push_back(total_);
+  add_text(true);
 }
 
 std::vector<iovec> RedisCommandQueue::Pending(size_t limit) const {
   std::vector<iovec> pending;
-  size_t skipped = first_offset_;
-  for (size_t i = first_piece_; i < pieces_.size() && pending.size() < limit; ++i) {
-    const Piece& piece = pieces_[i];
-    const char* begin = piece.borrowed != nullptr ? piece.borrowed : text_.data() + piece.offset;
-    if (piece.size > skipped) pending.push_back({const_cast<char*>(begin) + skipped, piece.size - skipped});
-    skipped = 0;
+  for (size_t i = 0; i < std::min(limit, pieces_.size()); ++i) {
+    pending.push_back({const_cast<char*>(pieces_[i].bytes.data()), pieces_[i].bytes.size()});
   }
   return pending;
 }
 
-void RedisCommandQueue::Advance(size_t bytes) {
-  written_ += bytes;
-  first_offset_ += bytes;
-  while (first_piece_ < pieces_.size() && first_offset_ >= pieces_[first_piece_].size) {
-    // The last text may still grow; it is then gone on with from where it was left.
-    if (first_piece_ + 1 == pieces_.size()) return;
-    first_offset_ -= pieces_[first_piece_++].size;
+size_t RedisCommandQueue::Advance(size_t bytes) {
+  size_t commands = 0;
+  while (!pieces_.empty() && bytes >= pieces_.front().bytes.size()) {
+    bytes -= pieces_.front().bytes.size();
+    commands += pieces_.front().last;
+    pieces_.pop_front();
   }
-}
-
-size_t RedisCommandQueue::commands_written() const {
-  return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), written_) - ends_.begin());
+  if (bytes > 0) pieces_.front().bytes.remove_prefix(bytes);
+  return commands;
 }
 
 RedisScript::RedisScript(std::string source) : source_(std::move(source)), sha1_(Sha1(source_)) {}

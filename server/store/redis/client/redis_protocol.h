@@ -1,5 +1,5 @@
-// The Redis protocol (RESP2): commands and the bytes that carry them, scripts, replies, the parser that
-// makes them, and what error replies mean.
+// The Redis protocol (RESP2): commands and the bytes that carry them, scripts, replies, the parser that makes them, and
+// what error replies mean.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 namespace routing_replay::server {
 
 constexpr int kRedisSlots = 16384;
+constexpr size_t kMaxRedisReply = size_t{256} << 20;  // To one command.
 
 // Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
 std::optional<int64_t> ParseDecimal(absl::string_view text);
@@ -37,11 +39,9 @@ class RedisCommand {
 
   RedisCommand& Add(absl::string_view argument);  // Copies.
   RedisCommand& Add(int64_t argument);            // In decimal.
-  // Keeps a reference: `argument` must stay as it is until the last call with this command or a copy of it returned.
-  RedisCommand& AddBorrowed(absl::string_view argument);
-  RedisCommand& AddBorrowed(absl::Span<const uint8_t> argument);
-  // One argument, which lies in two pieces.
-  RedisCommand& AddBorrowed(absl::Span<const uint8_t> first, absl::Span<const uint8_t> second);
+  // One argument, which may lie in two pieces. Keeps references: they must stay as they are until the last call with
+  // this command or a copy of it returned.
+  RedisCommand& AddBorrowed(absl::string_view first, absl::string_view second = "");
   // Puts another argument in the place of the one at `index`, which must be there.
   void Replace(size_t index, absl::string_view argument) { arguments_[index] = std::string(argument); }
 
@@ -58,36 +58,27 @@ class RedisCommand {
   std::vector<std::variant<std::string, Pieces>> arguments_;
 };
 
-// Commands on their way into a socket: headers and small arguments in one text, large borrowed ones by reference.
-// Not thread-safe.
+// Commands on their way into a socket: headers and small arguments as text, large borrowed ones by reference. Not
+// thread-safe.
 class RedisCommandQueue {
  public:
   // `command` must live until its bytes are written.
   void Push(const RedisCommand& command);
   // What is to be written next, at most `limit` pieces, in order; valid until the next call of another function.
   std::vector<iovec> Pending(size_t limit) const;
-  // Says that the first `bytes` bytes of Pending() were written.
-  void Advance(size_t bytes);
-  bool empty() const { return written_ == total_; }
-  // Commands whose last byte was written; the others cannot have been executed.
-  size_t commands_written() const;
+  // The first `bytes` bytes of Pending() were written. Gives the number of commands whose last byte was among them;
+  // what is behind these cannot have been executed.
+  size_t Advance(size_t bytes);
+  bool empty() const { return pieces_.empty(); }
 
  private:
   struct Piece {
-    const char* borrowed;  // Null: `size` bytes of text_ from `offset` on.
-    size_t offset;
-    size_t size;
+    absl::string_view bytes;  // Not written yet.
+    bool last;                // Of its command.
   };
-  void Text(absl::string_view text);
-  void Part(absl::string_view part);
 
-  std::string text_;
-  std::vector<Piece> pieces_;
-  std::vector<size_t> ends_;  // Of each command, counted in bytes from the first.
-  size_t first_piece_ = 0;    // The piece that the next byte comes from, and how much of it is written.
-  size_t first_offset_ = 0;
-  size_t written_ = 0;
-  size_t total_ = 0;
+  std::deque<Piece> pieces_;
+  std::deque<std::string> texts_;  // Of pieces that are not borrowed.
 };
 
 // A Lua script, sent by its hash. Immutable; thread-safe.
@@ -125,7 +116,7 @@ struct RedisReply {
 class RedisReplyParser {
  public:
   // `max_reply_bytes`: of one reply as it travels. Arrays nest at most seven deep.
-  explicit RedisReplyParser(size_t max_reply_bytes) : max_reply_bytes_(max_reply_bytes) {}
+  explicit RedisReplyParser(size_t max_reply_bytes = kMaxRedisReply) : max_reply_bytes_(max_reply_bytes) {}
   RedisReplyParser(const RedisReplyParser&) = delete;
   RedisReplyParser& operator=(const RedisReplyParser&) = delete;
 

@@ -22,14 +22,12 @@
 namespace routing_replay::server {
 namespace {
 
-// Long waits are cut, so that a clock that was moved is looked at again.
-constexpr std::chrono::milliseconds kLongestPoll(1000);
 // A server that has gone without a word is known after a minute.
 constexpr int kKeepIdleSeconds = 30, kKeepIntervalSeconds = 10, kKeepProbes = 3;
 
-int PollTimeout(const RedisWait& wait) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(wait.deadline - wait.clock->Now());
-  return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kLongestPoll).count());
+int PollTimeout(Clock::Time deadline) {
+  const int64_t left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
 }
 
 absl::Status ConnectionGone(absl::string_view what) {
@@ -61,12 +59,6 @@ absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
   }
   std::move(close_fd).Cancel();
   return fd;
-}
-
-int CountFrom(const addrinfo* first) {
-  int count = 0;
-  for (const addrinfo* each = first; each != nullptr; each = each->ai_next) ++count;
-  return count;
 }
 
 // What OpenSSL has to say about the last failure of this thread, and clears it.
@@ -105,7 +97,7 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
   std::vector<pollfd> all(sockets.begin(), sockets.end());
   all.push_back({wait.interrupt_fd, POLLIN, 0});  // poll passes over an fd of -1.
   while (true) {
-    const int timeout = PollTimeout(wait);
+    const int timeout = PollTimeout(wait.deadline);
     const int ready = poll(all.data(), all.size(), timeout);
     if (ready > 0) break;
     if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", std::strerror(errno)));
@@ -116,36 +108,24 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RedisAddressList> ResolveRedisAddress(const RedisAddress& address) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return ConnectionGone(gai_strerror(error));
-  return RedisAddressList(found, freeaddrinfo);
-}
-
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait) {
   absl::StatusOr<int> fd = ConnectionGone("the host has no address");
   for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
     RedisWait part = wait;
-    const Clock::Time now = wait.clock->Now();
-    if (each->ai_next != nullptr && now < wait.deadline) part.deadline = now + (wait.deadline - now) / CountFrom(each);
+    const Clock::Time now = Clock::Real().Now();
+    if (each->ai_next != nullptr && now < wait.deadline) part.deadline = now + (wait.deadline - now) / 2;
     fd = ConnectTo(*each, part);
     if (fd.ok() || absl::IsCancelled(fd.status())) break;
-    if (absl::IsDeadlineExceeded(fd.status()) && wait.clock->Now() >= wait.deadline) break;
+    if (absl::IsDeadlineExceeded(fd.status()) && Clock::Real().Now() >= wait.deadline) break;
   }
   return fd;
 }
 
-absl::StatusOr<std::shared_ptr<const RedisTls>> RedisTls::Create(const RedisEndpoint& endpoint) {
+absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint) {
   std::signal(SIGPIPE, SIG_IGN);
   ERR_clear_error();
-  auto tls = std::make_shared<RedisTls>();
-  tls->context_.reset(SSL_CTX_new(TLS_client_method()));
-  SSL_CTX* context = tls->context_.get();
+  const std::shared_ptr<SSL_CTX> tls(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  SSL_CTX* context = tls.get();
   if (context == nullptr) return absl::InternalError(absl::StrCat("TLS: ", TakeTlsError()));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
@@ -165,52 +145,51 @@ absl::StatusOr<std::shared_ptr<const RedisTls>> RedisTls::Create(const RedisEndp
       return Unusable("key_file", endpoint.key_file);
     }
   }
-  return std::shared_ptr<const RedisTls>(std::move(tls));
+  return tls;
 }
 
-absl::StatusOr<UniqueSsl> RedisTls::NewSession(int fd, const std::string& host) const {
-  ERR_clear_error();
-  UniqueSsl ssl(SSL_new(context_.get()));
-  if (ssl == nullptr || SSL_set_fd(ssl.get(), fd) != 1 || !NamePeer(ssl.get(), host)) {
-    return absl::InternalError(absl::StrCat("TLS: ", TakeTlsError()));
-  }
-  SSL_set_connect_state(ssl.get());
-  return ssl;
-}
-
-absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAddress& address, const RedisTls* tls,
+absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAddress& address, SSL_CTX* tls,
                                                                   const RedisWait& wait) {
-  const auto addresses = ResolveRedisAddress(address);
-  const absl::StatusOr<int> fd = addresses.ok() ? ConnectInTurn(addresses->get(), wait) : addresses.status();
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  // Keeps the thread for as long as the system's resolver takes.
+  const int unknown = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  const absl::Cleanup free_addresses = [&] {
+    if (found != nullptr) freeaddrinfo(found);
+  };
+  const absl::StatusOr<int> fd = unknown != 0 ? ConnectionGone(gai_strerror(unknown)) : ConnectInTurn(found, wait);
   absl::Status status = fd.status();
   std::unique_ptr<RedisSocket> socket;
   if (status.ok()) {
     socket.reset(new RedisSocket(*fd));
-    if (tls != nullptr) status = socket->Shake(*tls, address, wait);
+    if (tls != nullptr) status = socket->Shake(tls, address, wait);
   }
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(address.ToString(), ": ", status.message()));
   return socket;
 }
 
 RedisSocket::~RedisSocket() {
-  ssl_.reset();
+  SSL_free(ssl_);
   close(fd_);
 }
 
-absl::Status RedisSocket::Shake(const RedisTls& tls, const RedisAddress& address, const RedisWait& wait) {
-  auto session = tls.NewSession(fd_, address.host);
-  if (!session.ok()) return session.status();
-  ssl_ = *std::move(session);
+absl::Status RedisSocket::Shake(SSL_CTX* tls, const RedisAddress& address, const RedisWait& wait) {
+  ERR_clear_error();
+  ssl_ = SSL_new(tls);
+  if (ssl_ == nullptr || SSL_set_fd(ssl_, fd_) != 1 || !NamePeer(ssl_, address.host)) {
+    return absl::InternalError(absl::StrCat("TLS: ", TakeTlsError()));
+  }
+  SSL_set_connect_state(ssl_);
   while (true) {
     ERR_clear_error();
-    const int result = SSL_do_handshake(ssl_.get());
+    const int result = SSL_do_handshake(ssl_);
     if (result == 1) return absl::OkStatus();
-    const int error = SSL_get_error(ssl_.get(), result);
+    const int error = SSL_get_error(ssl_, result);
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) break;
     pollfd socket{fd_, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
     if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
   }
-  if (const long verified = SSL_get_verify_result(ssl_.get()); verified != X509_V_OK) {
+  if (const long verified = SSL_get_verify_result(ssl_); verified != X509_V_OK) {
     return absl::FailedPreconditionError(
         absl::StrCat("TLS: the server's certificate: ", X509_verify_cert_error_string(verified)));
   }
@@ -219,7 +198,7 @@ absl::Status RedisSocket::Shake(const RedisTls& tls, const RedisAddress& address
 
 absl::StatusOr<size_t> RedisSocket::TlsResult(int result) {
   if (result > 0) return static_cast<size_t>(result);
-  switch (SSL_get_error(ssl_.get(), result)) {
+  switch (SSL_get_error(ssl_, result)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
       return 0;
@@ -233,7 +212,7 @@ absl::StatusOr<size_t> RedisSocket::TlsResult(int result) {
 absl::StatusOr<size_t> RedisSocket::Read(absl::Span<char> into) {
   if (ssl_ != nullptr) {
     ERR_clear_error();
-    return TlsResult(SSL_read(ssl_.get(), into.data(), static_cast<int>(std::min<size_t>(into.size(), INT_MAX))));
+    return TlsResult(SSL_read(ssl_, into.data(), static_cast<int>(std::min<size_t>(into.size(), INT_MAX))));
   }
   const ssize_t got = recv(fd_, into.data(), into.size(), 0);
   return got == 0 ? ConnectionGone("closed by the server") : SystemResult(got);
@@ -243,7 +222,7 @@ absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
   if (ssl_ != nullptr) {
     ERR_clear_error();
     const size_t size = std::min<size_t>(pieces[0].iov_len, INT_MAX);
-    return TlsResult(SSL_write(ssl_.get(), pieces[0].iov_base, static_cast<int>(size)));
+    return TlsResult(SSL_write(ssl_, pieces[0].iov_base, static_cast<int>(size)));
   }
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());

@@ -41,7 +41,6 @@ class WakeEvent {
 
 struct RedisWait {
   Clock::Time deadline;
-  const Clock* clock = &Clock::Real();
   // If not -1: the wait ends when this can be read.
   int interrupt_fd = -1;
 };
@@ -50,44 +49,25 @@ struct RedisWait {
 // (CANCELLED). The first look never waits: what is there already is found even after the deadline.
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
 
-using RedisAddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-// Keeps the thread for as long as the system's resolver takes. UNAVAILABLE.
-absl::StatusOr<RedisAddressList> ResolveRedisAddress(const RedisAddress& address);
-
 // A connected, non-blocking socket, which is the caller's to close. The addresses are tried one after the other, each
-// for its share of the time that is left: one that says nothing leaves some to those behind it. UNAVAILABLE: the last
-// one rejects it; DEADLINE_EXCEEDED, CANCELLED.
+// but the last one for half of the time that is left: one that says nothing leaves some to those behind it.
+// UNAVAILABLE: the last one rejects it; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
-struct FreeSsl {
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-};
-using UniqueSsl = std::unique_ptr<SSL, FreeSsl>;
-
-// What is trusted and what is shown. Immutable; thread-safe. TLS 1.2 or newer; the server's certificate must be signed
-// by the CA and name the host that was asked for (by name or by address): nodes of a cluster that announce themselves
-// by address need the address in their certificates, or cluster-preferred-endpoint-type hostname.
-class RedisTls {
- public:
-  // Reads the files of `endpoint`, which must be a TLS one. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
-  // From then on this process ignores SIGPIPE: OpenSSL writes to sockets that may have been closed.
-  static absl::StatusOr<std::shared_ptr<const RedisTls>> Create(const RedisEndpoint& endpoint);
-
-  // A client's session over the non-blocking socket `fd`, which it does not own; the handshake is still to come.
-  absl::StatusOr<UniqueSsl> NewSession(int fd, const std::string& host) const;
-
- private:
-  std::unique_ptr<SSL_CTX, FreeSsl> context_;
-};
+// What is trusted and what is shown, of an endpoint that is a TLS one. TLS 1.2 or newer; the server's certificate must
+// be signed by the CA and name the host that was asked for (by name or by address): nodes of a cluster that announce
+// themselves by address need the address in their certificates, or cluster-preferred-endpoint-type hostname. From then
+// on this process ignores SIGPIPE: OpenSSL writes to sockets that may have been closed. INVALID_ARGUMENT (kField:
+// ca_file, cert_file, key_file).
+absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint);
 
 // Closed by the destructor. Not thread-safe.
 class RedisSocket {
  public:
-  // Every address of the host is tried in turn; TLS if `tls` is given. Resolving a name may take longer than the
+  // Every address of the host is tried in turn; TLS if `tls` is not null. Resolving a name may take longer than the
   // deadline says. UNAVAILABLE: nobody answers; FAILED_PRECONDITION: a certificate that cannot be trusted;
   // DEADLINE_EXCEEDED, CANCELLED.
-  static absl::StatusOr<std::unique_ptr<RedisSocket>> Connect(const RedisAddress& address, const RedisTls* tls,
+  static absl::StatusOr<std::unique_ptr<RedisSocket>> Connect(const RedisAddress& address, SSL_CTX* tls,
                                                               const RedisWait& wait);
   ~RedisSocket();
   RedisSocket(const RedisSocket&) = delete;
@@ -102,17 +82,17 @@ class RedisSocket {
   bool may_hold_more() const { return ssl_ != nullptr; }
   // Bytes that the next Read gives and of which a poll knows nothing: who polls while there are some may wait for what
   // is here already.
-  bool holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_.get()) > 0; }
+  bool holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_) > 0; }
   // For poll: wait for bytes to read and, if told, for room to write.
   pollfd PollFor(bool to_write) const { return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0}; }
 
  private:
   explicit RedisSocket(int fd) : fd_(fd) {}
-  absl::Status Shake(const RedisTls& tls, const RedisAddress& address, const RedisWait& wait);
+  absl::Status Shake(SSL_CTX* tls, const RedisAddress& address, const RedisWait& wait);
   absl::StatusOr<size_t> TlsResult(int result);
 
   const int fd_;
-  UniqueSsl ssl_;
+  SSL* ssl_ = nullptr;  // Its own, or null without TLS.
 };
 
 }  // namespace routing_replay::server

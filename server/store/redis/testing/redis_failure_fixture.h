@@ -37,10 +37,6 @@ class LossyCluster final : public RedisCluster {
     std::vector<RedisResult> results = redis_->Execute(requests, deadline);
     if (!has("EVALSHA") || meanwhile == nullptr) return results;
     std::exchange(meanwhile, nullptr)();
-    if (!requests.front().idempotent) {
-      results.front() = {.outcome_unknown = true};
-      return results;
-    }
     results = redis_->Execute(requests, deadline);
     for (RedisResult& result : results) result.repeated = true;
     return results;
