@@ -36,6 +36,13 @@ TEST_F(RunTest, PutAndReadBack) {
   EXPECT_EQ(read[1].record.status, SampleStatus::kNotFound);
 }
 
+TEST_F(RunTest, TextThatIsNotUtf8WritesNothingToTheHostsStandardError) {
+  ::testing::internal::CaptureStderr();
+  v1::SampleState state;
+  EXPECT_FALSE(state.ParseFromString("\x0A\x02\xFF\xFF"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(RunTest, AReadWaitsForItsServer) {
   const std::vector<uint8_t> ids = ModelIds(random_, 300);
   ASSERT_OK(Put("s", ids));

@@ -112,8 +112,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
   EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).status().message()), ::testing::HasSubstr("memory_budget"));
 }
 
-// What would be taken, and would serve nobody, is refused with the setting, the value and the least that makes sense.
-TEST(ConfigTest, SenselessValuesAreRefused) {
+// What would be taken, and would serve nobody, is rejected with the setting, the value and the least that makes sense.
+TEST(ConfigTest, SenselessValuesAreRejected) {
   for (const auto& [flag, value, least] : std::vector<std::tuple<const char*, const char*, std::string>>{
            {"--memory-budget", "1KiB", "at least 1MiB"},
            {"--spill-budget", "1023KiB", "at least 1MiB"},

@@ -121,7 +121,7 @@ int Serve(const ServerConfig& config) {
 
 int Main(int argc, char** argv) {
   StartLogging(isatty(STDERR_FILENO) ? LogFormat::kText : LogFormat::kJson);
-  LogGrpcLines();
+  LogLinesOfLibraries();
   auto config = ParseServerConfig(argc, argv);
   if (config.status().code() == absl::StatusCode::kCancelled) {
     std::fputs(std::string(config.status().message()).c_str(), stdout);

@@ -192,7 +192,7 @@ class GrpcServer final : public Server {
 void GrpcServer::Count(ConnectionEvent event) {
   if (event == ConnectionEvent::kOpened) metrics_.AddConnections(1);
   if (event == ConnectionEvent::kEnded) metrics_.AddConnections(-1);
-  if (event == ConnectionEvent::kRefused) metrics_.CountRefusedConnection();
+  if (event == ConnectionEvent::kRejected) metrics_.CountRejectedConnection();
   if (event == ConnectionEvent::kCut) metrics_.CountCutConnection();
 }
 

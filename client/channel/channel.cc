@@ -1,10 +1,14 @@
 #include "client/channel/channel.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <array>
+#include <mutex>
+
+#include "absl/strings/match.h"
 
 namespace routing_replay::client {
 
@@ -50,9 +54,21 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys)
       {.pem_root_certs = keys.root_certificates, .pem_private_key = keys.key, .pem_cert_chain = keys.certificate});
 }
 
+google::protobuf::LogHandler* others_handler = nullptr;
+
+// protobuf writes a line to standard error, which is the host's, for each text that is not UTF-8, and the call ends
+// with an error that says no less. What it has to say besides goes where it went before: libprotobuf may be the host's,
+// too.
+void HandleProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
+  if (absl::StrContains(message, "invalid UTF-8 data")) return;
+  if (others_handler != nullptr) others_handler(level, file, line, message);
+}
+
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy) {
+  static std::once_flag once;
+  std::call_once(once, [] { others_handler = google::protobuf::SetLogHandler(HandleProtobufLine); });
   grpc::ChannelArguments arguments;
   for (const ChannelOption& option : ChannelOptions(use_http_proxy)) arguments.SetInt(option.name, option.value);
   if (target.round_robin) arguments.SetString(kPolicyOption, kRoundRobin);

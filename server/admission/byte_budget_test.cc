@@ -18,9 +18,9 @@ TEST(ByteBudgetTest, GivesUpToTheLimitAndTakesBack) {
   ASSERT_OK_AND_ASSIGN(ByteReservation a, budget.Reserve(60));
   ASSERT_OK_AND_ASSIGN(ByteReservation b, budget.Reserve(40));
   EXPECT_EQ(budget.used(), 100);
-  const auto refused = budget.Reserve(1);
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-  EXPECT_GT(GetErrorDetail(refused.status())->retry_after_ms.value_or(0), 0);
+  const auto rejected = budget.Reserve(1);
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  EXPECT_GT(GetErrorDetail(rejected.status())->retry_after_ms.value_or(0), 0);
   EXPECT_EQ(budget.used(), 100);
   a.Release();
   EXPECT_EQ(budget.used(), 40);
@@ -47,7 +47,7 @@ TEST(ByteBudgetTest, NothingAtAllFitsAnywhere) {
   EXPECT_FALSE(budget.Reserve(1).ok());
 }
 
-TEST(ByteBudgetTest, MoreThanTheLimitIsRefusedWithoutOverflow) {
+TEST(ByteBudgetTest, MoreThanTheLimitIsRejectedWithoutOverflow) {
   ByteBudget budget(100);
   EXPECT_FALSE(budget.Reserve(INT64_MAX).ok());
   ASSERT_OK_AND_ASSIGN(ByteReservation a, budget.Reserve(100));

@@ -21,9 +21,9 @@ TEST(ConnectionCallsTest, EachConnectionHasTwiceItsCalls) {
     return place.status();
   };
   for (int i = 0; i < 4; ++i) EXPECT_OK(enter("ipv4:10.0.0.1:1"));
-  const absl::Status refused = enter("ipv4:10.0.0.1:1");
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(GetErrorDetail(refused)->field, "max-streams");
+  const absl::Status rejected = enter("ipv4:10.0.0.1:1");
+  EXPECT_EQ(rejected.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(rejected)->field, "max-streams");
   EXPECT_OK(enter("ipv4:10.0.0.1:2"));
   places.erase(places.begin());
   EXPECT_OK(enter("ipv4:10.0.0.1:1"));
@@ -156,7 +156,7 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   stored_["a"] = 40;
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold all, quota.Admit("a", 60));
   ExpectOver(quota.Admit("a", 1).status(), kRunBudget);
-  ExpectOver(quota.Admit("a", 0).status(), kRunBudget);  // What costs nothing is refused, too, at the limit.
+  ExpectOver(quota.Admit("a", 0).status(), kRunBudget);  // What costs nothing is rejected, too, at the limit.
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), kRunBudget);
   EXPECT_EQ(looks_, 3);  // One at each.

@@ -14,20 +14,20 @@ namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
 
-absl::Status Refused(const std::string& field, absl::string_view why) {
+absl::Status Rejected(const std::string& field, absl::string_view why) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = field};
   detail.retry_after_ms = kRetryAfterMs;
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", why), detail);
 }
 
 absl::Status TooMany(const std::string& field, size_t waiting) {
-  return Refused(
+  return Rejected(
       field, absl::StrCat(waiting, " calls of this caller (its token, or its connection where there are none) wait ",
                           "for a thread already; make fewer at a time, or try again later"));
 }
 
 absl::Status NoThread(const std::string& field) {
-  return Refused(field, "the server's system has no thread for it (limits of processes, or memory); try again later");
+  return Rejected(field, "the server's system has no thread for it (limits of processes, or memory); try again later");
 }
 
 }  // namespace

@@ -53,9 +53,9 @@ TEST(WorkerPoolTest, WorkThatWaitsHoldsNoOtherUpUntilAllThreadsDo) {
   }
   EXPECT_OK(pool.Run("a", [&] { ++done; }));
   EXPECT_OK(pool.Run("a", [&] { ++done; }));
-  const absl::Status refused = pool.Run("a", [&] { ++done; });
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-  EXPECT_GT(GetErrorDetail(refused)->retry_after_ms.value_or(0), 0);
+  const absl::Status rejected = pool.Run("a", [&] { ++done; });
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  EXPECT_GT(GetErrorDetail(rejected)->retry_after_ms.value_or(0), 0);
   EXPECT_OK(pool.Run("b", [&] { ++done; }));
   EXPECT_EQ(done, 0);
   gate.Open();

@@ -378,7 +378,7 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
     const Peer peer = PeerOf(address);
     const auto id = table_.Enter(peer, Clock::now());
     if (!id) {
-      Tell(ConnectionEvent::kRefused, "connection_refused", peer.name);
+      Tell(ConnectionEvent::kRejected, "connection_rejected", peer.name);
       close(fd);
       continue;
     }
@@ -460,7 +460,7 @@ void AcceptLoop::Tell(ConnectionEvent event, const char* name, const std::string
   LogFields fields;
   if (!peer.empty()) fields.emplace_back("peer", peer);
   if (*held_back > 0) fields.emplace_back("held_back", *held_back);
-  const char* why = event == ConnectionEvent::kRefused
+  const char* why = event == ConnectionEvent::kRejected
                         ? "one more than max-connections, max-connections-per-address or "
                           "the pace after an attack allows"
                     : event == ConnectionEvent::kCut ? "it began calls and took them back, or left them, without end"

@@ -81,9 +81,9 @@ class CallCountReader {
 enum class ConnectionEvent {
   kOpened,
   kEnded,
-  kRefused,  // It was one too many, of all or of its address.
-  kCut,      // It began calls and took them back, without end.
-  kWaiting,  // No descriptor is free; connections wait until there is one.
+  kRejected,  // It was one too many, of all or of its address.
+  kCut,       // It began calls and took them back, without end.
+  kWaiting,   // No descriptor is free; connections wait until there is one.
 };
 
 // Limits with those connections at most for which the process has descriptors.

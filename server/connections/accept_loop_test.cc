@@ -148,7 +148,7 @@ TEST(AcceptLoop, OverTheLimitConnectionsAreClosedAtOnce) {
     std::optional<Client> first(served.address()), second(served.address());
     EXPECT_TRUE(first->IsServed() && second->IsServed());
     EXPECT_TRUE(Client(served.address()).IsClosed());
-    EXPECT_EQ(served.told(ConnectionEvent::kRefused), 1);
+    EXPECT_EQ(served.told(ConnectionEvent::kRejected), 1);
     first.reset();
     Await([&] { return served.connections() == 1; });
     EXPECT_TRUE(Client(served.address()).IsServed());

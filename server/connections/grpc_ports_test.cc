@@ -61,7 +61,7 @@ class HealthPortTest : public ::testing::Test {
 };
 
 // A few kilobytes on the wire could be gigabytes.
-TEST_F(HealthPortTest, CompressedMessagesAreRefused) {
+TEST_F(HealthPortTest, CompressedMessagesAreRejected) {
   Start();
   const grpc::Slice zeros(std::string(1 << 20, '\0'));
   for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {

@@ -60,7 +60,7 @@ void CallJournal::Note(absl::string_view method, const absl::Status& status,
   if (!trouble.reason.empty()) fields.emplace_back("reason", trouble.reason);
   if (!trouble.field.empty()) fields.emplace_back("field", trouble.field);
   const std::string key = absl::StrCat(trouble.method, " ", trouble.code, " ", trouble.reason);
-  const char* event = trouble.failed ? "call_failed" : "call_refused";
+  const char* event = trouble.failed ? "call_failed" : "call_rejected";
   // A client that goes away is its own affair.
   const bool cancelled = status.code() == absl::StatusCode::kCancelled;
   const LogLevel level = trouble.failed ? LogLevel::kWarning : cancelled ? LogLevel::kDebug : LogLevel::kInfo;

@@ -42,12 +42,12 @@ absl::Status NoSample(const std::string& sample) {
                    {.reason = Reason::kNoSample, .field = "sample", .sample = sample});
 }
 
-TEST_F(CallJournalTest, ARefusedCallIsToldWithoutIdsOfSamples) {
+TEST_F(CallJournalTest, ARejectedCallIsToldWithoutIdsOfSamples) {
   Note("Seal", NoSample("secret-name"), {{"request_id", "r1"}});
   EXPECT_EQ(out_.str().find("secret-name"), std::string::npos) << out_.str();
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0]["event"], "call_refused");
+  EXPECT_EQ(lines[0]["event"], "call_rejected");
   EXPECT_EQ(lines[0]["level"], "info");
   EXPECT_EQ(lines[0]["method"], "Seal");
   EXPECT_EQ(lines[0]["code"], "NOT_FOUND");
@@ -83,7 +83,7 @@ TEST_F(CallJournalTest, FailuresOfTheServerAreWarningsAndADrainIsNone) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["event"], "call_failed");
   EXPECT_EQ(lines[0]["level"], "warning");
-  EXPECT_EQ(lines[1]["event"], "call_refused");
+  EXPECT_EQ(lines[1]["event"], "call_rejected");
 }
 
 TEST_F(CallJournalTest, TheLatestKindsAreKeptTheLastOneFirst) {

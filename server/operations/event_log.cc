@@ -1,5 +1,6 @@
 #include "server/operations/event_log.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <poll.h>
 #include <pthread.h>
@@ -149,25 +150,26 @@ std::atomic<std::shared_ptr<const EventLogger>>& Started() {
 
 constexpr std::chrono::seconds kInterval(10);
 
-// "chttp2_server.cc:1045", whatever folder it was built in.
-std::string PlaceOf(const gpr_log_func_args& line) {
-  const absl::string_view file = line.file;
-  return absl::StrCat(file.substr(file.rfind('/') + 1), ":", line.line);
-}
-
-void LogLine(gpr_log_func_args* line) {
-  if (absl::StartsWith(line->message, "assertion failed")) {  // It aborts next.
-    LogEvent(LogLevel::kError, "grpc", line->message, {{"place", PlaceOf(*line)}});
-    return FlushLog();
-  }
-  // Lives as long as gRPC's threads, which may outlive static objects.
+void LogLineOf(const char* library, absl::string_view file, int line, absl::string_view message) {
+  // Lives as long as the threads of libraries, which may outlive static objects.
   static auto* const filter = new RepeatFilter(Clock::Real(), kInterval);
-  std::string place = PlaceOf(*line);
+  // "chttp2_server.cc:1045", whatever folder it was built in.
+  std::string place = absl::StrCat(file.substr(file.rfind('/') + 1), ":", line);
   const auto held_back = filter->Pass(place);
   if (!held_back) return;
   LogFields fields = {{"place", std::move(place)}};
   if (*held_back > 0) fields.emplace_back("held_back", *held_back);
-  LogEvent(LogLevel::kWarning, "grpc", line->message, fields);
+  LogEvent(LogLevel::kWarning, library, message, fields);
+}
+
+void LogGrpcLine(gpr_log_func_args* line) {
+  LogLineOf("grpc", line->file, line->line, line->message);
+  if (absl::StartsWith(line->message, "assertion failed")) FlushLog();  // It aborts next.
+}
+
+void LogProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
+  LogLineOf("protobuf", file, line, message);
+  if (level == google::protobuf::LOGLEVEL_FATAL) FlushLog();
 }
 
 }  // namespace
@@ -214,7 +216,10 @@ void LogEvent(LogLevel level, absl::string_view event, absl::string_view message
   started->logger->log(kLevels[static_cast<size_t>(level)].level, spdlog::string_view_t(line));
 }
 
-void LogGrpcLines() { gpr_set_log_function(LogLine); }
+void LogLinesOfLibraries() {
+  gpr_set_log_function(LogGrpcLine);
+  google::protobuf::SetLogHandler(LogProtobufLine);
+}
 
 LineQueue::LineQueue(int fd, size_t most_bytes, std::function<void(int64_t)> dropped)
     : fd_(fd), most_bytes_(most_bytes), tell_dropped_(std::move(dropped)) {

@@ -39,9 +39,9 @@ using LogFields = std::vector<std::pair<std::string, std::variant<std::string, i
 // last event. Nobody waits for standard error to be read: a thread writes there, and of lines that it does not get rid
 // of the oldest are dropped and counted.
 void StartLogging(LogFormat format, std::ostream* out = nullptr);
-// gRPC's lines become the event "grpc". Of one place in its source one comes in 10 s, and the next one has
-// "held_back", the number in between: whoever knocks at a port causes some.
-void LogGrpcLines();
+// Lines of gRPC and protobuf become the events "grpc" and "protobuf". Of one place in their source one comes in 10 s,
+// and the next one has "held_back", the number in between: clients cause them at will, one per text that is not UTF-8.
+void LogLinesOfLibraries();
 // Returns once standard error has all lines, or `patience` is over. Before the process ends.
 void FlushLog(std::chrono::milliseconds patience = std::chrono::seconds(2));
 int64_t DroppedLogLines();

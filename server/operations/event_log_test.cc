@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/v1/routing_replay.pb.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -68,12 +69,12 @@ TEST_F(EventLogTest, LinesOfOthersHaveTheSameForm) {
 
 TEST_F(EventLogTest, TextIsOneLineWithoutEscapesOfTerminals) {
   StartLogging(LogFormat::kText, &out_);
-  LogEvent(LogLevel::kInfo, "call_refused", kHostile, {{"method", kHostile}});
+  LogEvent(LogLevel::kInfo, "call_rejected", kHostile, {{"method", kHostile}});
   spdlog::info("{}", kHostile);
   const auto lines = Lines(out_);
   ASSERT_EQ(lines.size(), 2u) << out_.str();
   for (const std::string& line : lines) EXPECT_EQ(line.find('\x1b'), std::string::npos) << line;
-  EXPECT_NE(lines[0].find("info    call_refused: a\\\"b"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("info    call_rejected: a\\\"b"), std::string::npos) << lines[0];
 }
 
 TEST_F(EventLogTest, TheLevelHoldsForEventsAndForLinesOfOthers) {
@@ -179,10 +180,25 @@ TEST(RepeatFilterTest, OneLinePassesPerIntervalAndTellsWhatWasHeldBack) {
   EXPECT_EQ(filter.Pass("a"), std::nullopt);
 }
 
-TEST(GrpcLinesTest, OneOfManyComesInTheFormOfTheLog) {
+TEST(LinesOfLibrariesTest, ATextThatIsNotUtf8TakesOneLineHoweverOftenItComes) {
   std::ostringstream out;
   StartLogging(LogFormat::kJson, &out);
-  LogGrpcLines();
+  LogLinesOfLibraries();
+  ::testing::internal::CaptureStderr();
+  v1::SealRequest request;
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(request.ParseFromString("\x0A\x02\xFF\xFF"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  StartLogging(LogFormat::kText);
+  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 1) << out.str();
+  const auto line = nlohmann::json::parse(out.str());
+  EXPECT_EQ(line["event"], "protobuf");
+  EXPECT_EQ(line["level"], "warning");
+}
+
+TEST(LinesOfLibrariesTest, OneOfManyOfGrpcComesInTheFormOfTheLog) {
+  std::ostringstream out;
+  StartLogging(LogFormat::kJson, &out);
+  LogLinesOfLibraries();
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);  // As grpc_init() does.
   for (int i = 0; i < 100; ++i) gpr_log("src/core/place.cc", 7, GPR_LOG_SEVERITY_ERROR, "a \"line\"\nof %d", i);
   gpr_log("src/core/place.cc", 8, GPR_LOG_SEVERITY_ERROR, "another place");

@@ -46,25 +46,25 @@ bool IsServersFault(const absl::Status& status) {
 
 Metrics::Metrics(const Clock& clock)
     : clock_(clock),
-      refusals_(prometheus::BuildCounter()
-                    .Name("routing_replay_append_refusals_total")
-                    .Help("Appends rejected, by reason; nothing of them was stored.")
-                    .Register(registry_)),
+      rejections_(prometheus::BuildCounter()
+                      .Name("routing_replay_append_rejections_total")
+                      .Help("Appends rejected, by reason; nothing of them was stored.")
+                      .Register(registry_)),
       records_(prometheus::BuildCounter()
                    .Name("routing_replay_read_samples_total")
                    .Help("Samples answered by reads, by status.")
                    .Register(registry_)),
-      access_refusals_(prometheus::BuildCounter()
-                           .Name("routing_replay_access_refusals_total")
-                           .Help("Calls and messages rejected for their token, by what the answer was.")
-                           .Register(registry_)),
+      access_rejections_(prometheus::BuildCounter()
+                             .Name("routing_replay_access_rejections_total")
+                             .Help("Calls and messages rejected for their token, by what the answer was.")
+                             .Register(registry_)),
       store_errors_(prometheus::BuildCounter()
                         .Name("routing_replay_store_errors_total")
                         .Help("Operations of the store that failed for no fault of who asked, by status code.")
                         .Register(registry_)),
-      quota_refusals_(
+      quota_rejections_(
           prometheus::BuildCounter()
-              .Name("routing_replay_quota_refusals_total")
+              .Name("routing_replay_quota_rejections_total")
               .Help("Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.")
               .Register(registry_)),
       append_sizes_(prometheus::BuildHistogram()
@@ -103,7 +103,7 @@ Metrics::Metrics(const Clock& clock)
       unrecorded_rows_(Add("routing_replay_unrecorded_rows_total", "Rows committed without a route.")),
       unverified_rows_(Add("routing_replay_unverified_rows_total", "Trimmed rows whose tokens could not be compared.")),
       credits_(Add("routing_replay_credits_total", "Credit requests granted.")),
-      credit_refusals_(Add("routing_replay_credit_refusals_total", "Credit requests rejected: over budget.")),
+      credit_rejections_(Add("routing_replay_credit_rejections_total", "Credit requests rejected: over budget.")),
       reads_(Add("routing_replay_reads_total", "Reads begun.")),
       egress_bytes_(Add("routing_replay_egress_bytes_total", "Payload bytes of read messages.")),
       egress_table_bytes_(Add("routing_replay_egress_table_bytes_total", "Bytes of read messages beside the payload.")),
@@ -113,8 +113,8 @@ Metrics::Metrics(const Clock& clock)
               "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")),
       token_file_failures_(Add("routing_replay_token_file_reload_failures_total",
                                "Changes of the token file that were not taken; the tokens stayed as they were.")),
-      refused_connections_(Add("routing_replay_connections_refused_total",
-                               "Connections closed at once: more than there may be, in all or of one address.")),
+      rejected_connections_(Add("routing_replay_connections_rejected_total",
+                                "Connections closed at once: more than there may be, in all or of one address.")),
       cut_connections_(
           Add("routing_replay_connections_cut_total", "Connections cut for calls that they began and took back.")) {}
 
@@ -124,7 +124,7 @@ prometheus::Counter& Metrics::Add(const std::string& name, const std::string& he
 
 void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack) {
   const auto [producer, version, rows, payload_bytes] = append;
-  if (!ack.error.ok()) return CountRefusal(ack.error);
+  if (!ack.error.ok()) return CountRejection(ack.error);
   appends_.Increment();
   rows_.Increment(static_cast<double>(rows));
   ingest_bytes_.Increment(static_cast<double>(payload_bytes));
@@ -142,13 +142,13 @@ void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, co
   versions.put = std::max(versions.put, version);
 }
 
-void Metrics::CountRefusal(const absl::Status& status) {
+void Metrics::CountRejection(const absl::Status& status) {
   CountStoreError(status);
   const auto detail = GetErrorDetail(status);
-  refusals_.Add({{"reason", ReasonName(detail ? detail->reason : Reason::kUnspecified)}}).Increment();
+  rejections_.Add({{"reason", ReasonName(detail ? detail->reason : Reason::kUnspecified)}}).Increment();
 }
 
-void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_refusals_).Increment(); }
+void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_rejections_).Increment(); }
 
 void Metrics::AddCreditBytes(int64_t bytes) { credit_bytes_.Increment(static_cast<double>(bytes)); }
 
@@ -200,21 +200,21 @@ void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
   egress_bytes_.Increment(static_cast<double>(payload_bytes));
 }
 
-void Metrics::CountAccessRefusal(const absl::Status& status) {
-  access_refusals_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
+void Metrics::CountAccessRejection(const absl::Status& status) {
+  access_rejections_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
 }
 
 void Metrics::CountStoreError(const absl::Status& status) {
   if (IsServersFault(status)) store_errors_.Add({{"code", absl::StatusCodeToString(status.code())}}).Increment();
 }
 
-void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quota", quota}}).Increment(); }
+void Metrics::CountQuotaRejection(const char* quota) { quota_rejections_.Add({{"quota", quota}}).Increment(); }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
 
 void Metrics::AddConnections(int64_t connections) { connections_.Increment(static_cast<double>(connections)); }
 
-void Metrics::CountRefusedConnection() { refused_connections_.Increment(); }
+void Metrics::CountRejectedConnection() { rejected_connections_.Increment(); }
 
 void Metrics::CountCutConnection() { cut_connections_.Increment(); }
 

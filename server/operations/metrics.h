@@ -52,19 +52,19 @@ class Metrics {
   void CountRecord(absl::string_view run, Producer producer, const SampleRecord& record);
   void CountSent(int64_t table_bytes, int64_t payload_bytes);
   void CountExpired(int64_t samples);
-  void CountAccessRefusal(const absl::Status& status);
+  void CountAccessRejection(const absl::Status& status);
   // A call or an append ended so. Counted is what the store is at fault for.
   void CountStoreError(const absl::Status& status);
   // Of gRPC that are open: so many more, or fewer.
   void AddConnections(int64_t connections);
-  void CountRefusedConnection();
+  void CountRejectedConnection();
   void CountCutConnection();
   // TLS files that are not good; those before go on being shown.
   void CountTlsReloadFailure();
   // What became of a change of the token file. One that is rejected leaves the tokens as they were.
   void CountTokenFileReload(bool taken);
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
-  void CountQuotaRefusal(const char* quota);
+  void CountQuotaRejection(const char* quota);
 
   // The run is gone, or went back to a checkpoint: the versions of what comes under its name begin again.
   void ForgetVersions(absl::string_view run);
@@ -84,7 +84,7 @@ class Metrics {
 
  private:
   prometheus::Counter& Add(const std::string& name, const std::string& help);
-  void CountRefusal(const absl::Status& status);
+  void CountRejection(const absl::Status& status);
   struct RunVersions {
     int64_t put = kUnknownWeightVersion, get = kUnknownWeightVersion;
     Clock::Time read, used;
@@ -98,16 +98,17 @@ class Metrics {
   int64_t newest_get_ ABSL_GUARDED_BY(mutex_) = kUnknownWeightVersion;
   std::map<std::string, RunVersions, std::less<>> runs_ ABSL_GUARDED_BY(mutex_);
   prometheus::Registry registry_;
-  prometheus::Family<prometheus::Counter>& refusals_;
+  prometheus::Family<prometheus::Counter>& rejections_;
   prometheus::Family<prometheus::Counter>& records_;
-  prometheus::Family<prometheus::Counter>& access_refusals_;
+  prometheus::Family<prometheus::Counter>& access_rejections_;
   prometheus::Family<prometheus::Counter>& store_errors_;
-  prometheus::Family<prometheus::Counter>& quota_refusals_;
+  prometheus::Family<prometheus::Counter>& quota_rejections_;
   prometheus::Histogram& append_sizes_;
   prometheus::Gauge &credit_bytes_, &waiting_read_bytes_, &token_file_rejected_, &connections_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
-      &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
-      &expired_, &tls_reload_failures_, &token_file_failures_, &refused_connections_, &cut_connections_;
+      &unrecorded_rows_, &unverified_rows_, &credits_, &credit_rejections_, &reads_, &egress_bytes_,
+      &egress_table_bytes_, &expired_, &tls_reload_failures_, &token_file_failures_, &rejected_connections_,
+      &cut_connections_;
 };
 
 // Every RPC of the service, by its name there.

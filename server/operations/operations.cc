@@ -67,7 +67,7 @@ std::string BearerOf(const std::string& authorization) {
   return colon == std::string::npos ? "" : absl::StrCat("Bearer ", pair.substr(colon + 1));
 }
 
-HttpResponse Refusal(const absl::Status& status, bool post) {
+HttpResponse Rejection(const absl::Status& status, bool post) {
   if (absl::IsFailedPrecondition(status)) return Text(403, std::string(status.message()));
   const absl::string_view scopes = post ? "admin" : "read or admin";
   const std::string needed = absl::StrCat("this needs a token with the scope ", scopes, " on every run");
@@ -336,7 +336,7 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
   const auto token = check(request, authorization, needed);
-  if (!token.ok()) return Refusal(token.status(), post);
+  if (!token.ok()) return Rejection(token.status(), post);
   if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request, *token) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {

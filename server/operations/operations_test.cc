@@ -101,9 +101,9 @@ TEST_F(OperationsRoutesTest, TheLogLevelIsChangedByJsonAlone) {
 TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {
   const std::string debug = R"({"level":"debug"})";
   EXPECT_EQ(Post("/api/v1/log-level", "", debug).code, 401);
-  const HttpResponse refused = Post("/api/v1/log-level", "Bearer reader", debug);
-  EXPECT_EQ(refused.code, 403);
-  EXPECT_EQ(refused.body.find("secret detail"), std::string::npos);
+  const HttpResponse rejected = Post("/api/v1/log-level", "Bearer reader", debug);
+  EXPECT_EQ(rejected.code, 403);
+  EXPECT_EQ(rejected.body.find("secret detail"), std::string::npos);
   // What a browser sends along by itself is no consent.
   EXPECT_EQ(Post("/api/v1/log-level", absl::StrCat("Basic ", absl::Base64Escape("a:boss")), debug).code, 401);
   EXPECT_EQ(GetLogLevel(), "info");
@@ -149,15 +149,15 @@ TEST_F(OperationsRoutesTest, NoPageInABrowserChangesTheLogLevel) {
   EXPECT_EQ(GetLogLevel(), "info");
 }
 
-TEST_F(OperationsRoutesTest, ARefusalThatIsNoMatterOfTokensSaysHowToAsk) {
+TEST_F(OperationsRoutesTest, ARejectionThatIsNoMatterOfTokensSaysHowToAsk) {
   const auto check = [](const HttpRequest& request, absl::string_view, ScopeSet) -> absl::StatusOr<std::string> {
     if (request.host == "evil.example") return absl::FailedPreconditionError("use another name");
     return "";
   };
   const OperationsRoutes routes{readiness_, check, [] { return "m"; }, [] { return "{}"; }, [](bool) { return "<p>"; }};
-  const HttpResponse refused = routes.Answer({.method = "GET", .path = "/statusz", .host = "evil.example"});
-  EXPECT_EQ(refused.code, 403);
-  EXPECT_EQ(refused.body, "use another name\n");
+  const HttpResponse rejected = routes.Answer({.method = "GET", .path = "/statusz", .host = "evil.example"});
+  EXPECT_EQ(rejected.code, 403);
+  EXPECT_EQ(rejected.body, "use another name\n");
   EXPECT_EQ(routes.Answer({.method = "GET", .path = "/metrics", .host = "evil.example"}).code, 200);
   EXPECT_EQ(routes.Answer({.method = "GET", .path = "/statusz", .host = "localhost"}).code, 200);
 }
@@ -192,13 +192,13 @@ class OperatorCheckTest : public ::testing::Test {
   }
   absl::StatusCode Read(const std::string& host) const { return Ask({.host = host}, Scope::kRead | Scope::kAdmin); }
 
-  static constexpr auto kOk = absl::StatusCode::kOk, kRefused = absl::StatusCode::kFailedPrecondition;
+  static constexpr auto kOk = absl::StatusCode::kOk, kRejected = absl::StatusCode::kFailedPrecondition;
   const AccessControl open_;
   ServerConfig config_;
 };
 
 // The port asks for no certificate, so whoever comes there is nobody.
-TEST_F(OperatorCheckTest, WithCertificatesAloneStrangersAreRefused) {
+TEST_F(OperatorCheckTest, WithCertificatesAloneStrangersAreRejected) {
   const HttpRequest here = {.from_here = true};
   config_.operations_listen = "0.0.0.0:7401";
   EXPECT_EQ(Ask(here, Scope::kAdmin), kOk);
@@ -219,14 +219,14 @@ TEST_F(OperatorCheckTest, WithoutTokensThePageOfAnotherNameSeesNothing) {
   }
   for (const char* host : {"evil.example", "evil.example:7401", "localhost.evil.example:7401", "127.0.0.1.evil.example",
                            "rr.example.org.evil.example", "127.0.0.1@evil.example", "[evil.example]:7401", "::1"}) {
-    EXPECT_EQ(Read(host), kRefused) << host;
+    EXPECT_EQ(Read(host), kRejected) << host;
   }
-  EXPECT_EQ(Ask({.host = "evil.example", .from_here = true}, Scope::kAdmin), kRefused);
+  EXPECT_EQ(Ask({.host = "evil.example", .from_here = true}, Scope::kAdmin), kRejected);
 }
 
 TEST_F(OperatorCheckTest, WithoutTokensChangesComeFromThisMachine) {
   config_.operations_listen = "0.0.0.0:7401";
-  EXPECT_EQ(Ask({.host = "10.1.2.3:7401"}, Scope::kAdmin), kRefused);
+  EXPECT_EQ(Ask({.host = "10.1.2.3:7401"}, Scope::kAdmin), kRejected);
   EXPECT_EQ(Read("10.1.2.3:7401"), kOk);
   EXPECT_EQ(Ask({.host = "localhost:7401", .from_here = true}, Scope::kAdmin), kOk);
 }

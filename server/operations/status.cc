@@ -377,17 +377,17 @@ void AddShares(const Census& census, data& page) {
 }
 
 // What the counters that tell of trouble are called on the page. Each has one label, or none.
-struct RefusalKind {
+struct RejectionKind {
   const char* metric;
   const char* text;
 };
-constexpr RefusalKind kRefusals[] = {{"append_refusals_total", "append rejected"},
-                                     {"credit_refusals_total", "credit rejected"},
-                                     {"read_samples_total", "sample not read"},
-                                     {"access_refusals_total", "access rejected"},
-                                     {"quota_refusals_total", "quota reached"},
-                                     {"store_errors_total", "store error"},
-                                     {"tls_reload_failures_total", "TLS files not accepted"}};
+constexpr RejectionKind kRejections[] = {{"append_rejections_total", "append rejected"},
+                                         {"credit_rejections_total", "credit rejected"},
+                                         {"read_samples_total", "sample not read"},
+                                         {"access_rejections_total", "access rejected"},
+                                         {"quota_rejections_total", "quota reached"},
+                                         {"store_errors_total", "store error"},
+                                         {"tls_reload_failures_total", "TLS files not accepted"}};
 
 // "x" of "{reason="x"}".
 std::string LabelValue(absl::string_view labels) {
@@ -395,10 +395,10 @@ std::string LabelValue(absl::string_view labels) {
   return begin == labels.npos || end <= begin ? "" : std::string(labels.substr(begin + 1, end - begin - 1));
 }
 
-list Refusals(const std::vector<std::pair<std::string, int64_t>>& counters) {
+list Rejections(const std::vector<std::pair<std::string, int64_t>>& counters) {
   std::vector<std::pair<int64_t, data>> found;
   for (const auto& [name, value] : counters) {
-    for (const RefusalKind& kind : kRefusals) {
+    for (const RejectionKind& kind : kRejections) {
       absl::string_view labels = name;
       if (value == 0 || !absl::ConsumePrefix(&labels, absl::StrCat(kPrefix, kind.metric))) continue;
       const std::string label = LabelValue(labels);
@@ -552,9 +552,9 @@ std::string StatusPage(const StatusPageInput& input) {
   page.set("tiles", Tiles(status));
   page.set("bars", Bars(status));
   AddShares(status.census == nullptr ? Census() : *status.census, page);
-  const list refusals = Refusals(input.counters), troubles = Troubles(input.troubles, input.now);
-  page.set("any_refusals", !refusals.empty());
-  page.set("refusals", refusals);
+  const list rejections = Rejections(input.counters), troubles = Troubles(input.troubles, input.now);
+  page.set("any_rejections", !rejections.empty());
+  page.set("rejections", rejections);
   page.set("any_troubles", !troubles.empty());
   page.set("troubles", troubles);
   page.set("settings", input.settings);

@@ -172,7 +172,7 @@ TEST_F(StatusPageTest, EveryValueIsEscaped) {
   status_.listeners = {hostile};
   status_.ready = status_.store_health = absl::UnavailableError(hostile);
   census_.runs = {{.run = hostile, .by_version = {{1, {.samples = 1, .rows = 2, .bytes = 3}}}}};
-  counters_ = {{absl::StrCat("routing_replay_append_refusals_total{reason=\"", hostile, "\"}"), 1}};
+  counters_ = {{absl::StrCat("routing_replay_append_rejections_total{reason=\"", hostile, "\"}"), 1}};
   troubles_ = {{.method = hostile, .code = hostile, .reason = hostile, .field = hostile}};
   const std::string page = Page();
   EXPECT_EQ(page.find("<script"), std::string::npos);
@@ -206,11 +206,11 @@ TEST_F(StatusPageTest, WhatIsEmptyOrOneReadsWell) {
   EXPECT_NE(page.find("memory · healthy"), std::string::npos);
 }
 
-TEST_F(StatusPageTest, RefusalsAreThoseThatHappened) {
-  counters_ = {{"routing_replay_append_refusals_total{reason=\"GAP\"}", 3},
-               {"routing_replay_append_refusals_total{reason=\"FIELD\"}", 0},
+TEST_F(StatusPageTest, RejectionsAreThoseThatHappened) {
+  counters_ = {{"routing_replay_append_rejections_total{reason=\"GAP\"}", 3},
+               {"routing_replay_append_rejections_total{reason=\"FIELD\"}", 0},
                {"routing_replay_appends_total", 9},
-               {"routing_replay_credit_refusals_total", 1234},
+               {"routing_replay_credit_rejections_total", 1234},
                {"routing_replay_read_samples_total{status=\"NOT_FOUND\"}", 5},
                {"routing_replay_read_samples_total{status=\"OK\"}", 77}};
   const std::string page = Page();

@@ -101,7 +101,7 @@ TEST_F(AccessControlTest, RunsOfOthersAreRunsThatAreNotThere) {
   }
 }
 
-TEST_F(AccessControlTest, WhatIsNoTokenIsRefused) {
+TEST_F(AccessControlTest, WhatIsNoTokenIsRejected) {
   Start(Entry("tok", "[\"\"]", "[read]"));
   for (const std::string& header : std::vector<std::string>{
            "", "Bearer", "Bearer ", "tok", "Basic tok", "Bearer  tok", "Bearer tok ", "Bearer to",

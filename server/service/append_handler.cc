@@ -29,7 +29,7 @@ Metrics::CountedAppend CountedAs(const AppendHeader& append, int64_t payload_byt
   return {append.producer, append.weight_version, append.rows.size(), payload_bytes};
 }
 
-AppendAck RefusalOf(const AppendHeader& append, const absl::Status& error) {
+AppendAck RejectionOf(const AppendHeader& append, const absl::Status& error) {
   return {.append_id = append.append_id, .sample = append.sample, .error = WithSample(error, append.sample)};
 }
 
@@ -133,11 +133,11 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return bytes.status();
   auto request = ParseAppendRequest(bytes->chain());
-  if (!request.ok()) return Refuse(bytes->chain(), *permissions, request.status());
+  if (!request.ok()) return Reject(bytes->chain(), *permissions, request.status());
   const std::string& run = request->run.empty() ? run_ : request->run;
   if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
     if (!request->append) return allowed;
-    return Refuse(bytes->chain(), *permissions, allowed);
+    return Reject(bytes->chain(), *permissions, allowed);
   }
   if (absl::Status entered = EnterRun(run); !entered.ok()) return entered;
   const uint64_t want_bytes = request->want_bytes;
@@ -149,23 +149,23 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
 
 // The message was not understood, or is not allowed. If it says whose append it is, that append is rejected and the
 // stream goes on.
-absl::StatusOr<AppendResponse> AppendCall::Refuse(const ByteChain& message, const Permissions& permissions,
+absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, const Permissions& permissions,
                                                   const absl::Status& status) {
-  const auto refused = ParseRejectedAppend(message);
-  if (!refused) return status;
-  if (!refused->run.empty()) run_ = refused->run;
+  const auto rejected = ParseRejectedAppend(message);
+  if (!rejected) return status;
+  if (!rejected->run.empty()) run_ = rejected->run;
   AppendResponse response;
   response.ack = AppendAck{
-      .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
+      .append_id = rejected->append_id, .sample = rejected->sample, .error = WithSample(status, rejected->sample)};
   // The client has counted the payload against its credit.
-  UseCredit(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
+  UseCredit(std::min<int64_t>(static_cast<int64_t>(rejected->payload_bytes), credit_.bytes()));
   record_->Reject(response.ack->error);
   context_.metrics.CountAppend(run_, {}, *response.ack);
-  if (refused->want_bytes > 0) {
+  if (rejected->want_bytes > 0) {
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
     const absl::Status entered = allowed.ok() ? EnterRun(run_) : allowed;
-    response.credit = entered.ok() ? Grant(refused->want_bytes) : Credit{.granted_bytes = 0, .refusal = entered};
+    response.credit = entered.ok() ? Grant(rejected->want_bytes) : Credit{.granted_bytes = 0, .refusal = entered};
   }
   return response;
 }
@@ -215,15 +215,15 @@ AppendAck AppendCall::Process(AppendRequest request) {
   if (payload_bytes > credit_.bytes()) {
     ErrorDetail detail{.reason = Reason::kOverBudget, .field = "payload", .sample = request.append->sample};
     detail.retry_after_ms = 0;
-    ack = RefusalOf(*request.append, MakeError(absl::StatusCode::kResourceExhausted,
-                                               absl::StrCat("payload: ", payload_bytes, " bytes sent, ",
-                                                            credit_.bytes(), " granted; ask for credit first"),
-                                               detail));
+    ack = RejectionOf(*request.append, MakeError(absl::StatusCode::kResourceExhausted,
+                                                 absl::StrCat("payload: ", payload_bytes, " bytes sent, ",
+                                                              credit_.bytes(), " granted; ask for credit first"),
+                                                 detail));
   } else {
     UsedCredit used = UseCredit(payload_bytes);  // Rejected or not, as the client has counted it.
     auto admitted = not_there_.ok() ? AdmitAppend(context_, run_, request, std::move(used.promised)) : not_there_;
     ack = admitted.ok() ? context_.processor.Process(run_, std::move(request), std::move(used.reservation))
-                        : RefusalOf(*request.append, admitted.status());
+                        : RejectionOf(*request.append, admitted.status());
     if (ack.error.ok()) admitted->Commit();
   }
   if (!ack.error.ok()) record_->Reject(ack.error);

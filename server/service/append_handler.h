@@ -39,7 +39,7 @@ class AppendCall final : public Call {
   absl::Status EnterRun(const std::string& run);
   // What to answer; an error ends the stream. May wait for the store.
   absl::StatusOr<AppendResponse> Handle(grpc::ByteBuffer& message);
-  absl::StatusOr<AppendResponse> Refuse(const ByteChain& message, const Permissions& permissions,
+  absl::StatusOr<AppendResponse> Reject(const ByteChain& message, const Permissions& permissions,
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
@@ -72,7 +72,7 @@ class AppendCall final : public Call {
   StoreWork work_{this, [this] { OnHandled(); }};
   grpc::ByteBuffer incoming_;
   absl::StatusOr<AppendResponse> answer_;
-  // From here to promised_, and the record's refusals and payload_bytes_: the worker's while one is busy.
+  // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
   std::string entered_run_;  // Where runs are limited: that whose limits these are.

@@ -65,13 +65,13 @@ TEST_F(AppendProcessorTest, AnotherAppendBeginsTheReleasedSampleAnew) {
   }
 }
 
-TEST_F(AppendProcessorTest, OfARunThatIsGoneItIsRefused) {
+TEST_F(AppendProcessorTest, OfARunThatIsGoneItIsRejected) {
   ASSERT_OK(Append(1, 77).error);
   ASSERT_OK(store_->DropRun("run"));
   EXPECT_THAT(Append(2, 77).error, testing::Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
 }
 
-TEST_F(AppendProcessorTest, WhatWasRefusedIsNotAcknowledgedLater) {
+TEST_F(AppendProcessorTest, WhatWasRejectedIsNotAcknowledgedLater) {
   EXPECT_FALSE(Append(1, 77, {1, 2}).error.ok());  // A gap.
   EXPECT_FALSE(Append(2, 77, {1, 2}).error.ok());
 }

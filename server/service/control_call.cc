@@ -37,7 +37,7 @@ void ControlCall::OnReceived(bool ok) {
   if (absl::Status length = CheckControlBytes(request_.Length()); !length.ok()) return FinishWith(length);
   absl::Status taken = home_.workers.Run(OwnerOf(home_.context, grpc_context_), [this] { Answer(); });
   if (!taken.ok()) {
-    if (absl::IsResourceExhausted(taken)) home_.context.metrics.CountQuotaRefusal("control_calls");
+    if (absl::IsResourceExhausted(taken)) home_.context.metrics.CountQuotaRejection("control_calls");
     return FinishWith(taken);
   }
   working_ = true;

@@ -186,10 +186,10 @@ TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   begun.WaitForNotification();
   // One of them waits, so that the other may not.
   auto second = seal("bearer"), third = seal("BEARER");
-  const auto refused = [&] { return Counted("routing_replay_quota_refusals_total{quota=\"control_calls\"}"); };
+  const auto rejected = [&] { return Counted("routing_replay_quota_rejections_total{quota=\"control_calls\"}"); };
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (refused() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_EQ(refused(), 1);
+  while (rejected() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(rejected(), 1);
   EXPECT_EQ(here, 1);
   open.Notify();
   EXPECT_OK(first.get());
@@ -198,7 +198,7 @@ TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   EXPECT_THAT(two.ok() ? three : two, Fails(kExhausted, Reason::kOverBudget));
 }
 
-TEST_F(ControlCallTest, ARequestThatIsTooLongIsRefusedBeforeItWaits) {
+TEST_F(ControlCallTest, ARequestThatIsTooLongIsRejectedBeforeItWaits) {
   absl::Notification begun, open;
   Start({.threads = 1}, {{"Seal", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
                             begun.Notify();

@@ -89,7 +89,7 @@ absl::Status ReadCall::TakePlace() {
     wait_alarm_.Cancel();
   });
   if (!place.ok()) {
-    context_.metrics.CountQuotaRefusal("waiting_reads");
+    context_.metrics.CountQuotaRejection("waiting_reads");
     if (writes_ == 0) return place.status();
     waiting_is_over_ = true;
     return absl::OkStatus();
@@ -212,7 +212,7 @@ void ReadCall::OnChanged() {
 
 void ReadCall::OnWaitOver(bool fired) {
   if (finishing_ || (!fired && !sent_away_)) return;
-  if (!fired) context_.metrics.CountQuotaRefusal("waiting_reads");
+  if (!fired) context_.metrics.CountQuotaRejection("waiting_reads");
   waiting_is_over_ = true;
   Unpark();
 }

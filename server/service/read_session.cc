@@ -244,12 +244,12 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
     }
     if (!missing && !absl::IsDataLoss(snapshot.status())) {
       failure_ = snapshot.status();
-      return Open::kRefused;
+      return Open::kRejected;
     }
     AddRecord(step, {.index = index,
                      .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
                      .message = std::string(snapshot.status().message())});
-    return Open::kRefused;
+    return Open::kRejected;
   }
   SampleVerdict verdict = CheckSample(
       snapshot->state, asked, request_.wait,
@@ -260,7 +260,7 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
   }
   const bool ready = verdict.status == SampleStatus::kOk;
   AddRecord(step, MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
-  if (!ready) return Open::kRefused;
+  if (!ready) return Open::kRejected;
   snapshot_ = *std::move(snapshot);
   next_rows_ = 0;
   next_layer_ = 0;

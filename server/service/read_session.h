@@ -77,7 +77,7 @@ class ReadSession {
   ReadSession(Store& store, ByteBudget& memory, ReadRequest request)
       : store_(store), memory_(memory), request_(std::move(request)) {}
 
-  enum class Open { kReady, kRefused, kMustWait };
+  enum class Open { kReady, kRejected, kMustWait };
   Open OpenSample(ReadStep& step, bool waiting_is_over);
   // Adds pieces of the open sample until it ends or the message is full.
   void AddPieces(ReadStep& step);

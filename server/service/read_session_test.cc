@@ -161,9 +161,9 @@ TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
   EXPECT_EQ(ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true).kind, ReadStep::Kind::kMessage);
   // … and without room for what is known of the sample there is none.
   const ByteReservation rest = *memory_.Reserve(memory_.limit() - memory_.used());
-  const ReadStep refused = ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true);
-  EXPECT_EQ(refused.kind, ReadStep::Kind::kFailed);
-  EXPECT_THAT(refused.failure, testing::Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  const ReadStep rejected = ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true);
+  EXPECT_EQ(rejected.kind, ReadStep::Kind::kFailed);
+  EXPECT_THAT(rejected.failure, testing::Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
 }
 
 TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {

@@ -13,7 +13,7 @@ namespace routing_replay::server {
 namespace {
 
 absl::Status Counted(ServiceContext& context, absl::Status status) {
-  if (!status.ok()) context.metrics.CountAccessRefusal(status);
+  if (!status.ok()) context.metrics.CountAccessRejection(status);
   return status;
 }
 
@@ -30,7 +30,7 @@ absl::Status CheckConnection(ServiceContext& context, const grpc::ServerContextB
   if (certificate.empty()) return absl::OkStatus();
   absl::Status status =
       context.client_certificates->Check(certificate, Property(*connection, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME));
-  if (!status.ok()) context.metrics.CountAccessRefusal(absl::UnauthenticatedError(""));
+  if (!status.ok()) context.metrics.CountAccessRejection(absl::UnauthenticatedError(""));
   return status;
 }
 
@@ -58,7 +58,7 @@ int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendReque
 
 template <typename T>
 absl::StatusOr<T> Counted(ServiceContext& context, const char* quota, absl::StatusOr<T> result) {
-  if (!result.ok()) context.metrics.CountQuotaRefusal(quota);
+  if (!result.ok()) context.metrics.CountQuotaRejection(quota);
   return result;
 }
 
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& con
 }
 
 absl::Status OverDeadline(ServiceContext& context) {
-  context.metrics.CountQuotaRefusal("max_deadline");
+  context.metrics.CountQuotaRejection("max_deadline");
   return absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)");
 }
 

@@ -158,14 +158,14 @@ class ConfigTest(unittest.TestCase):
                 limit = number_of_bytes(container["resources"]["limits"]["memory"])
                 self.assertGreaterEqual(limit, FACTOR * budget + ROOM)
 
-    def test_the_base_alone_is_refused(self):
+    def test_the_base_alone_is_rejected(self):
         resources = render(KUBERNETES / "base")
         (template,) = templates(resources)
         done = settings(template, template.containers()[0], resources, "--check-config")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("insecure", done.stderr)
 
-    def test_an_unknown_key_is_refused(self):
+    def test_an_unknown_key_is_rejected(self):
         resources = render(KUBERNETES / "overlays/dev")
         for config in of_kind(resources, "ConfigMap"):
             if "server.yaml" in config["data"]:

@@ -2,7 +2,7 @@
 
 Usage: metrics_test.py SERVER RRCTL
 
-A metric with labels is there once it has counted: so one server refuses what it is asked, another spills, and a third
+A metric with labels is there once it has counted: so one server rejects what it is asked, another spills, and a third
 loses its Redis.
 """
 
@@ -89,7 +89,7 @@ def names(exposed: str) -> set[str]:
 
 
 class Guarded:
-    """A server with TLS, tokens, quotas and a spill directory, which has refused all that it can refuse."""
+    """A server with TLS, tokens, quotas and a spill directory, which has rejected all that it can reject."""
 
     def __init__(self, ends: contextlib.ExitStack) -> None:
         directory = Path(ends.enter_context(tempfile.TemporaryDirectory()))

@@ -34,7 +34,7 @@ const char* const kAlways[] = {"appends_total",
                                "unrecorded_rows_total",
                                "unverified_rows_total",
                                "credits_total",
-                               "credit_refusals_total",
+                               "credit_rejections_total",
                                "reads_total",
                                "read_samples_total{status=\"OK\"}",
                                "egress_bytes_total",
@@ -237,7 +237,7 @@ TEST_F(OperationsTest, ARefusedCallIsLoggedWithItsClientsIdentityAndNoIds) {
   EXPECT_EQ(log.text().find("secret"), std::string::npos) << log.text();
   const auto lines = log.Lines();
   ASSERT_EQ(lines.size(), 2u) << log.text();
-  EXPECT_EQ(lines[0]["event"], "call_refused");
+  EXPECT_EQ(lines[0]["event"], "call_rejected");
   EXPECT_EQ(lines[0]["method"], "Seal");
   EXPECT_EQ(lines[0]["request_id"], "job-7");
   EXPECT_EQ(lines[0]["traceparent"], trace);
@@ -329,7 +329,7 @@ TEST_F(GuardedOperationsTest, ARefusedCallNamesItsToken) {
   server_->Shutdown(std::chrono::milliseconds(0));
   const auto lines = log.Lines();
   ASSERT_EQ(lines.size(), 1u) << log.text();
-  EXPECT_EQ(lines[0]["event"], "call_refused");
+  EXPECT_EQ(lines[0]["event"], "call_rejected");
   EXPECT_EQ(lines[0]["token"], "the-boss");
 }
 

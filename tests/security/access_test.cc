@@ -62,7 +62,7 @@ TEST(AccessTest, WithoutAKnownTokenNothingGoes) {
   v1::ServerInfo info;
   EXPECT_EQ(stub->GetServerInfo(context.get(), {}, &info).error_code(), StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(stub->GetServerInfo(NewCall("known").get(), {}, &info).ok());
-  EXPECT_GT((*info.mutable_counters())["routing_replay_access_refusals_total{reason=\"unauthenticated\"}"], 0u);
+  EXPECT_GT((*info.mutable_counters())["routing_replay_access_rejections_total{reason=\"unauthenticated\"}"], 0u);
 }
 
 TEST(AccessTest, EachScopeOpensItsCallsAndNoOthers) {

@@ -323,7 +323,7 @@ int64_t Counted(const v1::ServerInfo& info, const char* name) {
   const auto found = info.counters().find(absl::StrCat("routing_replay_", name));
   return found == info.counters().end() ? 0 : found->second;
 }
-constexpr char kNoRoom[] = "quota_refusals_total{quota=\"waiting_reads\"}";
+constexpr char kNoRoom[] = "quota_rejections_total{quota=\"waiting_reads\"}";
 constexpr char kNotReady[] = "read_samples_total{status=\"NOT_READY\"}";
 
 // Long requests of one run, all of them waiting for a sample that is never sealed: they have all the room there is,

@@ -16,7 +16,7 @@
 namespace routing_replay::testing {
 namespace {
 
-constexpr char kRefused[] = "routing_replay_connections_refused_total 1";  // Or ten, or more.
+constexpr char kRefused[] = "routing_replay_connections_rejected_total 1";  // Or ten, or more.
 
 // They wait, and are served again when there are some.
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {

@@ -82,8 +82,8 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   }
   bystander.Await(2);
   const v1::ServerInfo info = Info();
-  EXPECT_GT(Counter(info, "routing_replay_quota_refusals_total{quota=\"run_bytes\"}"), 0u);
-  EXPECT_GT(Counter(info, "routing_replay_quota_refusals_total{quota=\"run_streams\"}"), 0u);
+  EXPECT_GT(Counter(info, "routing_replay_quota_rejections_total{quota=\"run_bytes\"}"), 0u);
+  EXPECT_GT(Counter(info, "routing_replay_quota_rejections_total{quota=\"run_streams\"}"), 0u);
 }
 
 TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
@@ -95,7 +95,7 @@ TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
   v1::ReadResponse rows;
   EXPECT_FALSE(reader->Read(&rows));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_GT(Counter(Info(), "routing_replay_quota_refusals_total{quota=\"max_deadline\"}"), 0u);
+  EXPECT_GT(Counter(Info(), "routing_replay_quota_rejections_total{quota=\"max_deadline\"}"), 0u);
 }
 
 // A byte now and then is use of credit, and keeps it: that of the run's share, which others have their own beside.
