@@ -14,7 +14,7 @@ packages=(
   libabsl-dev libgrpc-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   libhwy-dev libisal-dev libxxhash-dev libzstd-dev
-  nlohmann-json3-dev libsimdjson-dev libcli11-dev libspdlog-dev libyaml-cpp-dev prometheus-cpp-dev
+  nlohmann-json3-dev libsimdjson-dev libcli11-dev libyaml-cpp-dev prometheus-cpp-dev
   librocksdb-dev libboost-dev libkainjow-mustache-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   # The servers that tests start: redis-tools has the program of the package redis-server, but starts no service.

@@ -52,33 +52,13 @@ constexpr Unit kByteUnits[] = {
     {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-// "4Gi", "4GB", "4g": what was meant can be told.
-std::string InsteadOfBytes(absl::string_view digits, absl::string_view suffix) {
-  for (const Unit& unit : kByteUnits) {
-    const absl::string_view name = unit.suffix;
-    if (digits.empty() || name.empty()) continue;
-    for (const std::string& near : {std::string(name), std::string(name.substr(0, 1)), std::string(name.substr(0, 2)),
-                                    absl::StrCat(name.substr(0, 1), "B")}) {
-      if (absl::EqualsIgnoreCase(suffix, near)) return absl::StrCat(digits, name);
-    }
-  }
-  return "a whole number of bytes, or of KiB, MiB, GiB or TiB, such as 4GiB";
-}
-
-std::string InsteadOfTime(absl::string_view digits, absl::string_view suffix) {
-  if (digits.empty() || !suffix.empty()) return "a whole number of ms, s, m or h, such as 90s";
-  return absl::StrCat(digits, "s; or ", digits, "ms, ", digits, "m, ", digits, "h");
-}
-
 struct Units {
-  const char* what;
+  const char* what;            // For people, with what to write.
   absl::Span<const Unit> all;  // Ascending.
   const char* of_zero;
-  // What to write instead of something else, of which the number was read, or nothing.
-  std::string (*instead)(absl::string_view digits, absl::string_view suffix);
 };
-constexpr Units kBytes = {"size", kByteUnits, "", InsteadOfBytes};
-constexpr Units kTimes = {"time", kTimeUnits, "s", InsteadOfTime};
+constexpr Units kBytes = {"size; write a whole number of bytes, KiB, MiB, GiB or TiB, such as 4GiB", kByteUnits, ""};
+constexpr Units kTimes = {"time; write a whole number of ms, s, m or h, such as 90s", kTimeUnits, "s"};
 
 std::string QuantityText(int64_t value, const Units& units) {
   if (value == 0) return absl::StrCat("0", units.of_zero);
@@ -108,8 +88,7 @@ absl::StatusOr<int64_t> ReadQuantity(absl::string_view text, const Units& units,
                                                    QuantityText(bounds.minimum, units),
                                                    bounds.or_none ? ", or 0 for no bound" : ""));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is not a ", units.what, "; write ", units.instead(digits, suffix)));
+  return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not a ", units.what));
 }
 
 // One place that names every key: flags, YAML and variables are made from it.
@@ -179,7 +158,7 @@ class Parser {
     }
   }
 
-  // Others may have an RR_ of their own (Kubernetes makes RR_PORT for a service named rr), so these are no faults.
+  // Others may have an RR_ of their own (Kubernetes makes RR_PORT for a service named rr), so these are warnings.
   std::vector<std::string> UnknownVariables() const {
     std::vector<std::string> known = {"RR_CONFIG"};
     for (const std::string& key : keys_) known.push_back(Variable(key));
@@ -347,7 +326,7 @@ absl::Status CheckTokenFile(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("--token-file: ", control.status().message()));
 }
 
-// A server with a certificate that has expired runs, and no client talks to it: whoever asks beforehand is told so.
+// A server whose certificate has expired runs, but no client talks to it: --check-config rejects it.
 absl::Status CheckTls(ServerConfig& config) {
   const auto texts = ReadTlsFiles(config.tls);
   if (!texts.ok()) return texts.status();

@@ -58,7 +58,7 @@ struct ServerConfig {
   int max_streams = 256;                                               // Calls of one connection at a time.
   int64_t max_connections = 10000;  // And no more than a quarter of the descriptors; an idle one takes 15 to 30 kB.
 
-  std::vector<std::string> warnings;  // What is no fault and hardly meant, for whoever started the server.
+  std::vector<std::string> warnings;  // What is allowed and hardly meant.
 
   // What the process was asked to do instead of serving.
   bool check_config = false;

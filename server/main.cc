@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "server/server.h"
 
 namespace routing_replay::server {
@@ -61,14 +61,14 @@ absl::Status FollowProcess(int pid) {
   return absl::OkStatus();
 }
 
-// A further signal ends the wait: whoever sent it is in a hurry.
+// A second signal ends the wait.
 void WaitForSignal(const sigset_t& signals, std::chrono::milliseconds longest) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timespec timeout = {.tv_sec = seconds.count(), .tv_nsec = std::chrono::nanoseconds(longest - seconds).count()};
   if (longest.count() > 0) sigtimedwait(&signals, nullptr, &timeout);
 }
 
-// A signal that has come stays for whoever takes it.
+// A pending signal stays pending: sigwait takes it later.
 bool StopRequested() {
   sigset_t pending;
   sigpending(&pending);

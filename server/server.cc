@@ -17,16 +17,14 @@
 #include "server/admission/byte_budget.h"
 #include "server/connections/accept_loop.h"
 #include "server/connections/grpc_ports.h"
+#include "server/log/event_log.h"
 #include "server/open_store.h"
 #include "server/operations/endpoint_file.h"
-#include "server/operations/event_log.h"
 #include "server/operations/operations.h"
 #include "server/operations/upkeep.h"
 #include "server/security/access_control.h"
 #include "server/security/served_tls.h"
-#include "server/service/append_handler.h"
-#include "server/service/control_call.h"
-#include "server/service/read_handler.h"
+#include "server/service/served_call.h"
 
 namespace routing_replay::server {
 namespace {
@@ -34,6 +32,7 @@ namespace {
 // Most clients with something to do make a call in this time.
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
+constexpr int64_t kSweptAtATime = 1000;  // Expired samples: keeps it short, so that appends are not held up.
 constexpr std::chrono::milliseconds kLookAtTlsFiles(1000);  // Three small files: cheaper than a watch of them.
 
 // A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
@@ -190,10 +189,10 @@ class GrpcServer final : public Server {
 };
 
 void GrpcServer::Count(ConnectionEvent event) {
-  if (event == ConnectionEvent::kOpened) metrics_.AddConnections(1);
-  if (event == ConnectionEvent::kEnded) metrics_.AddConnections(-1);
-  if (event == ConnectionEvent::kRejected) metrics_.CountRejectedConnection();
-  if (event == ConnectionEvent::kCut) metrics_.CountCutConnection();
+  if (event == ConnectionEvent::kOpened) metrics_.connections.Increment();
+  if (event == ConnectionEvent::kEnded) metrics_.connections.Decrement();
+  if (event == ConnectionEvent::kRejected) metrics_.rejected_connections.Increment();
+  if (event == ConnectionEvent::kCut) metrics_.cut_connections.Increment();
 }
 
 std::vector<std::string> GrpcServer::Listeners() const {
@@ -227,17 +226,23 @@ absl::Status GrpcServer::Listen() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server");
   context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
-  for (const ControlMethod& method : ControlMethods()) {
-    ControlCall::Listen({context_, service_, *loops_[0], workers_}, method);
+  for (const UnaryMethod& method : ControlMethods()) {
+    server::Listen({context_, service_, *loops_[0]}, method, &workers_);
   }
   for (const auto& loop : absl::MakeConstSpan(loops_).subspan(1)) {
-    AppendCall::Listen(context_, service_, *loop);
-    PutCall::Listen(context_, service_, *loop);
-    ReadCall::Listen(context_, service_, *loop);
+    const CallHome home{context_, service_, *loop};
+    ListenForAppends(home);
+    ListenForReads(home);
+    server::Listen(home, PutMethod(), context_.writers);
   }
   for (const auto& loop : loops_) loop->Start();
   accept_loop_.Start();
-  sweeper_ = StartSweeper(*store_, metrics_, config_.sweep_interval);
+  sweeper_ = std::make_unique<PeriodicThread>([this] {
+    const int64_t removed = store_->Sweep(kSweptAtATime);
+    metrics_.expired.Increment(static_cast<double>(removed));
+    // As many as that mean that more is waiting.
+    return removed < kSweptAtATime ? config_.sweep_interval : std::chrono::milliseconds(1);
+  });
   // The budget is without the store's cache, which is no less the server's.
   memory_trim_ = StartMemoryTrim([this, cache = config_.memory_budget - budget_->limit()] {
     return budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used();
@@ -259,7 +264,7 @@ std::chrono::milliseconds GrpcServer::ReloadTls() {
     tls_told_.clear();
     return kLookAtTlsFiles;
   }
-  metrics_.CountTlsReloadFailure();
+  metrics_.tls_reload_failures.Increment();
   const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
   if (tls_trouble_ == before && tls_trouble_ != tls_told_) {
     tls_told_ = tls_trouble_;

@@ -27,7 +27,7 @@ absl::Status OverQuota(const char* limit, absl::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ConnectionCalls::Place>> ConnectionCalls::Enter(absl::string_view peer) {
+absl::StatusOr<std::unique_ptr<Place>> ConnectionCalls::Enter(absl::string_view peer) {
   if (absl::StartsWith(peer, "unix:")) return nullptr;
   MutexLock lock(mutex_);
   auto found = calls_.find(peer);
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<ConnectionCalls::Place>> ConnectionCalls::Enter(a
                      {.reason = Reason::kOverBudget, .field = "max-streams"});
   }
   ++found->second;
-  return std::make_unique<Place>(*this, std::string(peer));
+  return std::make_unique<Place>([this, peer = std::string(peer)] { Leave(peer); });
 }
 
 void ConnectionCalls::Leave(const std::string& peer) {
@@ -48,8 +48,8 @@ void ConnectionCalls::Leave(const std::string& peer) {
   if (--found->second == 0) calls_.erase(found);
 }
 
-absl::StatusOr<std::unique_ptr<WaitingRoom::Place>> WaitingRoom::Enter(const std::string& run, int64_t bytes,
-                                                                       std::function<void()> leave) {
+absl::StatusOr<std::unique_ptr<Place>> WaitingRoom::Enter(const std::string& run, int64_t bytes,
+                                                          std::function<void()> leave) {
   MutexLock lock(mutex_);
   if (const int64_t missing = used_ + bytes - limit_; missing > 0) {
     const auto own = runs_.find(run);
@@ -63,9 +63,9 @@ absl::StatusOr<std::unique_ptr<WaitingRoom::Place>> WaitingRoom::Enter(const std
   Add(bytes);
   Run& of = runs_[run];
   of.bytes += bytes;
-  auto waiting = std::make_unique<Waiting>(Waiting{.run = run, .bytes = bytes, .leave = std::move(leave)});
+  const auto waiting = std::make_shared<Waiting>(Waiting{.run = run, .bytes = bytes, .leave = std::move(leave)});
   const auto position = of.waiting.emplace(bytes, waiting.get());
-  return std::make_unique<Place>(*this, std::move(waiting), position);
+  return std::make_unique<Place>([this, waiting, position] { Leave(*waiting, position); });
 }
 
 // `bytes` at least, of which the run has as many.
@@ -84,11 +84,11 @@ void WaitingRoom::SendAway(Run& run, int64_t bytes) {
 }
 
 absl::Status WaitingRoom::Full(int64_t bytes) const {
-  ErrorDetail detail{.reason = Reason::kOverBudget, .field = kWaitingReads};
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = "waiting-reads"};
   detail.retry_after_ms = kRetryAfterMs;
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat(kWaitingReads, ": the request takes ", bytes, " bytes while it waits, and ", limit_ - used_, " of ",
+      absl::StrCat("waiting-reads: the request takes ", bytes, " bytes while it waits, and ", limit_ - used_, " of ",
                    limit_, " are free; wait for fewer samples at a time, or try again later"),
       detail);
 }
@@ -205,8 +205,8 @@ absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wi
   const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
   const int64_t left = wish.limit - used;
   if (left <= 0 || wish.least > left) {
-    return OverQuota(kRunBudget, absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
-                                              "; release samples of it or try again later"));
+    return OverQuota("run-budget", absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
+                                                "; release samples of it or try again later"));
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
   const int64_t bytes = std::min(wish.most, left);
@@ -222,25 +222,19 @@ absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_
   return Take(run, {.least = 1, .most = bytes, .limit = limits_.bytes - limits_.bytes / kPartNotPromised});
 }
 
-absl::StatusOr<std::unique_ptr<RunQuota::Stream>> RunQuota::Open(absl::string_view run, StreamKind kind) {
+absl::StatusOr<std::unique_ptr<Place>> RunQuota::Open(absl::string_view run, StreamKind kind) {
   if (limits_.streams == 0) return nullptr;
+  std::pair key(std::string(run), kind);
   MutexLock lock(mutex_);
-  auto found = streams_.find(run);
-  if (found == streams_.end()) found = streams_.emplace(run, Streams()).first;
-  int64_t& streams = found->second[static_cast<size_t>(kind)];
-  if (streams >= limits_.streams) {
-    return OverQuota(kRunStreams, absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
+  if (const auto found = streams_.find(key); found != streams_.end() && found->second >= limits_.streams) {
+    return OverQuota("run-streams",
+                     absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
   }
-  ++streams;
-  return std::make_unique<Stream>(*this, std::string(run), kind);
-}
-
-void RunQuota::Close(const std::string& run, StreamKind kind) {
-  MutexLock lock(mutex_);
-  const auto found = streams_.find(run);
-  --found->second[static_cast<size_t>(kind)];
-  const Streams& left = found->second;
-  if (std::all_of(left.begin(), left.end(), [](int64_t count) { return count == 0; })) streams_.erase(found);
+  ++streams_[key];
+  return std::make_unique<Place>([this, key = std::move(key)] {
+    MutexLock lock(mutex_);
+    if (const auto found = streams_.find(key); --found->second == 0) streams_.erase(found);
+  });
 }
 
 }  // namespace routing_replay::server

@@ -3,7 +3,6 @@
 #ifndef SERVER_ADMISSION_CALL_LIMITS_H_
 #define SERVER_ADMISSION_CALL_LIMITS_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,8 +19,20 @@
 
 namespace routing_replay::server {
 
-// How many calls one connection may have open, whatever its peer makes of the limit that HTTP/2 tells it: gRPC holds
-// only those to that who acknowledge it.
+// What somebody has of a limit, until it is destroyed; before the limit is.
+class Place {
+ public:
+  explicit Place(std::function<void()> leave) : leave_(std::move(leave)) {}
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() { leave_(); }
+
+ private:
+  const std::function<void()> leave_;
+};
+
+// How many calls one connection may have open. gRPC enforces the limit that HTTP/2 tells a peer only for peers that
+// acknowledge it; this one holds for all.
 //
 // Thread-safe.
 class ConnectionCalls {
@@ -29,18 +40,7 @@ class ConnectionCalls {
   // `max_streams`: that every peer is told.
   explicit ConnectionCalls(int64_t max_streams) : max_streams_(max_streams) {}
 
-  // A call of the connection, until it is destroyed; before what it is counted by is.
-  class Place {
-   public:
-    Place(ConnectionCalls& calls, std::string peer) : calls_(calls), peer_(std::move(peer)) {}
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    ~Place() { calls_.Leave(peer_); }
-
-   private:
-    ConnectionCalls& calls_;
-    const std::string peer_;
-  };
+  // A call of the connection.
   // `peer`: the connection as gRPC names it. Null for a Unix socket, whose peers share a name.
   // RESOURCE_EXHAUSTED (kOverBudget, field max-streams) where there are twice as many as allowed: who keeps to the
   // limit may begin a call before it is known here that another one has ended.
@@ -55,37 +55,12 @@ class ConnectionCalls {
 };
 
 // Memory that calls take while they wait, shared among runs: where it is full, the run that has the most makes room.
-//
-inline constexpr char kWaitingReads[] = "waiting-reads";
-
 // Thread-safe.
 class WaitingRoom {
-  struct Waiting {
-    std::string run;
-    int64_t bytes = 0;
-    std::function<void()> leave;
-    bool is_sent_away = false;
-  };
-  using BySize = std::multimap<int64_t, Waiting*>;  // Of those that take as much, the longest wait first.
-
  public:
   // `tell` hears of each change of what all take that wait, one after the other, from any thread; it must not wait.
   WaitingRoom(int64_t limit, std::function<void(int64_t bytes)> tell) : limit_(limit), tell_(std::move(tell)) {}
 
-  // Until it is destroyed, one waits; before the room is.
-  class Place {
-   public:
-    Place(WaitingRoom& room, std::unique_ptr<Waiting> waiting, BySize::iterator position)
-        : room_(room), waiting_(std::move(waiting)), position_(position) {}
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    ~Place() { room_.Leave(*waiting_, position_); }
-
-   private:
-    WaitingRoom& room_;
-    const std::unique_ptr<Waiting> waiting_;
-    const BySize::iterator position_;
-  };
   // Where the room is full, one of the run with the most bytes is sent away, the smallest that is enough, or several,
   // the largest first, if what is missing leaves that run as much as this one then has; of those that take as much the
   // longest wait goes. Else RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads, retry_after_ms), and nobody is.
@@ -94,6 +69,13 @@ class WaitingRoom {
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:
+  struct Waiting {
+    std::string run;
+    int64_t bytes = 0;
+    std::function<void()> leave;
+    bool is_sent_away = false;
+  };
+  using BySize = std::multimap<int64_t, Waiting*>;  // Of those that take as much, the longest wait first.
   struct Run {
     int64_t bytes = 0;
     BySize waiting;
@@ -110,9 +92,6 @@ class WaitingRoom {
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
 };
-
-inline constexpr char kRunBudget[] = "run-budget";
-inline constexpr char kRunStreams[] = "run-streams";
 
 // Thread-safe.
 class RunQuota {
@@ -167,21 +146,9 @@ class RunQuota {
   // The same, of at most `bytes` and at least one. The last sixteenth of what the run may have is kept for Admit.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
-  // A stream of the run, until it is destroyed; before the quota is.
-  class Stream {
-   public:
-    Stream(RunQuota& quota, std::string run, StreamKind kind) : quota_(quota), run_(std::move(run)), kind_(kind) {}
-    Stream(const Stream&) = delete;
-    Stream& operator=(const Stream&) = delete;
-    ~Stream() { quota_.Close(run_, kind_); }
-
-   private:
-    RunQuota& quota_;
-    const std::string run_;
-    const StreamKind kind_;
-  };
-  // Null where there is no limit. RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms).
-  absl::StatusOr<std::unique_ptr<Stream>> Open(absl::string_view run, StreamKind kind);
+  // A stream of the run. Null where there is no limit. RESOURCE_EXHAUSTED (kOverBudget, field run-streams,
+  // retry_after_ms).
+  absl::StatusOr<std::unique_ptr<Place>> Open(absl::string_view run, StreamKind kind);
 
  private:
   struct Use {
@@ -194,14 +161,12 @@ class RunQuota {
     std::optional<Clock::Time> looked;  // When the last look began.
     int64_t bytes() const { return stored + committed + settling + held; }
   };
-  using Streams = std::array<int64_t, 2>;  // By kind.
   struct Wish {
     int64_t least, most;
     int64_t limit;  // For all that the run has then.
   };
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
-  void Close(const std::string& run, StreamKind kind);
   absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
   // If the last look at the run is so long ago: whether there was a look.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
@@ -218,7 +183,7 @@ class RunQuota {
   CondVar looked_;
   Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Streams, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, StreamKind>, int64_t> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

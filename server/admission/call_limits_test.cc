@@ -14,7 +14,7 @@ namespace {
 
 TEST(ConnectionCallsTest, EachConnectionHasTwiceItsCalls) {
   ConnectionCalls calls(2);
-  std::vector<std::unique_ptr<ConnectionCalls::Place>> places;
+  std::vector<std::unique_ptr<Place>> places;
   const auto enter = [&](const char* peer) {
     auto place = calls.Enter(peer);
     if (place.ok()) places.push_back(*std::move(place));
@@ -31,7 +31,7 @@ TEST(ConnectionCallsTest, EachConnectionHasTwiceItsCalls) {
 
 TEST(ConnectionCallsTest, UnixSocketsAreNotCounted) {
   ConnectionCalls calls(1);
-  std::vector<std::unique_ptr<ConnectionCalls::Place>> places;
+  std::vector<std::unique_ptr<Place>> places;
   for (int i = 0; i < 3; ++i) {
     auto place = calls.Enter("unix:");
     ASSERT_OK(place);
@@ -53,14 +53,14 @@ class WaitingRoomTest : public ::testing::Test {
   }
   static void ExpectFull(const absl::Status& status) {
     EXPECT_THAT(status, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-    EXPECT_EQ(GetErrorDetail(status)->field, kWaitingReads);
+    EXPECT_EQ(GetErrorDetail(status)->field, "waiting-reads");
     EXPECT_GT(GetErrorDetail(status)->retry_after_ms.value_or(0), 0);
   }
 
   int64_t used_ = 0;
   WaitingRoom room_{100, [this](int64_t bytes) { used_ = bytes; }};
   std::vector<int> sent_away_;
-  std::map<int, std::unique_ptr<WaitingRoom::Place>> places_;
+  std::map<int, std::unique_ptr<Place>> places_;
 };
 
 TEST_F(WaitingRoomTest, OneRunMayHaveAllAndNoMore) {
@@ -155,15 +155,15 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   RunQuota quota = Make({.bytes = 100});
   stored_["a"] = 40;
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold all, quota.Admit("a", 60));
-  ExpectOver(quota.Admit("a", 1).status(), kRunBudget);
-  ExpectOver(quota.Admit("a", 0).status(), kRunBudget);  // What costs nothing is rejected, too, at the limit.
+  ExpectOver(quota.Admit("a", 1).status(), "run-budget");
+  ExpectOver(quota.Admit("a", 0).status(), "run-budget");  // What costs nothing is rejected, too, at the limit.
   EXPECT_OK(quota.Admit("b", 100));
-  ExpectOver(quota.Admit("c", 101).status(), kRunBudget);
+  ExpectOver(quota.Admit("c", 101).status(), "run-budget");
   EXPECT_EQ(looks_, 3);  // One at each.
   // What was admitted is stored by now, and some of it released.
   all.Commit();
   stored_["a"] = 70;
-  ExpectOver(quota.Admit("a", 30).status(), kRunBudget);
+  ExpectOver(quota.Admit("a", 30).status(), "run-budget");
   clock_.Advance(std::chrono::seconds(1));
   EXPECT_OK(quota.Admit("a", 30));
   EXPECT_EQ(looks_, 4);
@@ -174,7 +174,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold slow, quota.Admit("a", 60));
   for (int i = 0; i < 3; ++i) {
     clock_.Advance(std::chrono::seconds(2));
-    ExpectOver(quota.Admit("a", 50).status(), kRunBudget);
+    ExpectOver(quota.Admit("a", 50).status(), "run-budget");
   }
   // What failed is free at once.
   { const auto failed = quota.Admit("a", 40); }
@@ -184,7 +184,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   // Committed while a look is on its way: that look may not have seen it.
   stored_now_ = [&] { slow.Commit(); };
   clock_.Advance(std::chrono::seconds(2));
-  ExpectOver(quota.Admit("a", 91).status(), kRunBudget);
+  ExpectOver(quota.Admit("a", 91).status(), "run-budget");
   stored_now_ = nullptr;
   clock_.Advance(std::chrono::seconds(2));
   EXPECT_OK(quota.Admit("a", 100));
@@ -211,9 +211,9 @@ TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
     second = std::thread([&] { other = quota.Admit("a", 20).status(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // For the other to come, if it is quick.
   };
-  ExpectOver(quota.Admit("a", 20).status(), kRunBudget);
+  ExpectOver(quota.Admit("a", 20).status(), "run-budget");
   second.join();
-  ExpectOver(other, kRunBudget);
+  ExpectOver(other, "run-budget");
   EXPECT_EQ(looks_, 1);
 }
 
@@ -221,13 +221,13 @@ TEST_F(RunQuotaTest, HoldsArePartedAndJoined) {
   RunQuota quota = Make({.bytes = 100});
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.AdmitUpTo("a", 1000));
   EXPECT_EQ(hold.bytes(), 94);
-  ExpectOver(quota.AdmitUpTo("a", 1).status(), kRunBudget);  // The last sixteenth is for what comes beside it.
+  ExpectOver(quota.AdmitUpTo("a", 1).status(), "run-budget");  // The last sixteenth is for what comes beside it.
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold rest, quota.Admit("a", 6));
   hold.Merge(std::move(rest));
   {
     const RunQuota::Hold part = hold.Split(30);
     EXPECT_EQ(hold.bytes(), 70);
-    ExpectOver(quota.Admit("a", 1).status(), kRunBudget);
+    ExpectOver(quota.Admit("a", 1).status(), "run-budget");
   }
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold more, quota.AdmitUpTo("a", 1000));
   EXPECT_EQ(more.bytes(), 24);
@@ -240,7 +240,7 @@ TEST_F(RunQuotaTest, StreamsOfEachRunAndKind) {
   auto first = quota.Open("a", kAppend), second = quota.Open("a", kAppend);
   ASSERT_OK(first);
   ASSERT_OK(second);
-  ExpectOver(quota.Open("a", kAppend).status(), kRunStreams);
+  ExpectOver(quota.Open("a", kAppend).status(), "run-streams");
   EXPECT_OK(quota.Open("b", kAppend));
   EXPECT_OK(quota.Open("a", RunQuota::StreamKind::kRead));
   first->reset();

@@ -38,7 +38,7 @@ absl::Status Errno() {
                       std::strerror(errno));
 }
 
-// Whether it is the socket of somebody who is gone, or went without a word; files of other kinds stay.
+// Removes a socket that a server left behind, after a crash too; files of other kinds stay.
 void RemoveSocket(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());

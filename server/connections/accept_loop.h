@@ -1,5 +1,5 @@
-// Takes the connections of a gRPC server, in gRPC's place: gRPC's own listener ends for good where no descriptor is to
-// be had, takes as many connections as come, and lets each begin and take back as many calls as it likes.
+// Takes the connections of a gRPC server, in gRPC's place: gRPC's own listener ends for good where no descriptor is
+// free, takes as many connections as come, and lets each begin and take back as many calls as it likes.
 //
 //   AcceptLoop loop(limits, told);
 //   auto address = loop.Listen(builder, "[::]:7400", credentials);   // The port is taken; connections wait.
@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "server/admission/worker_pool.h"
 #include "server/connections/connection_table.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 
 namespace routing_replay::server {
 

@@ -1,7 +1,6 @@
 #include "server/connections/grpc_ports.h"
 
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/connections/accept_loop.h"
 
 namespace routing_replay::server {
 namespace {
@@ -24,46 +22,6 @@ constexpr int kPingFloorMs = 10'000;
 // Probes make one call at a time.
 constexpr int kMaxStreams = 100;
 constexpr int kMaxConnections = 1000;
-
-class GrpcHealthPort final : public HealthPort {
- public:
-  ~GrpcHealthPort() override {
-    // At once: those who watch would keep it open.
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
-  }
-
-  absl::Status Listen(const HealthPortOptions& options) {
-    const std::string& address = options.address;
-    const auto builder = NewServerBuilder(/*health=*/true);
-    SetPeerLimits(options.patience, *builder);
-    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-    auto listening = accept_loop_.Listen(*builder, address, grpc::InsecureServerCredentials());
-    if (!listening.ok()) {
-      return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
-    }
-    address_ = *std::move(listening);
-    // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
-    builder->RegisterCallbackGenericService(&nothing_else_);
-    server_ = builder->BuildAndStart();
-    if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");
-    accept_loop_.Start();
-    server_->GetHealthCheckService()->SetServingStatus("live", true);
-    SetReady(false);
-    return absl::OkStatus();
-  }
-
-  void SetReady(bool ready) override {
-    for (const char* name : {"", "ready"}) server_->GetHealthCheckService()->SetServingStatus(name, ready);
-  }
-  const std::string& address() const override { return address_; }
-
- private:
-  AcceptLoop accept_loop_{WithinDescriptors({.connections = kMaxConnections, .calls_at_a_time = kMaxStreams}),
-                          [](ConnectionEvent) {}};
-  grpc::CallbackGenericService nothing_else_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-};
 
 }  // namespace
 
@@ -92,10 +50,37 @@ void SetPeerLimits(milliseconds patience, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingFloorMs);
 }
 
-absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const HealthPortOptions& options) {
-  auto port = std::make_unique<GrpcHealthPort>();
-  if (absl::Status status = port->Listen(options); !status.ok()) return status;
+HealthPort::HealthPort()
+    : accept_loop_(WithinDescriptors({.connections = kMaxConnections, .calls_at_a_time = kMaxStreams}),
+                   [](ConnectionEvent) {}) {}
+
+HealthPort::~HealthPort() {
+  // At once: those who watch would keep it open.
+  if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+}
+
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string& address, milliseconds patience) {
+  std::unique_ptr<HealthPort> port(new HealthPort);
+  const auto builder = NewServerBuilder(/*health=*/true);
+  SetPeerLimits(patience, *builder);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  auto listening = port->accept_loop_.Listen(*builder, address, grpc::InsecureServerCredentials());
+  if (!listening.ok()) {
+    return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
+  }
+  port->address_ = *std::move(listening);
+  // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
+  builder->RegisterCallbackGenericService(&port->nothing_else_);
+  port->server_ = builder->BuildAndStart();
+  if (port->server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");
+  port->accept_loop_.Start();
+  port->server_->GetHealthCheckService()->SetServingStatus("live", true);
+  port->SetReady(false);
   return port;
+}
+
+void HealthPort::SetReady(bool ready) {
+  for (const char* name : {"", "ready"}) server_->GetHealthCheckService()->SetServingStatus(name, ready);
 }
 
 }  // namespace routing_replay::server

@@ -2,6 +2,7 @@
 #ifndef SERVER_CONNECTIONS_GRPC_PORTS_H_
 #define SERVER_CONNECTIONS_GRPC_PORTS_H_
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/connections/accept_loop.h"
 
 namespace routing_replay::server {
 
@@ -21,21 +23,26 @@ void SetPeerLimits(std::chrono::milliseconds patience, grpc::ServerBuilder& buil
 
 // The health service of gRPC on a port of its own, for probes that can do no TLS and must not depend on the listeners
 // of the service: names "live", "ready" and "", which is ready.
-struct HealthPortOptions {
-  std::string address;                                           // host:port or [v6]:port; port 0: any free one.
-  std::chrono::milliseconds patience = std::chrono::minutes(2);  // As of SetPeerLimits.
-};
-
 class HealthPort {
  public:
-  // Live and not ready when it returns. UNAVAILABLE naming the address if it is taken.
-  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const HealthPortOptions& options);
-  virtual ~HealthPort() = default;
+  // host:port or [v6]:port; port 0: any free one. `patience` as of SetPeerLimits. Live and not ready when it returns.
+  // UNAVAILABLE naming the address if it is taken.
+  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(
+      const std::string& address, std::chrono::milliseconds patience = std::chrono::minutes(2));
+  ~HealthPort();
 
   // Those who watch hear of it. Thread-safe.
-  virtual void SetReady(bool ready) = 0;
+  void SetReady(bool ready);
   // With the port that was chosen.
-  virtual const std::string& address() const = 0;
+  const std::string& address() const { return address_; }
+
+ private:
+  HealthPort();
+
+  AcceptLoop accept_loop_;
+  grpc::CallbackGenericService nothing_else_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
 };
 
 }  // namespace routing_replay::server

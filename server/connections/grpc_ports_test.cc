@@ -29,9 +29,8 @@ int StatusOf(const grpc::ByteBuffer& message) {
 
 class HealthPortTest : public ::testing::Test {
  protected:
-  void Start(HealthPortOptions options = {}) {
-    options.address = "127.0.0.1:0";
-    ASSERT_OK_AND_ASSIGN(port_, HealthPort::Start(options));
+  void Start(std::chrono::milliseconds patience = std::chrono::minutes(2)) {
+    ASSERT_OK_AND_ASSIGN(port_, HealthPort::Start("127.0.0.1:0", patience));
     stub_ =
         std::make_unique<grpc::GenericStub>(grpc::CreateChannel(port_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -130,7 +129,7 @@ TEST_F(HealthPortTest, NothingElseIsServedThere) {
 
 // The port is open to everybody, and its connections take descriptors of the whole process.
 TEST_F(HealthPortTest, PeersThatAreSilentAreCutOff) {
-  Start({.patience = std::chrono::seconds(1)});
+  Start(std::chrono::seconds(1));
   const std::string begin = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\x04\0\0\0\0\0", 9);
   const std::string half_a_frame("\0\x40\0\x01\x04\0\0\0\x01", 9);  // Headers of 16 KiB are to follow.
   std::vector<std::unique_ptr<HttpConnection>> silent;
@@ -147,7 +146,7 @@ TEST_F(HealthPortTest, PeersThatAreSilentAreCutOff) {
 
 TEST_F(HealthPortTest, AnAddressThatIsTakenIsAnError) {
   Start();
-  EXPECT_EQ(HealthPort::Start({.address = port_->address()}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(HealthPort::Start(port_->address()).status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

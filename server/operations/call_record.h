@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
 
@@ -78,7 +78,7 @@ struct CallBook {
   CallJournal journal;
 };
 
-// The header of that name. Two are none: nobody is to choose which one is looked at.
+// The header of that name; empty where there are two: a client must not choose which one is checked.
 absl::string_view AuthorizationOf(const grpc::ServerContextBase& call);
 
 // Not thread-safe.

@@ -9,9 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <optional>
 #include <sstream>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -25,36 +23,24 @@ absl::Status CannotWrite(const std::string& path, int error) {
   return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path, ": ", std::strerror(error)));
 }
 
-// What tells a file from others, whatever it is called; nothing if there is none.
-std::optional<std::pair<dev_t, ino_t>> IdentityOf(const std::string& path) {
-  struct stat file {};
-  if (stat(path.c_str(), &file) != 0) return std::nullopt;
-  return std::pair(file.st_dev, file.st_ino);
-}
-
 std::string ContentOf(const std::string& path) {
   std::ostringstream content;
   content << std::ifstream(path).rdbuf();
   return content.str();
 }
 
-class WrittenFile final : public EndpointFile {
- public:
-  WrittenFile(std::string path, std::string content, std::optional<std::pair<dev_t, ino_t>> identity)
-      : path_(std::move(path)), content_(std::move(content)), identity_(identity) {}
-
-  // The numbers of removed files are given again, so the content must be the same, too.
-  ~WrittenFile() override {
-    if (identity_ && IdentityOf(path_) == identity_ && ContentOf(path_) == content_) unlink(path_.c_str());
-  }
-
- private:
-  const std::string path_;
-  const std::string content_;
-  const std::optional<std::pair<dev_t, ino_t>> identity_;
-};
-
 }  // namespace
+
+EndpointFile::Identity EndpointFile::IdentityOf(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return std::nullopt;
+  return std::pair(file.st_dev, file.st_ino);
+}
+
+// The numbers of removed files are given again, so the content must be the same, too.
+EndpointFile::~EndpointFile() {
+  if (identity_ && IdentityOf(path_) == identity_ && ContentOf(path_) == content_) unlink(path_.c_str());
+}
 
 absl::StatusOr<std::unique_ptr<EndpointFile>> EndpointFile::Write(const std::string& path, const std::string& address) {
   // By a name that nobody else in the folder can have taken, or led elsewhere.
@@ -66,7 +52,7 @@ absl::StatusOr<std::unique_ptr<EndpointFile>> EndpointFile::Write(const std::str
   const auto identity = IdentityOf(part);
   if (write(fd, content.data(), content.size()) == static_cast<ssize_t>(content.size()) && fchmod(fd, kMode) == 0 &&
       std::rename(part.c_str(), path.c_str()) == 0) {
-    return std::make_unique<WrittenFile>(path, content, identity);
+    return std::unique_ptr<EndpointFile>(new EndpointFile(path, content, identity));
   }
   const absl::Status failed = CannotWrite(path, errno);
   unlink(part.c_str());

@@ -31,7 +31,7 @@ namespace routing_replay::server {
 namespace {
 
 namespace asio = boost::asio;
-namespace ssl = boost::asio::ssl;
+namespace ssl = asio::ssl;
 using boost::system::error_code;
 using tcp = asio::ip::tcp;
 namespace beast = boost::beast;
@@ -58,9 +58,9 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
   return request;
 }
 
-bool IsLoopback(const boost::asio::ip::address& address) {
+bool IsLoopback(const asio::ip::address& address) {
   if (address.is_v6() && address.to_v6().is_v4_mapped()) {
-    return make_address_v4(boost::asio::ip::v4_mapped, address.to_v6()).is_loopback();
+    return make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
   }
   return address.is_loopback();
 }
@@ -125,18 +125,17 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     waiting_ = sessions_.Await(this->weak_from_this());
     SetDeadline(sessions_.options.timeout);
     if constexpr (std::is_same_v<Stream, TlsStream>) {
-      stream_.async_handshake(boost::asio::ssl::stream_base::server,
-                              [self = this->shared_from_this()](beast::error_code error) {
-                                if (!error) self->Read();
-                              });
+      stream_.async_handshake(ssl::stream_base::server, [self = this->shared_from_this()](beast::error_code error) {
+        if (!error) self->Read();
+      });
     } else {
       Read();
     }
   }
 
   void Cut() override {
-    boost::asio::post(stream_.get_executor(),
-                      [self = this->shared_from_this()] { beast::get_lowest_layer(self->stream_).close(); });
+    asio::post(stream_.get_executor(),
+               [self = this->shared_from_this()] { beast::get_lowest_layer(self->stream_).close(); });
   }
 
  private:
@@ -224,7 +223,7 @@ void HttpSessions::Forget(uint64_t waiting) {
   waiting_.erase(waiting);
 }
 
-void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls, HttpSessions& sessions) {
+void StartHttpSession(tcp::socket socket, std::shared_ptr<ssl::context> tls, HttpSessions& sessions) {
   if (tls == nullptr) {
     std::make_shared<Session<PlainStream>>(PlainStream(std::move(socket)), nullptr, sessions)->Start();
   } else {
@@ -233,45 +232,15 @@ void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::cont
   }
 }
 
-// Not thread-safe. Clients are not asked for certificates, as probes have none.
-class TlsContext {
- public:
-  // UNAVAILABLE where OpenSSL does not take what is served. `served` outlives it.
-  static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const ServedTls& served);
-
-  // For a new connection. Where OpenSSL does not take what is served now, it stays as it was.
-  std::shared_ptr<boost::asio::ssl::context> Get();
-
- private:
-  explicit TlsContext(const ServedTls& served) : served_(served) {}
-  absl::Status Take(std::shared_ptr<const TlsTexts> texts);
-
-  const ServedTls& served_;
-  std::shared_ptr<const TlsTexts> taken_;
-  std::shared_ptr<boost::asio::ssl::context> context_;
-};
-
-absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Create(const ServedTls& served) {
-  std::unique_ptr<TlsContext> made(new TlsContext(served));
-  if (absl::Status status = made->Take(served.texts()); !status.ok()) return status;
-  return made;
-}
-
-absl::Status TlsContext::Take(std::shared_ptr<const TlsTexts> texts) {
+// Clients are not asked for certificates, as probes have none.
+absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& texts) {
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
-  boost::system::error_code error;
+  error_code error;
   context->set_options(ssl::context::default_workarounds | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1, error);
-  if (!error) context->use_certificate_chain(boost::asio::buffer(texts->certificate), error);
-  if (!error) context->use_private_key(boost::asio::buffer(texts->key), ssl::context::pem, error);
+  if (!error) context->use_certificate_chain(asio::buffer(texts.certificate), error);
+  if (!error) context->use_private_key(asio::buffer(texts.key), ssl::context::pem, error);
   if (error) return absl::UnavailableError(absl::StrCat("--tls-cert, --tls-key: ", error.message()));
-  context_ = std::move(context);
-  taken_ = std::move(texts);
-  return absl::OkStatus();
-}
-
-std::shared_ptr<ssl::context> TlsContext::Get() {
-  if (auto texts = served_.texts(); texts != taken_) Take(std::move(texts)).IgnoreError();
-  return context_;
+  return context;
 }
 
 constexpr int kBacklog = 64;
@@ -288,7 +257,8 @@ class AsioHttpPort final : public HttpPort {
 
   absl::Status Listen() {
     if (sessions_.options.tls != nullptr) {
-      auto tls = TlsContext::Create(*sessions_.options.tls);
+      tls_texts_ = sessions_.options.tls->texts();
+      auto tls = MakeTlsContext(*tls_texts_);
       if (!tls.ok()) return tls.status();
       tls_ = *std::move(tls);
     }
@@ -332,17 +302,25 @@ class AsioHttpPort final : public HttpPort {
         pause_.expires_after(kAcceptPause);
         return pause_.async_wait([this](error_code) { Accept(); });
       }
-      if (sessions_.MakeRoom()) {
-        StartHttpSession(std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(), sessions_);
-      }
+      if (tls_ != nullptr) FollowTls();
+      if (sessions_.MakeRoom()) StartHttpSession(std::move(socket), tls_, sessions_);
       Accept();
     });
+  }
+
+  // Where OpenSSL does not take what is served now, new connections get what was before.
+  void FollowTls() {
+    auto texts = sessions_.options.tls->texts();
+    if (texts == tls_texts_) return;
+    tls_texts_ = std::move(texts);
+    if (auto tls = MakeTlsContext(*tls_texts_); tls.ok()) tls_ = *std::move(tls);
   }
 
   HttpSessions sessions_;  // Ends after io_, which has the sessions.
   asio::io_context io_;
   tcp::acceptor acceptor_{io_};
-  std::unique_ptr<TlsContext> tls_;  // Null: plaintext. Used where connections are accepted.
+  std::shared_ptr<ssl::context> tls_;          // Null: plaintext. Used where connections are accepted, …
+  std::shared_ptr<const TlsTexts> tls_texts_;  // … as is what it was made of.
   asio::steady_timer pause_{io_};
   std::string address_;
   std::vector<std::thread> threads_;

@@ -1,5 +1,5 @@
 // A small HTTP/1.1 server, plaintext or with TLS, for one handler: a request per connection, everything that a client
-// can make large or slow is bounded, and no file is ever looked at.
+// can make large or slow is bounded, and no file is ever served.
 #ifndef SERVER_OPERATIONS_HTTP_PORT_H_
 #define SERVER_OPERATIONS_HTTP_PORT_H_
 

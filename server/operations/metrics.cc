@@ -10,6 +10,8 @@
 namespace routing_replay::server {
 namespace {
 
+constexpr char kPrefix[] = "routing_replay_";
+
 // {a="x",b="y"}; nothing where there are none. Values are words of this program: nothing in them needs an escape.
 std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels) {
   if (labels.empty()) return "";
@@ -44,87 +46,29 @@ bool IsServersFault(const absl::Status& status) {
   }
 }
 
-Metrics::Metrics(const Clock& clock)
-    : clock_(clock),
-      rejections_(prometheus::BuildCounter()
-                      .Name("routing_replay_append_rejections_total")
-                      .Help("Appends rejected, by reason; nothing of them was stored.")
-                      .Register(registry_)),
-      records_(prometheus::BuildCounter()
-                   .Name("routing_replay_read_samples_total")
-                   .Help("Samples answered by reads, by status.")
-                   .Register(registry_)),
-      access_rejections_(prometheus::BuildCounter()
-                             .Name("routing_replay_access_rejections_total")
-                             .Help("Calls and messages rejected for their token, by what the answer was.")
-                             .Register(registry_)),
-      store_errors_(prometheus::BuildCounter()
-                        .Name("routing_replay_store_errors_total")
-                        .Help("Operations of the store that failed for no fault of who asked, by status code.")
-                        .Register(registry_)),
-      quota_rejections_(
-          prometheus::BuildCounter()
-              .Name("routing_replay_quota_rejections_total")
-              .Help("Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.")
-              .Register(registry_)),
-      append_sizes_(prometheus::BuildHistogram()
-                        .Name("routing_replay_append_size_bytes")
-                        .Help("Payload bytes of one accepted append.")
-                        .Register(registry_)
-                        .Add({}, prometheus::Histogram::BucketBoundaries{4 << 10, 16 << 10, 64 << 10, 256 << 10,
-                                                                         1 << 20, 4 << 20, 16 << 20, 64 << 20})),
-      credit_bytes_(prometheus::BuildGauge()
-                        .Name("routing_replay_memory_credit_bytes")
-                        .Help("Bytes of the memory budget promised to append streams that have not come yet.")
-                        .Register(registry_)
-                        .Add({})),
-      waiting_read_bytes_(prometheus::BuildGauge()
-                              .Name("routing_replay_waiting_read_bytes")
-                              .Help("Memory that the requests of reads take which wait.")
-                              .Register(registry_)
-                              .Add({})),
-      token_file_rejected_(prometheus::BuildGauge()
-                               .Name("routing_replay_token_file_rejected")
-                               .Help("1 while the token file is one that is not taken: older tokens are in force.")
-                               .Register(registry_)
-                               .Add({})),
-      connections_(prometheus::BuildGauge()
-                       .Name("routing_replay_connections")
-                       .Help("Connections of gRPC that are open.")
-                       .Register(registry_)
-                       .Add({})),
-      appends_(Add("routing_replay_appends_total", "Appends accepted.")),
-      rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
-      ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
-      trimmed_rows_(Add("routing_replay_trimmed_rows_total", "Rows sent again that were already committed.")),
-      conflicting_rows_(
-          Add("routing_replay_conflicting_rows_total", "Trimmed rows with other routes than the stored.")),
-      late_rows_(Add("routing_replay_late_rows_total", "Rows that came after they were declared unrecorded.")),
-      unrecorded_rows_(Add("routing_replay_unrecorded_rows_total", "Rows committed without a route.")),
-      unverified_rows_(Add("routing_replay_unverified_rows_total", "Trimmed rows whose tokens could not be compared.")),
-      credits_(Add("routing_replay_credits_total", "Credit requests granted.")),
-      credit_rejections_(Add("routing_replay_credit_rejections_total", "Credit requests rejected: over budget.")),
-      reads_(Add("routing_replay_reads_total", "Reads begun.")),
-      egress_bytes_(Add("routing_replay_egress_bytes_total", "Payload bytes of read messages.")),
-      egress_table_bytes_(Add("routing_replay_egress_table_bytes_total", "Bytes of read messages beside the payload.")),
-      expired_(Add("routing_replay_expired_samples_total", "Samples removed because they were idle past their TTL.")),
-      tls_reload_failures_(
-          Add("routing_replay_tls_reload_failures_total",
-              "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")),
-      token_file_failures_(Add("routing_replay_token_file_reload_failures_total",
-                               "Changes of the token file that were not taken; the tokens stayed as they were.")),
-      rejected_connections_(Add("routing_replay_connections_rejected_total",
-                                "Connections closed at once: more than there may be, in all or of one address.")),
-      cut_connections_(
-          Add("routing_replay_connections_cut_total", "Connections cut for calls that they began and took back.")) {}
+prometheus::Family<prometheus::Counter>& Metrics::AddFamily(const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry_);
+}
 
-prometheus::Counter& Metrics::Add(const std::string& name, const std::string& help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
+prometheus::Gauge& Metrics::AddGauge(const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry_).Add({});
+}
+
+prometheus::Histogram& Metrics::AddSizes(const char* name, const char* help) {
+  return prometheus::BuildHistogram()
+      .Name(absl::StrCat(kPrefix, name))
+      .Help(help)
+      .Register(registry_)
+      .Add({}, prometheus::Histogram::BucketBoundaries{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
+                                                       16 << 20, 64 << 20});
 }
 
 void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack) {
+  if (!ack.error.ok()) {
+    const Reason reason = GetErrorDetail(ack.error).value_or(ErrorDetail()).reason;
+    return append_rejections_.Add({{"reason", ReasonName(reason)}}).Increment();
+  }
   const auto [producer, version, rows, payload_bytes] = append;
-  if (!ack.error.ok()) return CountRejection(ack.error);
   appends_.Increment();
   rows_.Increment(static_cast<double>(rows));
   ingest_bytes_.Increment(static_cast<double>(payload_bytes));
@@ -141,20 +85,6 @@ void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, co
   RunVersions& versions = Use(run);
   versions.put = std::max(versions.put, version);
 }
-
-void Metrics::CountRejection(const absl::Status& status) {
-  CountStoreError(status);
-  const auto detail = GetErrorDetail(status);
-  rejections_.Add({{"reason", ReasonName(detail ? detail->reason : Reason::kUnspecified)}}).Increment();
-}
-
-void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_rejections_).Increment(); }
-
-void Metrics::AddCreditBytes(int64_t bytes) { credit_bytes_.Increment(static_cast<double>(bytes)); }
-
-void Metrics::SetWaitingReadBytes(int64_t bytes) { waiting_read_bytes_.Set(static_cast<double>(bytes)); }
-
-void Metrics::CountRead() { reads_.Increment(); }
 
 void Metrics::CountRecord(absl::string_view run, Producer producer, const SampleRecord& record) {
   records_.Add({{"status", SampleStatusName(record.status)}}).Increment();
@@ -195,11 +125,6 @@ Metrics::Versions Metrics::versions() {
   return all;
 }
 
-void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
-  egress_table_bytes_.Increment(static_cast<double>(table_bytes));
-  egress_bytes_.Increment(static_cast<double>(payload_bytes));
-}
-
 void Metrics::CountAccessRejection(const absl::Status& status) {
   access_rejections_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
 }
@@ -209,16 +134,6 @@ void Metrics::CountStoreError(const absl::Status& status) {
 }
 
 void Metrics::CountQuotaRejection(const char* quota) { quota_rejections_.Add({{"quota", quota}}).Increment(); }
-
-void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
-
-void Metrics::AddConnections(int64_t connections) { connections_.Increment(static_cast<double>(connections)); }
-
-void Metrics::CountRejectedConnection() { rejected_connections_.Increment(); }
-
-void Metrics::CountCutConnection() { cut_connections_.Increment(); }
-
-void Metrics::CountTlsReloadFailure() { tls_reload_failures_.Increment(); }
 
 void Metrics::CountTokenFileReload(bool taken) {
   token_file_rejected_.Set(taken ? 0 : 1);
@@ -257,17 +172,15 @@ RpcMetrics::RpcMetrics(prometheus::Registry& registry)
   }
 }
 
-const RpcMetrics::Method& RpcMetrics::Find(absl::string_view method) const { return methods_.at(method); }
-
 void RpcMetrics::Begin(absl::string_view method) {
   ++in_flight_;
-  Find(method).in_flight->Increment();
+  methods_.at(method).in_flight->Increment();
 }
 
 void RpcMetrics::End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took) {
   --in_flight_;
-  Find(method).in_flight->Decrement();
-  Find(method).duration->Observe(took.count());
+  methods_.at(method).in_flight->Decrement();
+  methods_.at(method).duration->Observe(took.count());
   calls_.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}).Increment();
 }
 

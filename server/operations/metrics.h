@@ -33,7 +33,7 @@ bool IsServersFault(const absl::Status& status);
 class Metrics {
  public:
   // `clock` outlives it.
-  explicit Metrics(const Clock& clock = Clock::Real());
+  explicit Metrics(const Clock& clock = Clock::Real()) : clock_(clock) {}
 
   // One append of `run`, taken or rejected as `ack` says.
   struct CountedAppend {
@@ -43,24 +43,10 @@ class Metrics {
     int64_t payload_bytes;
   };
   void CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack);
-  void CountCredit(bool granted);
-  // Credit that streams hold grew by so much, or shrank.
-  void AddCreditBytes(int64_t bytes);
-  // What reads take while they wait.
-  void SetWaitingReadBytes(int64_t bytes);
-  void CountRead();
   void CountRecord(absl::string_view run, Producer producer, const SampleRecord& record);
-  void CountSent(int64_t table_bytes, int64_t payload_bytes);
-  void CountExpired(int64_t samples);
   void CountAccessRejection(const absl::Status& status);
   // A call or an append ended so. Counted is what the store is at fault for.
   void CountStoreError(const absl::Status& status);
-  // Of gRPC that are open: so many more, or fewer.
-  void AddConnections(int64_t connections);
-  void CountRejectedConnection();
-  void CountCutConnection();
-  // TLS files that are not good; those before go on being shown.
-  void CountTlsReloadFailure();
   // What became of a change of the token file. One that is rejected leaves the tokens as they were.
   void CountTokenFileReload(bool taken);
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
@@ -83,8 +69,13 @@ class Metrics {
   prometheus::Registry& registry() { return registry_; }
 
  private:
-  prometheus::Counter& Add(const std::string& name, const std::string& help);
-  void CountRejection(const absl::Status& status);
+  using Counter = prometheus::Counter;
+  using Gauge = prometheus::Gauge;
+  // `name` without its prefix.
+  prometheus::Family<Counter>& AddFamily(const char* name, const char* help);
+  Counter& AddCounter(const char* name, const char* help) { return AddFamily(name, help).Add({}); }
+  Gauge& AddGauge(const char* name, const char* help);
+  prometheus::Histogram& AddSizes(const char* name, const char* help);
   struct RunVersions {
     int64_t put = kUnknownWeightVersion, get = kUnknownWeightVersion;
     Clock::Time read, used;
@@ -98,17 +89,50 @@ class Metrics {
   int64_t newest_get_ ABSL_GUARDED_BY(mutex_) = kUnknownWeightVersion;
   std::map<std::string, RunVersions, std::less<>> runs_ ABSL_GUARDED_BY(mutex_);
   prometheus::Registry registry_;
-  prometheus::Family<prometheus::Counter>& rejections_;
-  prometheus::Family<prometheus::Counter>& records_;
-  prometheus::Family<prometheus::Counter>& access_rejections_;
-  prometheus::Family<prometheus::Counter>& store_errors_;
-  prometheus::Family<prometheus::Counter>& quota_rejections_;
-  prometheus::Histogram& append_sizes_;
-  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_, &token_file_rejected_, &connections_;
-  prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
-      &unrecorded_rows_, &unverified_rows_, &credits_, &credit_rejections_, &reads_, &egress_bytes_,
-      &egress_table_bytes_, &expired_, &tls_reload_failures_, &token_file_failures_, &rejected_connections_,
-      &cut_connections_;
+
+  prometheus::Family<Counter>& append_rejections_ =
+      AddFamily("append_rejections_total", "Appends rejected, by reason; nothing of them was stored.");
+  prometheus::Family<Counter>& records_ = AddFamily("read_samples_total", "Samples answered by reads, by status.");
+  prometheus::Family<Counter>& access_rejections_ =
+      AddFamily("access_rejections_total", "Calls and messages rejected for their token, by what the answer was.");
+  prometheus::Family<Counter>& store_errors_ = AddFamily(
+      "store_errors_total", "Operations of the store that failed, and not by a fault of the caller, by status code.");
+  prometheus::Family<Counter>& quota_rejections_ =
+      AddFamily("quota_rejections_total",
+                "Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.");
+  prometheus::Histogram& append_sizes_ = AddSizes("append_size_bytes", "Payload bytes of one accepted append.");
+  Counter& appends_ = AddCounter("appends_total", "Appends accepted.");
+  Counter& rows_ = AddCounter("append_rows_total", "Rows of accepted appends.");
+  Counter& ingest_bytes_ = AddCounter("ingest_bytes_total", "Payload bytes of accepted appends.");
+  Counter& trimmed_rows_ = AddCounter("trimmed_rows_total", "Rows sent again that were already committed.");
+  Counter& conflicting_rows_ = AddCounter("conflicting_rows_total", "Trimmed rows with other routes than the stored.");
+  Counter& late_rows_ = AddCounter("late_rows_total", "Rows that came after they were declared unrecorded.");
+  Counter& unrecorded_rows_ = AddCounter("unrecorded_rows_total", "Rows committed without a route.");
+  Counter& unverified_rows_ = AddCounter("unverified_rows_total", "Trimmed rows whose tokens could not be compared.");
+  Gauge& token_file_rejected_ =
+      AddGauge("token_file_rejected", "1 while the token file is one that is not taken: older tokens are in force.");
+  Counter& token_file_failures_ =
+      AddCounter("token_file_reload_failures_total",
+                 "Changes of the token file that were not taken; the tokens stayed as they were.");
+
+ public:  // What is counted where it happens.
+  Counter& credits = AddCounter("credits_total", "Credit requests granted.");
+  Counter& credit_rejections = AddCounter("credit_rejections_total", "Credit requests rejected: over budget.");
+  Gauge& credit_bytes =
+      AddGauge("memory_credit_bytes", "Bytes of the memory budget promised to append streams that have not come yet.");
+  Counter& reads = AddCounter("reads_total", "Reads begun.");
+  Gauge& waiting_read_bytes = AddGauge("waiting_read_bytes", "Memory that the requests of reads take which wait.");
+  Counter& egress_bytes = AddCounter("egress_bytes_total", "Payload bytes of read messages.");
+  Counter& egress_table_bytes = AddCounter("egress_table_bytes_total", "Bytes of read messages beside the payload.");
+  Counter& expired = AddCounter("expired_samples_total", "Samples removed because they were idle past their TTL.");
+  Counter& tls_reload_failures =
+      AddCounter("tls_reload_failures_total",
+                 "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.");
+  Gauge& connections = AddGauge("connections", "Connections of gRPC that are open.");
+  Counter& rejected_connections = AddCounter(
+      "connections_rejected_total", "Connections closed at once: more than there may be, in all or of one address.");
+  Counter& cut_connections =
+      AddCounter("connections_cut_total", "Connections cut for calls that they began and took back.");
 };
 
 // Every RPC of the service, by its name there.
@@ -132,8 +156,6 @@ class RpcMetrics {
     prometheus::Gauge* in_flight;
     prometheus::Histogram* duration;
   };
-  const Method& Find(absl::string_view method) const;
-
   prometheus::Family<prometheus::Counter>& calls_;
   std::atomic<int> in_flight_{0};
   std::map<absl::string_view, Method> methods_;  // Fixed once made.

@@ -20,7 +20,7 @@
 #include "proto/wire/mutex.h"
 #include "proto/wire/security.h"
 #include "server/connections/grpc_ports.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "server/operations/http_port.h"
 #include "server/operations/status.h"
 #include "server/operations/upkeep.h"
@@ -143,7 +143,7 @@ class OpenOperations final : public Operations {
 
   absl::Status Open() {
     if (!config_.health_listen.empty()) {
-      auto health = HealthPort::Start({.address = config_.health_listen, .patience = config_.stall_timeout});
+      auto health = HealthPort::Start(config_.health_listen, config_.stall_timeout);
       if (!health.ok()) return health.status();
       health_ = *std::move(health);
     }
@@ -247,7 +247,7 @@ class OpenOperations final : public Operations {
     const bool starting = readiness_.Get().message() == Readiness::kStarting;
     std::vector<prometheus::MetricFamily> families;
     if (!starting) families = server_->metrics.registry().Collect();
-    for (auto& family : starting ? ProcessGaugesOf(Starting()) : GaugesOf(Look())) {
+    for (auto& family : GaugesOf(starting ? Starting() : Look(), /*serving=*/!starting)) {
       families.push_back(std::move(family));
     }
     std::ostringstream out;

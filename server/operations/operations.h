@@ -89,7 +89,7 @@ class Readiness {
 
 // The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
 // for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
-// saying how to ask, where this is no matter of tokens.
+// saying how to ask, where tokens have nothing to do with it.
 using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
                                                                 absl::string_view authorization, ScopeSet any_of)>;
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {

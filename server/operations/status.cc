@@ -23,7 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/human.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 
 namespace routing_replay::server {
 namespace {
@@ -59,22 +59,6 @@ absl::Status LookAt(Store& store, Producer producer, int64_t limit, const std::f
     for (const SampleState& sample : page->samples) Add(sample, run, census);
     token = page->next_token;
   } while (!token.empty());
-  return absl::OkStatus();
-}
-
-absl::Status LookAt(Store& store, const RunState& state, int64_t limit, const std::function<bool()>& stop,
-                    Census& census) {
-  Census::Run run{.run = state.info.run,
-                  .samples = state.samples,
-                  .sealed_samples = state.sealed_samples,
-                  .committed_rows = state.committed_rows,
-                  .stored_bytes = state.stored_bytes};
-  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-    absl::Status status = LookAt(store, producer, limit, stop, run, census);
-    if (!status.ok()) return status;
-  }
-  census.samples += run.samples;
-  census.runs.push_back(std::move(run));
   return absl::OkStatus();
 }
 
@@ -117,91 +101,84 @@ double Seconds(std::chrono::system_clock::time_point time) {
 
 class Families {
  public:
-  void Open(const std::string& name, const std::string& help) {
-    MetricFamily family;
-    family.name = "routing_replay_" + name;
-    family.help = help;
-    family.type = prometheus::MetricType::Gauge;
-    families_.push_back(std::move(family));
+  // A name that was given last gets one more value, with other labels.
+  template <typename T>
+  void Gauge(const char* name, const char* help, T value, std::vector<ClientMetric::Label> labels = {}) {
+    Add(prometheus::MetricType::Gauge, name, help, std::move(labels)).gauge.value = static_cast<double>(value);
   }
-  // Of the family that was opened last.
-  void Add(double value, std::vector<ClientMetric::Label> labels = {}) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    metric.gauge.value = value;
-    families_.back().metric.push_back(std::move(metric));
-  }
-  void Gauge(const std::string& name, const std::string& help, double value) {
-    Open(name, help);
-    Add(value);
-  }
-  void Bytes(const std::string& name, const std::string& help, int64_t value) {
-    Gauge(name, help, static_cast<double>(value));
-  }
-  void Counter(const std::string& full_name, const std::string& help, double value) {
-    Open("", help);
-    families_.back().name = full_name;
-    families_.back().type = prometheus::MetricType::Counter;
-    ClientMetric metric;
-    metric.counter.value = value;
-    families_.back().metric.push_back(std::move(metric));
-  }
-  // Under the name that processes of all kinds have.
-  void Standard(const std::string& full_name, const std::string& help, double value) {
-    Gauge("", help, value);
-    families_.back().name = full_name;
+  template <typename T>
+  void Counter(const char* name, const char* help, T value) {
+    Add(prometheus::MetricType::Counter, name, help, {}).counter.value = static_cast<double>(value);
   }
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
  private:
+  ClientMetric& Add(prometheus::MetricType type, const char* name, const char* help,
+                    std::vector<ClientMetric::Label> labels) {
+    if (families_.empty() || families_.back().name != name) {
+      families_.emplace_back();
+      families_.back().name = name;
+      families_.back().help = help;
+      families_.back().type = type;
+    }
+    ClientMetric& metric = families_.back().metric.emplace_back();
+    metric.label = std::move(labels);
+    return metric;
+  }
+
   std::vector<MetricFamily> families_;
 };
 
 void AddProcess(const ServerStatus& status, Families& out) {
   const ProcessUsage process = LookAtProcess();
   out.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.", process.cpu_seconds);
-  out.Standard("process_open_fds", "Open file descriptors.", static_cast<double>(process.open_fds));
-  out.Standard("process_max_fds", "File descriptors that can be open.", static_cast<double>(process.max_fds));
-  out.Standard("process_resident_memory_bytes", "Memory of the process.", static_cast<double>(process.resident_bytes));
-  out.Standard("process_virtual_memory_bytes", "Address space of the process.",
-               static_cast<double>(process.virtual_bytes));
-  out.Standard("process_start_time_seconds", "When the process started, in seconds since 1970.",
-               process.start_time_seconds);
-  out.Standard("process_threads", "Threads of the process.", static_cast<double>(process.threads));
+  out.Gauge("process_open_fds", "Open file descriptors.", process.open_fds);
+  out.Gauge("process_max_fds", "File descriptors that can be open.", process.max_fds);
+  out.Gauge("process_resident_memory_bytes", "Memory of the process.", process.resident_bytes);
+  out.Gauge("process_virtual_memory_bytes", "Address space of the process.", process.virtual_bytes);
+  out.Gauge("process_start_time_seconds", "When the process started, in seconds since 1970.",
+            process.start_time_seconds);
+  out.Gauge("process_threads", "Threads of the process.", process.threads);
   out.Counter("routing_replay_log_lines_dropped_total",
-              "Lines of the log that nobody took from standard error in time.", static_cast<double>(DroppedLogLines()));
-  out.Open("build_info", "1; the version is in the label.");
-  out.Add(1, {{"version", status.version}});
-  out.Gauge("start_time_seconds", "When the server started, in seconds since 1970.", Seconds(status.started));
-  out.Gauge("ready", "1 while clients are to be sent here, as /readyz says.", status.ready.ok());
-  out.Gauge("draining", "1 while the server ends.", status.draining);
+              "Lines of the log that nobody took from standard error in time.", DroppedLogLines());
+  out.Gauge("routing_replay_build_info", "1; the version is in the label.", 1, {{"version", status.version}});
+  out.Gauge("routing_replay_start_time_seconds", "When the server started, in seconds since 1970.",
+            Seconds(status.started));
+  out.Gauge("routing_replay_ready", "1 while clients are to be sent here, as /readyz says.", status.ready.ok());
+  out.Gauge("routing_replay_draining", "1 while the server ends.", status.draining);
   if (status.certificate_expiry) {
-    out.Gauge("certificate_expiry_timestamp_seconds", "When the certificate that is shown ends.",
+    out.Gauge("routing_replay_certificate_expiry_timestamp_seconds", "When the certificate that is shown ends.",
               Seconds(*status.certificate_expiry));
   }
 }
 
 void AddStore(const ServerStatus& status, Families& out) {
-  out.Gauge("store_healthy", "0 while the store takes no changes.", status.store_health.ok());
-  out.Bytes("memory_budget_bytes", "What --memory-budget leaves for routing data.", status.memory_budget_bytes);
-  out.Bytes("memory_used_bytes", "Bytes of that budget in use, credit included.", status.memory_used_bytes);
-  out.Gauge("runs", "Runs in the store.", static_cast<double>(status.totals.runs));
-  out.Gauge("samples", "Samples in the store.", static_cast<double>(status.totals.samples));
-  out.Bytes("stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
-  out.Open("newest_weight_version", "Highest weight version since the start that was put, or read; -1: none.");
-  out.Add(static_cast<double>(status.newest_put), {{"operation", "put"}});
-  out.Add(static_cast<double>(status.newest_get), {{"operation", "get"}});
-  out.Gauge("weight_version_lag", "Newest version put minus that read last, of the run where it is largest.",
-            static_cast<double>(status.version_lag));
+  out.Gauge("routing_replay_store_healthy", "0 while the store takes no changes.", status.store_health.ok());
+  out.Gauge("routing_replay_memory_budget_bytes", "What --memory-budget leaves for routing data.",
+            status.memory_budget_bytes);
+  out.Gauge("routing_replay_memory_used_bytes", "Bytes of that budget in use, credit included.",
+            status.memory_used_bytes);
+  out.Gauge("routing_replay_runs", "Runs in the store.", status.totals.runs);
+  out.Gauge("routing_replay_samples", "Samples in the store.", status.totals.samples);
+  out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
+  for (const auto& [operation, version] : {std::pair("put", status.newest_put), std::pair("get", status.newest_get)}) {
+    out.Gauge("routing_replay_newest_weight_version",
+              "Highest weight version since the start that was put, or read; -1: none.", version,
+              {{"operation", operation}});
+  }
+  out.Gauge("routing_replay_weight_version_lag",
+            "Newest version put minus that read last, of the run where it is largest.", status.version_lag);
   if (const auto& spill = status.totals.spill) {
-    out.Bytes("spill_budget_bytes", "What the files of the spill directory may take.", spill->budget_bytes);
-    out.Bytes("spill_used_bytes", "What they take.", spill->disk_bytes);
+    out.Gauge("routing_replay_spill_budget_bytes", "What the files of the spill directory may take.",
+              spill->budget_bytes);
+    out.Gauge("routing_replay_spill_used_bytes", "What they take.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
-      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", static_cast<double>(value));
+      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", value);
     }
   }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
-    out.Gauge("oldest_sample_idle_seconds", "For how long the sample was not used that was not for longest.",
+    out.Gauge("routing_replay_oldest_sample_idle_seconds",
+              "For how long the sample was not used that was not for longest.",
               static_cast<double>(status.census->oldest_idle_ms) / 1000);
   }
 }
@@ -450,8 +427,17 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
     const auto page = store.ListRuns(token, kRunPage);
     if (!page.ok()) return page.status();
     for (const RunState& state : page->runs) {
-      absl::Status status = LookAt(store, state, limit_of_run, stop, census);
-      if (!status.ok()) return status;
+      Census::Run run{.run = state.info.run,
+                      .samples = state.samples,
+                      .sealed_samples = state.sealed_samples,
+                      .committed_rows = state.committed_rows,
+                      .stored_bytes = state.stored_bytes};
+      for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
+        absl::Status status = LookAt(store, producer, limit_of_run, stop, run, census);
+        if (!status.ok()) return status;
+      }
+      census.samples += run.samples;
+      census.runs.push_back(std::move(run));
     }
     token = page->next_token;
   } while (!token.empty());
@@ -474,16 +460,10 @@ ProcessUsage LookAtProcess() {
   return usage;
 }
 
-std::vector<MetricFamily> ProcessGaugesOf(const ServerStatus& status) {
+std::vector<MetricFamily> GaugesOf(const ServerStatus& status, bool serving) {
   Families families;
   AddProcess(status, families);
-  return families.Take();
-}
-
-std::vector<MetricFamily> GaugesOf(const ServerStatus& status) {
-  Families families;
-  AddProcess(status, families);
-  AddStore(status, families);
+  if (serving) AddStore(status, families);
   return families.Take();
 }
 

@@ -38,7 +38,7 @@ struct Census {
     int64_t sealed_samples = 0;
     int64_t committed_rows = 0;
     int64_t stored_bytes = 0;
-    int64_t looked_at = 0;  // … and these of so many samples.
+    int64_t looked_at = 0;  // … and the shares are of this many samples.
     std::map<int64_t, Share> by_version;
   };
   std::vector<Run> runs;        // By name.
@@ -85,7 +85,7 @@ struct ServerStatus {
 };
 
 // By the names of their metrics.
-inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::Totals::Spill& spill) {
+inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::Totals::Spill& spill) {
   return {{"routing_replay_spilled_samples_total", spill.samples},
           {"routing_replay_spilled_bytes_total", spill.bytes},
           {"routing_replay_spill_loads_total", spill.loads},
@@ -93,10 +93,9 @@ inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-// The process alone, of which `status` has version, start, readiness and certificate.
-std::vector<prometheus::MetricFamily> ProcessGaugesOf(const ServerStatus& status);
-
-std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status);
+// Of a server that is not `serving` yet the process alone, of which `status` has version, start, readiness and
+// certificate.
+std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status, bool serving = true);
 
 // `counters`: as Metrics::Values. One line, whatever the names in it are.
 std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,

@@ -12,8 +12,6 @@ namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval(1000);
-// Keeps one sweep short, so that appends are not held up.
-constexpr int64_t kBatch = 1000;
 constexpr int64_t kWorthIt = int64_t{32} << 20;
 
 // Of this process; 0 where the system does not say.
@@ -32,15 +30,6 @@ std::chrono::nanoseconds CpuTime() {
 }
 
 }  // namespace
-
-std::unique_ptr<PeriodicThread> StartSweeper(Store& store, Metrics& metrics, std::chrono::milliseconds interval) {
-  return std::make_unique<PeriodicThread>([&store, &metrics, interval] {
-    const int64_t removed = store.Sweep(kBatch);
-    metrics.CountExpired(removed);
-    // A full batch means that more is waiting.
-    return removed < kBatch ? interval : std::chrono::milliseconds(1);
-  });
-}
 
 bool MemoryTrim::Look(int64_t resident, int64_t accounted, bool idle) {
   if (left_ && resident < *left_) left_ = resident;

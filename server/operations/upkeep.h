@@ -11,8 +11,6 @@
 #include <utility>
 
 #include "proto/wire/mutex.h"
-#include "server/operations/metrics.h"
-#include "server/store/store.h"
 
 namespace routing_replay::server {
 
@@ -48,9 +46,6 @@ class PeriodicThread {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
-
-// Removes expired samples. `store` and `metrics` outlive it.
-std::unique_ptr<PeriodicThread> StartSweeper(Store& store, Metrics& metrics, std::chrono::milliseconds interval);
 
 // When freed memory is given back to the system: the allocator keeps what was freed for whoever comes next, which makes
 // a busy server faster, and after a spike would hold for ever what nobody uses. Not thread-safe.

@@ -1,6 +1,6 @@
 // Who may do what: bearer tokens against the token file, checked for every call and every message.
 //
-// Nothing of it hangs on a connection: a connection may carry calls of several tokens, and outlives each of them.
+// Nothing depends on the connection: it may carry calls of several tokens, and outlives each of them.
 #ifndef SERVER_SECURITY_ACCESS_CONTROL_H_
 #define SERVER_SECURITY_ACCESS_CONTROL_H_
 
@@ -72,8 +72,8 @@ class Permissions {
   std::vector<const TokenGrant*> grants_;                // … the token's entries in it.
 };
 
-// The token of an authorization header, "Bearer TOKEN", however the scheme is spelled; empty where it is no such
-// header.
+// The token of an authorization header, "Bearer TOKEN", however the scheme is spelled; empty where the header is not
+// of that form.
 absl::string_view TokenOf(absl::string_view authorization);
 
 // Thread-safe.

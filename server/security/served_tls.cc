@@ -4,8 +4,10 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/sha.h>
+#include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +19,7 @@
 #include <ctime>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +28,9 @@
 namespace routing_replay::server {
 namespace {
 
+using std::chrono::system_clock;
+using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
@@ -36,6 +42,49 @@ std::string TextOf(const BioPtr& bio) {
   char* text = nullptr;
   const auto size = BIO_get_mem_data(bio.get(), &text);
   return {text, static_cast<size_t>(size)};
+}
+
+// Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
+absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
+  ERR_clear_error();
+  const BioPtr text = Open(pem);
+  std::vector<CertificatePtr> certificates;
+  while (X509* certificate = PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)) {
+    certificates.emplace_back(certificate);
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (certificates.empty()) return absl::InvalidArgumentError("holds no certificate in PEM form");
+  if (!at_end) return absl::InvalidArgumentError("holds a certificate that is not whole");
+  return certificates;
+}
+
+absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
+  KeyPtr key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (key == nullptr) return absl::InvalidArgumentError("holds no private key without a passphrase in PEM form");
+  return key;
+}
+
+absl::StatusOr<system_clock::time_point> ExpiryOf(const X509* certificate) {
+  std::tm time{};
+  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) == 1;
+  ERR_clear_error();
+  if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
+  return system_clock::from_time_t(timegm(&time));
+}
+
+// The same again as text, and nothing else that may have been in the file.
+std::string ToPem(const std::vector<CertificatePtr>& certificates) {
+  const BioPtr text(BIO_new(BIO_s_mem()));
+  for (const CertificatePtr& certificate : certificates) PEM_write_bio_X509(text.get(), certificate.get());
+  return TextOf(text);
+}
+
+std::string ToPem(const KeyPtr& key) {
+  const BioPtr text(BIO_new(BIO_s_mem()));
+  PEM_write_bio_PrivateKey(text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  return TextOf(text);
 }
 
 absl::Status Fault(absl::string_view setting, absl::string_view what) {
@@ -77,7 +126,6 @@ absl::Status WriteAll(int fd, const std::string& text) {
 
 constexpr unsigned kLookSeconds = 1;
 
-using std::chrono::system_clock;
 using StorePtr = std::unique_ptr<X509_STORE, OpenSslFree<X509_STORE_free>>;
 using VerificationPtr = std::unique_ptr<X509_STORE_CTX, OpenSslFree<X509_STORE_CTX_free>>;
 
@@ -125,52 +173,11 @@ std::array<unsigned char, 32> HashOf(absl::string_view text) {
   return hash;
 }
 
-absl::Status NoLongerGood() {
-  return absl::UnavailableError("the client certificate of this connection is not good here any more; connect again");
+absl::Status NoLongerTrusted() {
+  return absl::UnavailableError("the client certificate of this connection is no longer trusted; connect again");
 }
 
 }  // namespace
-
-absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
-  ERR_clear_error();
-  const BioPtr text = Open(pem);
-  std::vector<CertificatePtr> certificates;
-  while (X509* certificate = PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)) {
-    certificates.emplace_back(certificate);
-  }
-  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  ERR_clear_error();
-  if (certificates.empty()) return absl::InvalidArgumentError("holds no certificate in PEM form");
-  if (!at_end) return absl::InvalidArgumentError("holds a certificate that is not whole");
-  return certificates;
-}
-
-absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
-  KeyPtr key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
-  ERR_clear_error();
-  if (key == nullptr) return absl::InvalidArgumentError("holds no private key without a passphrase in PEM form");
-  return key;
-}
-
-absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate) {
-  std::tm time{};
-  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) == 1;
-  ERR_clear_error();
-  if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
-  return std::chrono::system_clock::from_time_t(timegm(&time));
-}
-
-std::string ToPem(const std::vector<CertificatePtr>& certificates) {
-  const BioPtr text(BIO_new(BIO_s_mem()));
-  for (const CertificatePtr& certificate : certificates) PEM_write_bio_X509(text.get(), certificate.get());
-  return TextOf(text);
-}
-
-std::string ToPem(const KeyPtr& key) {
-  const BioPtr text(BIO_new(BIO_s_mem()));
-  PEM_write_bio_PrivateKey(text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-  return TextOf(text);
-}
 
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   TlsTexts texts;
@@ -297,7 +304,7 @@ absl::Status ClientCertificates::Check(absl::string_view certificate, absl::stri
   const Hash both = HashOf(absl::StrCat(certificate, absl::string_view("\0", 1), chain));
   {
     MutexLock lock(mutex_);
-    if (texts_ == texts && bad_.contains(both)) return NoLongerGood();
+    if (texts_ == texts && bad_.contains(both)) return NoLongerTrusted();
   }
   std::optional<system_clock::time_point> until;
   if (const auto shown = CertificatesOf(certificate); shown.ok()) {
@@ -306,7 +313,7 @@ absl::Status ClientCertificates::Check(absl::string_view certificate, absl::stri
   MutexLock lock(mutex_);
   if (texts_ == texts && until) good_[leaf] = *until;
   if (texts_ == texts && !until) bad_.insert(both);
-  return until ? absl::OkStatus() : NoLongerGood();
+  return until ? absl::OkStatus() : NoLongerTrusted();
 }
 
 }  // namespace routing_replay::server

@@ -4,8 +4,6 @@
 #define SERVER_SECURITY_SERVED_TLS_H_
 
 #include <grpcpp/security/server_credentials.h>
-#include <openssl/evp.h>
-#include <openssl/x509.h>
 
 #include <array>
 #include <chrono>
@@ -13,32 +11,14 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
-#include "proto/wire/security.h"
 
 namespace routing_replay::server {
-
-// Certificates and keys in PEM form, as OpenSSL objects.
-using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
-
-// Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
-absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem);
-// The first private key. INVALID_ARGUMENT where there is none, or it wants a passphrase.
-absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem);
-
-// After that time it is good no more. INVALID_ARGUMENT where it states none that can be read.
-absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate);
-
-// The same again as text, and nothing else that may have been in the file.
-std::string ToPem(const std::vector<CertificatePtr>& certificates);
-std::string ToPem(const KeyPtr& key);
 
 struct TlsFiles {
   std::string certificate;  // PEM: the certificate, then those that lead to a root. Empty: plaintext.
@@ -51,7 +31,7 @@ struct TlsTexts {
   std::string certificate;
   std::string key;
   std::string client_ca;
-  std::chrono::system_clock::time_point expires;  // After that the certificate is good no more.
+  std::chrono::system_clock::time_point expires;  // Of the certificate.
   friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
 };
 

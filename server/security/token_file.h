@@ -63,7 +63,7 @@ struct TokenGrant {
   bool covers(absl::string_view run) const;
 };
 
-// INVALID_ARGUMENT naming the entry and its key. An empty text is no list, so that a file that is being written does
+// INVALID_ARGUMENT naming the entry and its key. An empty text is an error, so that a file that is being written does
 // not lock everybody out; "[]" is one.
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text);
 

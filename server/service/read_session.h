@@ -57,8 +57,8 @@ absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes
 // Not thread-safe.
 //
 // Of `memory` it pays for the pieces and the lists of the sample at hand before it looks at them, and for what a
-// message copies until the next one. Where there is none for a long message, messages are short; where there is none
-// for a sample, the read fails.
+// message copies until the next one. Where it is too little for a long message, messages are short; where it is
+// too little for a sample, the read fails.
 class ReadSession {
  public:
   // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer that carries no routes. `store` and `memory` must outlive the

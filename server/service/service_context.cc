@@ -112,8 +112,8 @@ absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string
   return PromisedCredit{.bytes = bytes, .hold = *std::move(hold)};
 }
 
-absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& context, absl::string_view run,
-                                                             RunQuota::StreamKind kind) {
+absl::StatusOr<std::unique_ptr<Place>> OpenStream(ServiceContext& context, absl::string_view run,
+                                                  RunQuota::StreamKind kind) {
   return Counted(context, "run_streams", context.quota.Open(run, kind));
 }
 
@@ -122,8 +122,7 @@ absl::Status OverDeadline(ServiceContext& context) {
   return absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)");
 }
 
-absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call,
-                       std::unique_ptr<ConnectionCalls::Place>& place) {
+absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call, std::unique_ptr<Place>& place) {
   if (context.draining) return DrainingError();
   if (const auto permissions = Identify(context, call); !permissions.ok()) return permissions.status();
   auto entered = context.connections.Enter(call.peer());

@@ -58,7 +58,8 @@ struct ServiceContext {
         connections(config.max_streams),
         control_memory(ControlBytes(config)),
         read_requests(ReadRequestBytes(config)),
-        waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
+        waiting_reads(ReadRequestBytes(config) / 2,
+                      [&metrics](int64_t bytes) { metrics.waiting_read_bytes.Set(static_cast<double>(bytes)); }),
         metrics(metrics),
         calls(metrics.registry(), clock, access),
         processor(store, budget, config.max_payload_bytes) {}
@@ -140,16 +141,15 @@ struct PromisedCredit {
 };
 absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted);
 // A stream of the run; null where there is no limit. Errors as RunQuota::Open.
-absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& context, absl::string_view run,
-                                                             RunQuota::StreamKind kind);
+absl::StatusOr<std::unique_ptr<Place>> OpenStream(ServiceContext& context, absl::string_view run,
+                                                  RunQuota::StreamKind kind);
 // What to say, and count, of a call that took longer than --max-deadline.
 absl::Status OverDeadline(ServiceContext& context);
 
 // OK if it is known who calls, and the connection has not too many calls; `place` is then that of the call, to be given
 // up with its end: before it is told, but for an answer that is held until the peer takes it. Errors as Identify and
 // ConnectionCalls::Enter, and DrainingError.
-absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call,
-                       std::unique_ptr<ConnectionCalls::Place>& place);
+absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call, std::unique_ptr<Place>& place);
 
 }  // namespace routing_replay::server
 

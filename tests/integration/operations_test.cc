@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "server/operations/metrics.h"
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "routing_replay/wire/allocator.h"
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 #include "server/server.h"
 
 namespace routing_replay::testing {

@@ -1,7 +1,5 @@
 #include "proto/wire/message/append_message.h"
 
-#include <google/protobuf/arena.h>
-
 #include <utility>
 
 #include "proto/convert/convert.h"
@@ -144,7 +142,7 @@ absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path
 }
 
 absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
-  absl::Status status = CheckId(header.sample, path.Child("sample").ToString());
+  absl::Status status = CheckId(header.sample, "append.sample");  // As `path` says, without making its text.
   status.Update(CheckHeaderRows(header, path));
   status.Update(CheckText(path, "weight_label", header.weight_label));
   status.Update(CheckText(path, "engine", header.engine));
@@ -208,10 +206,10 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
 absl::Status CheckCounts(absl::string_view header) {
   if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each takes two bytes or more.
   const FieldPath root, append = root.Child("append"), blocks = append.Child("blocks");
-  if (CountFields(header, {3, 6}) > kMaxUnrecordedRanges) {
+  if (CountFields(header, {3, 6}).back() > kMaxUnrecordedRanges) {
     return FieldError(append.Child("unrecorded"), absl::StrCat("more than ", kMaxUnrecordedRanges), Reason::kLength);
   }
-  if (CountFields(header, {3, 21, 1}) > kMaxBlocks) {
+  if (CountFields(header, {3, 21, 1}).back() > kMaxBlocks) {
     return FieldError(blocks.Child("blocks"), absl::StrCat("more than ", kMaxBlocks), Reason::kLength);
   }
   return absl::OkStatus();
@@ -258,8 +256,8 @@ bool ParseChain(const ByteChain& bytes, Message& message) {
 }  // namespace
 
 std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_size) {
-  google::protobuf::Arena arena;
-  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  StackArena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
   message.set_run(request.run);
   message.set_want_bytes(request.want_bytes);
   if (request.append) SetHeader(*request.append, *message.mutable_append());
@@ -272,8 +270,8 @@ absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
   absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
   if (!split.ok()) return split.status();
   if (absl::Status status = CheckCounts(split->header); !status.ok()) return status;
-  google::protobuf::Arena arena;
-  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  StackArena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
   if (!message.ParseFromString(split->header)) return MalformedMessage();
   const FieldPath root;
   MessageFields f(root);
@@ -293,8 +291,8 @@ absl::Status CheckAppendHeader(const AppendHeader& header) {
 std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes) {
   const absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
   if (!split.ok()) return std::nullopt;
-  google::protobuf::Arena arena;
-  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena);
+  StackArena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
   if (!CheckCounts(split->header).ok() || !message.ParseFromString(split->header)) return std::nullopt;
   if (!message.has_append() || (!message.run().empty() && !CheckId(message.run(), "run").ok())) return std::nullopt;
   RejectedAppend rejected{.run = message.run(),

@@ -10,26 +10,24 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of the fields from here to the stream's limit.
-size_t CountHere(CodedInputStream& stream, const int* path, const int* path_end) {
-  size_t count = 0;
+// Of the fields from here to the stream's limit; whether all could be read.
+bool CountHere(CodedInputStream& stream, absl::Span<const int> path, size_t* counts) {
   while (const uint32_t tag = stream.ReadTag()) {
-    const bool on_path = WireFormatLite::GetTagFieldNumber(tag) == *path;
-    if (on_path && path + 1 == path_end) ++count;
+    const bool on_path = WireFormatLite::GetTagFieldNumber(tag) == path.front();
+    if (on_path) ++counts[0];
     uint32_t size = 0;
-    const bool descend = on_path && path + 1 != path_end &&
-                         WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    const bool descend =
+        on_path && path.size() > 1 && WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     if (!descend) {
-      if (!WireFormatLite::SkipField(&stream, tag)) return count;
+      if (!WireFormatLite::SkipField(&stream, tag)) return false;
     } else {
-      if (!stream.ReadVarint32(&size)) return count;
+      if (!stream.ReadVarint32(&size)) return false;
       const auto limit = stream.PushLimit(static_cast<int>(size));
-      count += CountHere(stream, path + 1, path_end);
-      if (stream.BytesUntilLimit() != 0) return count;
+      if (!CountHere(stream, path.subspan(1), counts + 1) || stream.BytesUntilLimit() != 0) return false;
       stream.PopLimit(limit);
     }
   }
-  return count;
+  return true;
 }
 
 }  // namespace
@@ -49,9 +47,9 @@ absl::Status MalformedMessage() {
   return MakeError(absl::StatusCode::kInvalidArgument, "malformed message", {.reason = Reason::kEncoding});
 }
 
-size_t CountFields(absl::string_view message, std::initializer_list<int> path) {
+void CountFields(absl::string_view message, absl::Span<const int> path, size_t* counts) {
   CodedInputStream stream(reinterpret_cast<const uint8_t*>(message.data()), static_cast<int>(message.size()));
-  return CountHere(stream, path.begin(), path.end());
+  CountHere(stream, path, counts);
 }
 
 int64_t MessageFields::Count(const char* name, uint64_t value, int64_t maximum, int64_t minimum) {

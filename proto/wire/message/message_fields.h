@@ -3,8 +3,10 @@
 #ifndef PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 #define PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 
+#include <google/protobuf/arena.h>
+
+#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -26,6 +28,16 @@ inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMaxTokens = kMaxRows + 1;
 inline constexpr size_t kMaxLabelBytes = 128;
 
+// Of one message and what is in it: a small message takes no memory but the stack's.
+class StackArena {
+ public:
+  google::protobuf::Arena* get() { return &arena_; }
+
+ private:
+  alignas(8) char first_[2048];
+  google::protobuf::Arena arena_{first_, sizeof(first_)};
+};
+
 // Where in a message a field stands: "append.blocks[3].rows". Made into text only when there is an error to report.
 struct FieldPath {
   const FieldPath* parent = nullptr;
@@ -42,10 +54,16 @@ absl::Status FieldError(const FieldPath& path, absl::string_view message, Reason
 // INVALID_ARGUMENT (kEncoding): the bytes are not a message.
 absl::Status MalformedMessage();
 
-// How often a field stands in a message, for limits that hold before the message is built: an empty sub-message is two
-// bytes there and fifty times that in memory. `path` leads through sub-messages: {3, 21, 1}. Malformed bytes end the
-// count.
-size_t CountFields(absl::string_view message, std::initializer_list<int> path);
+// How often fields stand in a message, for limits that hold before the message is built: an empty sub-message is two
+// bytes there and fifty times that in memory. `path` leads through sub-messages: of {4, 5} the first count is that of
+// fields 4, the second that of fields 5 in these. Malformed bytes end the count.
+void CountFields(absl::string_view message, absl::Span<const int> path, size_t* counts);
+template <size_t kDepth>
+std::array<size_t, kDepth> CountFields(absl::string_view message, const int (&path)[kDepth]) {
+  std::array<size_t, kDepth> counts{};
+  CountFields(message, path, counts.data());
+  return counts;
+}
 
 // The fields of one message. The first error is what status() gives; what is read after it is of no use.
 class MessageFields {

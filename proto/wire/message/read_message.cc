@@ -1,7 +1,5 @@
 #include "proto/wire/message/read_message.h"
 
-#include <google/protobuf/arena.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -43,7 +41,7 @@ void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
 // Counts what a request says before it is built; the bytes that it takes at most, as a message and as values.
 absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
   const FieldPath root;
-  const size_t samples = CountFields(bytes, {4}), checks = CountFields(bytes, {4, 5});
+  const auto [samples, checks] = CountFields(bytes, {4, 5});
   if (samples > kMaxReadSamples) {
     return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadSamples), Reason::kLength);
   }
@@ -166,8 +164,8 @@ absl::Status TakePiece(const v1::Piece& from, const FieldPath& path, Piece& out)
 }  // namespace
 
 std::string EncodeReadRequest(const ReadRequest& request) {
-  Arena arena;
-  auto& message = *Arena::CreateMessage<v1::ReadRequest>(&arena);
+  StackArena arena;
+  auto& message = *Arena::CreateMessage<v1::ReadRequest>(arena.get());
   message.set_run(request.run);
   message.set_producer(static_cast<v1::Producer>(request.producer));
   message.mutable_layers()->Add(request.layers.begin(), request.layers.end());
@@ -185,8 +183,8 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
   const auto size = MeasureReadRequest({reinterpret_cast<const char*>(flat.data()), flat.size()});
   if (!size.ok()) return size.status();
   if (absl::Status status = admit(*size); !status.ok()) return status;
-  Arena arena;
-  auto& message = *Arena::CreateMessage<v1::ReadRequest>(&arena);
+  StackArena arena;
+  auto& message = *Arena::CreateMessage<v1::ReadRequest>(arena.get());
   if (!message.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) return MalformedMessage();
   const FieldPath root;
   MessageFields f(root);
@@ -218,8 +216,8 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
 
 std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Span<const Piece> pieces,
                                size_t payload_size) {
-  Arena arena;
-  auto& message = *Arena::CreateMessage<v1::ReadResponse>(&arena);
+  StackArena arena;
+  auto& message = *Arena::CreateMessage<v1::ReadResponse>(arena.get());
   for (const SampleRecord& record : records) SetRecord(record, *message.add_records());
   for (const Piece& piece : pieces) SetPiece(piece, *message.add_pieces());
   std::string bytes = message.SerializeAsString();
@@ -230,8 +228,8 @@ std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Spa
 absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
   absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
   if (!split.ok()) return split.status();
-  Arena arena;
-  auto& message = *Arena::CreateMessage<v1::ReadResponse>(&arena);
+  StackArena arena;
+  auto& message = *Arena::CreateMessage<v1::ReadResponse>(arena.get());
   if (!message.ParseFromString(split->header)) return MalformedMessage();
   ReadResponse response;
   response.payload = std::move(split->payload);

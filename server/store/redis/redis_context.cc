@@ -1,12 +1,11 @@
 #include "server/store/redis/redis_context.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/log/event_log.h"
 
 namespace routing_replay::server {
 namespace {
@@ -96,7 +95,7 @@ void RedisContext::Warn(const std::string& what, const absl::Status& status) {
     if (!first && now - last->second < kBetweenWarnings) return;
     last->second = now;
   }
-  spdlog::warn("redis store: {}: {}", what, std::string(status.message()));
+  LogEvent(LogLevel::kWarning, "warning", absl::StrCat("redis store: ", what, ": ", status.message()));
 }
 
 }  // namespace routing_replay::server

@@ -4,7 +4,6 @@
 #include <rocksdb/env.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_buffer_manager.h>
-#include <spdlog/spdlog.h>
 
 #include <cstdarg>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/log/event_log.h"
 
 namespace routing_replay::server {
 namespace {
@@ -31,7 +31,7 @@ class RocksLog final : public rocksdb::Logger {
   void Logv(const char* format, va_list arguments) override {
     char line[kLongestLine];
     std::vsnprintf(line, sizeof(line), format, arguments);
-    spdlog::warn("rocksdb store: {}", std::string(absl::StripTrailingAsciiWhitespace(line)));
+    LogEvent(LogLevel::kWarning, "warning", absl::StrCat("rocksdb store: ", absl::StripTrailingAsciiWhitespace(line)));
   }
   // What RocksDB says of itself at its start.
   void LogHeader(const char*, va_list) override {}

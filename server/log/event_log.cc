@@ -1,31 +1,22 @@
-#include "server/operations/event_log.h"
+#include "server/log/event_log.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spdlog/fmt/chrono.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <cstdint>
-#include <iterator>
-#include <memory>
-#include <mutex>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 
 namespace routing_replay::server {
 namespace {
@@ -44,80 +35,34 @@ void WriteAll(int fd, absl::string_view text) {
   }
 }
 
-using nlohmann::ordered_json;
+constexpr const char* kLevels[] = {"debug", "info", "warning", "error"};
 
-// Of the logger whose messages are made by LogEvent: they are taken as they are.
-constexpr char kEvents[] = "events";
-
-struct LevelName {
-  const char* name;
-  spdlog::level::level_enum level;
-};
-constexpr LevelName kLevels[] = {{"debug", spdlog::level::debug},
-                                 {"info", spdlog::level::info},
-                                 {"warning", spdlog::level::warn},
-                                 {"error", spdlog::level::err}};
-
-const char* NameOf(spdlog::level::level_enum level) {
-  for (const LevelName& known : kLevels) {
-    if (known.level == level) return known.name;
-  }
-  return "info";
-}
-
-// Bytes that are no UTF-8 are replaced, so that every line parses.
-std::string Dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
-
-ordered_json ToJson(absl::string_view event, absl::string_view message, const LogFields& fields) {
-  ordered_json json;
-  json["event"] = std::string(event);
-  json["message"] = std::string(message);
+std::string ToJson(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
+                   const LogFields& fields) {
+  nlohmann::ordered_json json = {{"ts", std::string(ts)},
+                                 {"level", std::string(level)},
+                                 {"event", std::string(event)},
+                                 {"message", std::string(message)}};
   for (const auto& [name, value] : fields) {
     std::visit([&, &name = name](const auto& v) { json[name] = v; }, value);
   }
-  return json;
+  // Bytes that are not UTF-8 are replaced, so that every line parses.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 // Neither a new line nor a terminal's escape gets through.
 std::string Printable(absl::string_view text) { return absl::CEscape(text); }
 
-std::string ToText(absl::string_view event, absl::string_view message, const LogFields& fields) {
-  std::string text = absl::StrCat(event, message.empty() ? "" : ": ", Printable(message));
+std::string ToText(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
+                   const LogFields& fields) {
+  std::string text =
+      absl::StrFormat("%s %-7s %s%s%s", ts, level, event, message.empty() ? "" : ": ", Printable(message));
   for (const auto& [name, value] : fields) {
     const auto* number = std::get_if<int64_t>(&value);
     absl::StrAppend(&text, " ", name, "=", number ? absl::StrCat(*number) : Printable(std::get<std::string>(value)));
   }
   return text;
 }
-
-std::string Timestamp(spdlog::log_clock::time_point time) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
-}
-
-class LineFormatter final : public spdlog::formatter {
- public:
-  explicit LineFormatter(LogFormat format) : format_(format) {}
-  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<LineFormatter>(format_); }
-
-  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    const absl::string_view payload(message.payload.data(), message.payload.size());
-    const bool event = absl::string_view(message.logger_name.data(), message.logger_name.size()) == kEvents;
-    const std::string ts = Timestamp(message.time);
-    const char* level = NameOf(message.level);
-    if (format_ == LogFormat::kJson) {
-      const std::string rest = event ? std::string(payload) : Dump(ToJson("log", payload, {}));
-      fmt::format_to(std::back_inserter(out), R"({{"ts":"{}","level":"{}",{})", ts, level, rest.substr(1));
-    } else {
-      fmt::format_to(std::back_inserter(out), "{} {:7} {}", ts, level,
-                     event ? std::string(payload) : Printable(payload));
-    }
-    out.push_back('\n');
-  }
-
- private:
-  const LogFormat format_;
-};
 
 constexpr size_t kMostWaitingBytes = size_t{4} << 20;
 
@@ -128,24 +73,21 @@ LineQueue& StandardError() {
   return *queue;
 }
 
-class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    StandardError().Push(std::string(line.data(), line.size()));
-  }
-  void flush_() override {}
-};
+std::atomic<LogLevel> least_level{LogLevel::kInfo};
 
-// What LogEvent needs of StartLogging.
-struct EventLogger {
-  LogFormat format;
-  std::shared_ptr<spdlog::logger> logger;
+struct Destination {
+  bool started = false;
+  LogFormat format = LogFormat::kText;
+  std::ostream* out = nullptr;  // Null: standard error.
 };
-std::atomic<std::shared_ptr<const EventLogger>>& Started() {
-  static std::atomic<std::shared_ptr<const EventLogger>> started;
-  return started;
+struct Log {
+  Mutex mutex;
+  Destination to ABSL_GUARDED_BY(mutex);
+};
+// Lives as long as threads that log, which may outlive static objects.
+Log& TheLog() {
+  static auto* const log = new Log;
+  return *log;
 }
 
 constexpr std::chrono::seconds kInterval(10);
@@ -175,20 +117,9 @@ void LogProtobufLine(google::protobuf::LogLevel level, const char* file, int lin
 }  // namespace
 
 void StartLogging(LogFormat format, std::ostream* out) {
-  spdlog::sink_ptr sink;
-  if (out == nullptr) {
-    sink = std::make_shared<StandardErrorSink>();
-  } else {
-    sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(*out, /*force_flush=*/true);
-  }
-  sink->set_formatter(std::make_unique<LineFormatter>(format));
-  const auto level = spdlog::get_level();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("server", sink));
-  auto events = std::make_shared<spdlog::logger>(kEvents, sink);
-  spdlog::drop(kEvents);
-  spdlog::register_logger(events);
-  spdlog::set_level(level);
-  Started() = std::make_shared<const EventLogger>(EventLogger{format, std::move(events)});
+  Log& log = TheLog();
+  MutexLock lock(log.mutex);
+  log.to = {.started = true, .format = format, .out = out};
 }
 
 void FlushLog(std::chrono::milliseconds patience) { StandardError().Flush(patience); }
@@ -196,24 +127,33 @@ void FlushLog(std::chrono::milliseconds patience) { StandardError().Flush(patien
 int64_t DroppedLogLines() { return StandardError().dropped(); }
 
 absl::Status SetLogLevel(absl::string_view level) {
-  for (const LevelName& known : kLevels) {
-    if (level != known.name) continue;
-    spdlog::set_level(known.level);
+  for (size_t i = 0; i < std::size(kLevels); ++i) {
+    if (level != kLevels[i]) continue;
+    least_level = static_cast<LogLevel>(i);
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError("level: not one of debug, info, warning, error");
 }
 
-absl::string_view GetLogLevel() { return NameOf(spdlog::get_level()); }
+absl::string_view GetLogLevel() { return kLevels[static_cast<size_t>(least_level.load())]; }
 
-bool IsLogged(LogLevel level) { return kLevels[static_cast<size_t>(level)].level >= spdlog::get_level(); }
+bool IsLogged(LogLevel level) { return level >= least_level; }
 
 void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields) {
-  const std::shared_ptr<const EventLogger> started = Started();
-  if (started == nullptr || !IsLogged(level)) return;
-  const std::string line =
-      started->format == LogFormat::kJson ? Dump(ToJson(event, message, fields)) : ToText(event, message, fields);
-  started->logger->log(kLevels[static_cast<size_t>(level)].level, spdlog::string_view_t(line));
+  if (!IsLogged(level)) return;
+  Log& log = TheLog();
+  const Destination to = [&] {
+    MutexLock lock(log.mutex);
+    return log.to;
+  }();
+  if (!to.started) return;
+  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  std::string line = (to.format == LogFormat::kJson ? ToJson : ToText)(ts, kLevels[static_cast<size_t>(level)], event,
+                                                                       message, fields);
+  line += '\n';
+  if (to.out == nullptr) return StandardError().Push(std::move(line));
+  MutexLock lock(log.mutex);
+  *to.out << line << std::flush;
 }
 
 void LogLinesOfLibraries() {

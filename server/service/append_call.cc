@@ -1,14 +1,17 @@
-#include "server/service/append_handler.h"
-
+// Append: a stream of appends of many samples, credited by bytes, one ack each. See append.proto for the protocol.
+// Put: one append in one call.
 #include <cassert>
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/transport/transport.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/service/service_context.h"
+#include "server/service/served_call.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -33,27 +36,81 @@ AppendAck RejectionOf(const AppendHeader& append, const absl::Status& error) {
   return {.append_id = append.append_id, .sample = append.sample, .error = WithSample(error, append.sample)};
 }
 
-}  // namespace
+class AppendCall final : public ServedCall {
+ public:
+  explicit AppendCall(const CallHome& home) : ServedCall(home, "Append") {}
 
-void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
-  auto call = std::unique_ptr<AppendCall>(new AppendCall(context, service, loop));
-  AppendCall* c = call.get();
-  loop.Adopt(std::move(call));
-  service.RequestCall("Append", &c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
-}
+  void Drain() override {
+    if (has_arrived()) FinishWith(DrainingError());
+  }
 
-void AppendCall::OnArrived(bool ok) {
-  if (!ok) return SetFinished();  // The server is shutting down.
-  record_.emplace(context_.calls, "Append", grpc_context_);
-  Listen(context_, service_, loop_);
-  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
-  StartStallAlarm();
+ private:
+  std::unique_ptr<ServedCall> Successor() const override { return std::make_unique<AppendCall>(home_); }
+  void OnAdmitted() override;
+  void OnWorked() override;
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnStallCheck(bool fired);
+
+  void ReadNext();
+  // Whether the client has done nothing since the last check with what it holds.
+  bool Stalls() const;
+  // Takes the message's run. What the call has of the limits of the run before moves along: its place among the
+  // streams, and its credit. A run that is not there has no limits.
+  absl::Status EnterRun(const std::string& run);
+  // What to answer; an error ends the stream. May wait for the store.
+  absl::StatusOr<AppendResponse> Handle(grpc::ByteBuffer& message);
+  absl::StatusOr<AppendResponse> Reject(const ByteChain& message, const Permissions& permissions,
+                                        const absl::Status& status);
+  Credit Grant(uint64_t want_bytes);
+  absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
+  // Takes `bytes` of the credit, and of what the run was promised, whatever becomes of the append.
+  struct UsedCredit {
+    ByteReservation reservation;
+    RunQuota::Hold promised;
+  };
+  UsedCredit UseCredit(int64_t bytes);
+  void ReleaseCredit();
+  AppendAck Process(AppendRequest request);
+  void Count(const Metrics::CountedAppend& counted, const AppendAck& ack);
+  // Ends the call with `status` once a message that is being handled is answered, and everything queued is written.
+  void FinishWith(const absl::Status& status) override;
+  void Pump();
+  // Tells the gauge of all streams what this one holds.
+  void TellCredit();
+
+  CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
+  CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
+  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
+
+  absl::StatusOr<AppendResponse> answer_;
+  // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
+  std::string run_;
+  ByteReservation credit_;   // Granted and not used yet.
+  std::string entered_run_;  // Where runs are limited: that whose limits these are.
+  // Why the message's run could not be entered. It may be made meanwhile, and what the run before was promised is not
+  // its.
+  absl::Status not_there_;
+  std::unique_ptr<Place> place_;
+  RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
+  int64_t told_credit_ = 0;
+  std::deque<std::string> outgoing_;
+  grpc::Alarm stall_alarm_;
+  int64_t payload_bytes_ = 0;  // Received, messages and written so far, …
+  int64_t messages_ = 0;
+  int64_t writes_ = 0;
+  int64_t payload_bytes_at_check_ = 0;  // … and at the last stall check.
+  int64_t messages_at_check_ = 0;
+  int64_t writes_at_check_ = -1;
+  bool held_credit_at_check_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  std::optional<absl::Status> final_status_;
+};
+
+void AppendCall::OnAdmitted() {
+  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
   ReadNext();
-}
-
-void AppendCall::StartStallAlarm() {
-  stall_alarm_.Set(loop_.queue(), std::chrono::system_clock::now() + context_.config.stall_timeout,
-                   stall_check_.Begin());
 }
 
 // Looks once per stall_timeout. A stream may rest for as long as it likes, but not on credit, not before it has said
@@ -67,13 +124,13 @@ void AppendCall::OnStallCheck(bool fired) {
     if (finishing_) return;
   }
   writes_at_check_ = writing_ ? writes_ : -1;
-  StartStallAlarm();
+  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
   messages_at_check_ = work_.busy() ? -1 : messages_;  // Who waits for an answer does not stall.
   held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
 
-// Messages without payload are no use of credit.
+// Messages without payload do not use credit.
 bool AppendCall::Stalls() const {
   if (run_.empty() && messages_ == messages_at_check_) return true;
   return held_credit_at_check_ && credit_.bytes() > 0 && payload_bytes_ == payload_bytes_at_check_;
@@ -104,7 +161,7 @@ void AppendCall::ReadNext() {
   if (reading_ || work_.busy() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
   if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
-  stream_.Read(&incoming_, read_.Begin());
+  stream_.Read(&request_, read_.Begin());
 }
 
 void AppendCall::OnRead(bool ok) {
@@ -112,12 +169,11 @@ void AppendCall::OnRead(bool ok) {
   ++messages_;
   if (finishing_ || final_status_) return;
   if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
-  absl::Status taken =
-      work_.Start(context_.writers, OwnerOf(context_, grpc_context_), loop_, [this] { answer_ = Handle(incoming_); });
+  const absl::Status taken = StartWork(context_.writers, [this] { answer_ = Handle(request_); });
   if (!taken.ok()) FinishWith(taken);
 }
 
-void AppendCall::OnHandled() {
+void AppendCall::OnWorked() {
   TellCredit();
   if (answer_.ok() && (answer_->ack || answer_->credit)) outgoing_.push_back(EncodeAppendResponse(*answer_));
   if (!answer_.ok() || final_status_) return FinishWith(answer_.status());
@@ -159,8 +215,7 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
       .append_id = rejected->append_id, .sample = rejected->sample, .error = WithSample(status, rejected->sample)};
   // The client has counted the payload against its credit.
   UseCredit(std::min<int64_t>(static_cast<int64_t>(rejected->payload_bytes), credit_.bytes()));
-  record_->Reject(response.ack->error);
-  context_.metrics.CountAppend(run_, {}, *response.ack);
+  Count({}, *response.ack);
   if (rejected->want_bytes > 0) {
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
@@ -172,7 +227,7 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
 
 Credit AppendCall::Grant(uint64_t want_bytes) {
   auto reservation = Promise(want_bytes);
-  context_.metrics.CountCredit(reservation.ok());
+  (reservation.ok() ? context_.metrics.credits : context_.metrics.credit_rejections).Increment();
   if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
   const auto granted = static_cast<uint64_t>(reservation->bytes());
   credit_.Merge(*std::move(reservation));
@@ -226,14 +281,20 @@ AppendAck AppendCall::Process(AppendRequest request) {
                         : RejectionOf(*request.append, admitted.status());
     if (ack.error.ok()) admitted->Commit();
   }
-  if (!ack.error.ok()) record_->Reject(ack.error);
-  context_.metrics.CountAppend(run_, counted, ack);
+  Count(counted, ack);
   return ack;
+}
+
+void AppendCall::Count(const Metrics::CountedAppend& counted, const AppendAck& ack) {
+  context_.metrics.CountAppend(run_, counted, ack);
+  if (ack.error.ok()) return;
+  record_->Reject(ack.error);
+  context_.metrics.CountStoreError(ack.error);
 }
 
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
-  if (work_.busy()) return;  // OnHandled goes on.
+  if (work_.busy()) return;  // OnWorked goes on.
   ReleaseCredit();
   Pump();
 }
@@ -247,17 +308,14 @@ void AppendCall::Pump() {
     writing_ = true;
     stream_.Write(builder.Build(), written_.Begin());
   } else if (final_status_ && !work_.busy()) {
-    finishing_ = true;
-    record_->End(*final_status_);
     place_.reset();
-    connection_.reset();
     stall_alarm_.Cancel();
-    stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
+    Finish(*final_status_);
   }
 }
 
 void AppendCall::TellCredit() {
-  context_.metrics.AddCreditBytes(credit_.bytes() - told_credit_);
+  context_.metrics.credit_bytes.Increment(static_cast<double>(credit_.bytes() - told_credit_));
   told_credit_ = credit_.bytes();
 }
 
@@ -273,96 +331,46 @@ void AppendCall::OnWritten(bool ok) {
   ReadNext();
 }
 
-void AppendCall::Drain() {
-  if (record_) FinishWith(DrainingError());
-}
-
-void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
-  auto call = std::unique_ptr<PutCall>(new PutCall(context, service, loop));
-  PutCall* c = call.get();
-  loop.Adopt(std::move(call));
-  service.RequestCall("Put", &c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
-}
-
-void PutCall::OnArrived(bool ok) {
-  if (!ok) return SetFinished();  // The server is shutting down.
-  Listen(context_, service_, loop_);
-  record_.emplace(context_.calls, "Put", grpc_context_);
-  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
-  request_alarm_.Set(loop_.queue(), std::chrono::system_clock::now() + context_.config.stall_timeout,
-                     request_due_.Begin());
-  stream_.Read(&request_, received_.Begin());
-}
-
-void PutCall::OnReceived(bool ok) {
-  request_alarm_.Cancel();
-  if (finishing_) return;
-  if (!ok) return FinishWith(absl::CancelledError("no request came"));
-  absl::Status taken =
-      work_.Start(context_.writers, OwnerOf(context_, grpc_context_), loop_, [this] { ack_ = Handle(); });
-  if (!taken.ok()) FinishWith(taken);
-}
-
-void PutCall::OnHandled() {
-  if (!ack_.ok()) return FinishWith(ack_.status());
-  End(absl::OkStatus());
-  ByteBufferBuilder builder;
-  builder.Add(EncodeAppendAck(*ack_));
-  stream_.WriteAndFinish(builder.Build(), grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
-}
-
-void PutCall::OnRequestDue(bool fired) {
-  if (fired && !finishing_ && !work_.busy()) FinishWith(LateRequest());
-}
-
-void PutCall::Drain() {
-  if (record_ && !finishing_ && !work_.busy()) FinishWith(DrainingError());
-}
-
-void PutCall::FinishWith(const absl::Status& status) {
-  End(status);
-  stream_.Finish(ToGrpcStatus(status), ended_.Begin());
-}
-
-void PutCall::End(const absl::Status& status) {
-  finishing_ = true;
-  record_->End(status);
-  connection_.reset();
-  request_alarm_.Cancel();
-}
-
-absl::StatusOr<AppendAck> PutCall::Handle() {
-  const CallDeadline deadline(CallerDeadline(grpc_context_));
+absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryCaller& caller,
+                                           grpc::ByteBuffer& message) {
   // Again: it may have taken its time to come.
-  const auto permissions = Identify(context_, grpc_context_);
+  const auto permissions = Identify(context, caller.call);
   if (!permissions.ok()) return permissions.status();
-  auto bytes = ReceivedBytes::From(request_);
+  auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return bytes.status();
   auto request = ParseAppendRequest(bytes->chain());
   if (!request.ok()) return request.status();
-  if (!request->append) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "append: missing",
-                     {.reason = Reason::kField, .field = "append"});
-  }
-  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kPut, request->run); !allowed.ok()) {
+  if (!request->append) return Invalid("append", "missing");
+  const std::string run = request->run;
+  if (absl::Status allowed = Allow(context, *permissions, Rpc::kPut, run); !allowed.ok()) {
     return WithSample(allowed, request->append->sample);
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const Metrics::CountedAppend counted = CountedAs(*request->append, payload_bytes);
-  const std::string run = request->run;
-  auto admitted = AdmitAppend(context_, request->run, *request, /*promised=*/{});
+  auto admitted = AdmitAppend(context, run, *request, /*promised=*/{});
   if (!admitted.ok()) return WithSample(admitted.status(), request->append->sample);
-  auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, payload_bytes);
+  auto reservation = ReserveOrMakeRoom(context.store, context.budget, payload_bytes);
   AppendAck ack;
   if (reservation.ok()) {
-    ack = context_.processor.Process(run, *std::move(request), *std::move(reservation));
+    ack = context.processor.Process(run, *std::move(request), *std::move(reservation));
   } else {
     ack.error = WithSample(reservation.status(), request->append->sample);
   }
-  context_.metrics.CountAppend(run, counted, ack);
+  context.metrics.CountAppend(run, counted, ack);
   if (!ack.error.ok()) return ack.error;
   admitted->Commit();
-  return ack;
+  ByteBufferBuilder builder;
+  builder.Add(EncodeAppendAck(ack));
+  return builder.Build();
+}
+
+}  // namespace
+
+void ListenForAppends(const CallHome& home) { ServedCall::Await(std::make_unique<AppendCall>(home)); }
+
+const UnaryMethod& PutMethod() {
+  static const auto& method = *new UnaryMethod{"Put", AnswerPut, /*max_bytes=*/INT64_MAX};
+  return method;
 }
 
 }  // namespace routing_replay::server

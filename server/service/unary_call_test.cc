@@ -1,4 +1,4 @@
-#include "server/service/control_call.h"
+#include "server/service/served_call.h"
 
 #include <grpcpp/create_channel.h>
 
@@ -51,7 +51,7 @@ class HoldingCall final : public Call {
 };
 
 // A server of single methods, whose answers are the test's.
-class ControlCallTest : public ::testing::Test {
+class UnaryCallTest : public ::testing::Test {
  protected:
   void TearDown() override {
     if (server_ == nullptr) return;
@@ -60,7 +60,7 @@ class ControlCallTest : public ::testing::Test {
     loop_->ShutdownAndJoin();
   }
 
-  void Start(const WorkerPool::Limits& limits, std::vector<ControlMethod> methods) {
+  void Start(const WorkerPool::Limits& limits, std::vector<UnaryMethod> methods) {
     methods_ = std::move(methods);
     context_ = std::make_unique<ServiceContext>(config_, Clock::Real(), *access_, budget_, *store_, metrics_);
     workers_ = std::make_unique<WorkerPool>(limits);
@@ -72,7 +72,7 @@ class ControlCallTest : public ::testing::Test {
     loop_ = std::make_unique<CallLoop>(builder.AddCompletionQueue());
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    for (const ControlMethod& method : methods_) ControlCall::Listen({*context_, service_, *loop_, *workers_}, method);
+    for (const UnaryMethod& method : methods_) Listen({*context_, service_, *loop_}, method, workers_.get());
     if (holding_ != nullptr) loop_->Adopt(std::unique_ptr<Call>(holding_));
     loop_->Start();
     address_ = absl::StrCat("127.0.0.1:", port);
@@ -101,7 +101,7 @@ class ControlCallTest : public ::testing::Test {
   std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
   Metrics metrics_;
   std::unique_ptr<ServiceContext> context_;
-  std::vector<ControlMethod> methods_;
+  std::vector<UnaryMethod> methods_;
   RawService service_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<CallLoop> loop_;
@@ -111,16 +111,16 @@ class ControlCallTest : public ::testing::Test {
   std::unique_ptr<v1::RoutingReplay::Stub> stub_;
 };
 
-TEST_F(ControlCallTest, WorkWhoseCallerIsGoneIsNotDone) {
+TEST_F(UnaryCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   absl::Notification begun;
   std::atomic<int> drops{0};
   Start({.threads = 1}, {{"Seal",
-                          [&](ServiceContext&, const ControlCaller& caller, grpc::ByteBuffer&) {
+                          [&](ServiceContext&, const UnaryCaller& caller, grpc::ByteBuffer&) {
                             begun.Notify();
                             while (!caller.is_gone()) std::this_thread::sleep_for(milliseconds(1));
                             return Answer(0);
                           }},
-                         {"DropRun", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+                         {"DropRun", [&](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) {
                             ++drops;
                             return Answer(0);
                           }}});
@@ -136,10 +136,10 @@ TEST_F(ControlCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   EXPECT_EQ(drops, 0);
 }
 
-TEST_F(ControlCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
+TEST_F(UnaryCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
   holding_ = new HoldingCall;
   holding_->Expect();
-  Start({}, {{"Seal", [](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) { return Answer(0); }}});
+  Start({}, {{"Seal", [](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) { return Answer(0); }}});
   testing::Http2Connection connection(address_);
   connection.StartCall("Seal", "");  // Its request does not come, so that a Read is open.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -157,8 +157,8 @@ TEST_F(ControlCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
   server_.reset();
 }
 
-TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
-  config_.token_file = ::testing::TempDir() + "/control_call_test.tokens";
+TEST_F(UnaryCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
+  config_.token_file = ::testing::TempDir() + "/unary_call_test.tokens";
   std::ofstream(config_.token_file)  // SHA-256 of "tok".
       << "- {name: n, sha256: 1a7674eb4ee78df7e1ac439a93c3fa8e3c945784d4dec9fd8e3011738b2f1d62, runs: [\"\"], scopes: "
          "[put]}\n";
@@ -169,7 +169,7 @@ TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   absl::Notification begun, open;
   std::atomic<int> here{0};
   Start({.threads = 2, .threads_of_an_owner = 1, .waiting_of_an_owner = 1},
-        {{"Seal", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+        {{"Seal", [&](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) {
             if (++here == 1) begun.Notify();
             open.WaitForNotification();
             return Answer(0);
@@ -198,9 +198,9 @@ TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   EXPECT_THAT(two.ok() ? three : two, Fails(kExhausted, Reason::kOverBudget));
 }
 
-TEST_F(ControlCallTest, ARequestThatIsTooLongIsRejectedBeforeItWaits) {
+TEST_F(UnaryCallTest, ARequestThatIsTooLongIsRejectedBeforeItWaits) {
   absl::Notification begun, open;
-  Start({.threads = 1}, {{"Seal", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+  Start({.threads = 1}, {{"Seal", [&](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) {
                             begun.Notify();
                             open.WaitForNotification();
                             return Answer(0);
@@ -215,10 +215,10 @@ TEST_F(ControlCallTest, ARequestThatIsTooLongIsRejectedBeforeItWaits) {
   EXPECT_OK(held.get());
 }
 
-TEST_F(ControlCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUntilThen) {
+TEST_F(UnaryCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUntilThen) {
   config_.stall_timeout = std::chrono::seconds(1);
   config_.max_streams = 1;
-  Start({}, {{"List", [](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) { return Answer(1 << 20); }}});
+  Start({}, {{"List", [](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) { return Answer(1 << 20); }}});
   testing::Http2Connection connection(address_, /*stream_window=*/0);
   std::vector<uint32_t> calls;
   for (int i = 0; i < 3; ++i) {
@@ -259,12 +259,12 @@ class SlowKeeper final : public RunKeeper {
   ByteBudget& budget_;
 };
 
-TEST_F(ControlCallTest, RunsThatAreMadeAtOnceAreCountedOneAfterTheOther) {
+TEST_F(UnaryCallTest, RunsThatAreMadeAtOnceAreCountedOneAfterTheOther) {
   auto slow = NewKeptStore({.budget = &budget_}, std::make_shared<SlowKeeper>(budget_), {});
   ASSERT_OK(slow);
   store_ = *std::move(slow);
   config_.max_runs = 3;
-  const auto& all = ControlMethods();
+  const auto& all = UnaryMethods();
   const auto open =
       std::find_if(all.begin(), all.end(), [](const auto& method) { return std::string("OpenRun") == method.name; });
   Start({}, {*open});

@@ -1,10 +1,15 @@
-#include "server/service/read_handler.h"
-
+// Read: streams the messages of a ReadSession, each of which is made by a worker where the store may wait. One message
+// is in flight at a time, so a slow reader costs one message; a waiting read holds no thread.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "proto/transport/transport.h"
-#include "server/service/service_context.h"
+#include "server/service/read_session.h"
+#include "server/service/served_call.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -15,38 +20,77 @@ using std::chrono::system_clock;
 // A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
 
-}  // namespace
+class ReadCall final : public ServedCall {
+ public:
+  explicit ReadCall(const CallHome& home) : ServedCall(home, "Read") {}
 
-ReadCall::ReadCall(ServiceContext& context, RawService& service, CallLoop& loop)
-    : context_(context), service_(service), loop_(loop) {}
+  void Drain() override;
 
-void ReadCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
-  auto call = std::unique_ptr<ReadCall>(new ReadCall(context, service, loop));
-  ReadCall* c = call.get();
-  loop.Adopt(std::move(call));
-  c->grpc_context_.AsyncNotifyWhenDone(&c->done_);
-  service.RequestCall("Read", &c->grpc_context_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
-}
+ private:
+  std::unique_ptr<ServedCall> Successor() const override { return std::make_unique<ReadCall>(home_); }
+  void OnRequest() override;
+  void OnWorked() override;
+  void OnGone() override {
+    if (!writing_) FinishWith(absl::CancelledError("the reader is gone"));
+  }
+  void OnWritten(bool ok);
+  void OnChanged();
+  void OnWaitOver(bool fired);
+  void OnStallCheck(bool fired);
 
-void ReadCall::OnArrived(bool ok) {
-  if (!ok) return SetFinished();  // The server is shutting down.
-  done_.Begin();                  // Promised only for calls that arrive.
-  Listen(context_, service_, loop_);
-  record_.emplace(context_.calls, "Read", grpc_context_);
-  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
-  request_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, request_due_.Begin());
-  writer_.Read(&request_, received_.Begin());
-}
+  // Advances if the caller still may: a read lasts long, and is to end with the token that it came with.
+  void Continue();
+  // Has the next step made, …
+  void Advance();
+  // … which may wait for the store. OnWorked sends it, parks the call, or finishes it.
+  void MakeStep();
+  void SendStep(ReadStep step);
+  // The sample that the step waits for was watched before it was looked at last.
+  void Park();
+  void Unpark();
+  // Takes its place among those that wait, if it has none. Where there is none for a read that has sent samples,
+  // waiting is over for the others: one that is not ready does not take back what was sent.
+  absl::Status TakePlace();
+  // What was received, as parsed; the memory it takes is reserved.
+  absl::StatusOr<ReadRequest> TakeRequest();
+  void FinishWith(const absl::Status& status) override;
+  // Ends it, whatever it is doing.
+  void CutOff(const absl::Status& why);
 
-void ReadCall::OnRequestDue(bool fired) {
-  if (fired && !finishing_) FinishWith(LateRequest());
-}
+  CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
+  CallEvent changed_{this, [this](bool) { OnChanged(); }};
+  CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
+  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
+  CallEvent deadline_{this, [this](bool fired) {
+                        if (fired && !finishing_) CutOff(OverDeadline(context_));
+                      }};
 
-void ReadCall::OnReceived(bool ok) {
-  request_alarm_.Cancel();
-  if (finishing_) return;
-  if (!ok) return FinishWith(absl::CancelledError("no request came"));
-  context_.metrics.CountRead();
+  // The worker's while one is busy:
+  std::optional<ReadRequest> asked_;  // Until there is a session.
+  std::unique_ptr<ReadSession> session_;
+  ReadStep step_;
+  std::unique_ptr<Store::Watch> new_watch_;  // Of a step that waits.
+  bool may_wait_ = false;
+
+  system_clock::time_point wait_until_;
+  std::unique_ptr<Store::Watch> watch_;
+  grpc::Alarm change_alarm_, wait_alarm_, stall_alarm_, deadline_alarm_;
+  ByteReservation request_memory_;
+  std::atomic<bool> sent_away_{false};    // From its place, for others.
+  std::unique_ptr<Place> waiting_place_;  // While it has nothing to send.
+  std::unique_ptr<Place> place_;
+  bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
+  enum class Change { kNone, kAwaited, kCame };
+  std::atomic<Change> change_{Change::kNone};  // Of the last watch. Who finds it awaited posts changed_.
+  bool writing_ = false;
+  int64_t writes_ = 0;            // Completed …
+  int64_t writes_at_check_ = -1;  // … and at the last stall check that found one open.
+  bool waiting_is_over_ = false;
+  absl::Status cut_off_;  // Why it was cancelled while it was writing.
+};
+
+void ReadCall::OnRequest() {
+  context_.metrics.reads.Increment();
   // Again: it may have taken its time to come.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
@@ -54,12 +98,15 @@ void ReadCall::OnReceived(bool ok) {
   if (!request.ok()) return FinishWith(request.status());
   const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
-  auto stream = OpenStream(context_, request->run, RunQuota::StreamKind::kRead);
-  if (!stream.ok()) return FinishWith(stream.status());
-  stream_ = *std::move(stream);
+  auto place = OpenStream(context_, request->run, RunQuota::StreamKind::kRead);
+  if (!place.ok()) return FinishWith(place.status());
+  place_ = *std::move(place);
   asked_ = *std::move(request);
-  wait_until_ = std::min(system_clock::now() + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
-  StartTimers();
+  const auto now = system_clock::now();
+  wait_until_ = std::min(now + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
+  wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
+  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
+  deadline_alarm_.Set(loop_.queue(), now + context_.config.max_deadline, deadline_.Begin());
   Advance();
 }
 
@@ -98,17 +145,11 @@ absl::Status ReadCall::TakePlace() {
   return absl::OkStatus();
 }
 
-void ReadCall::StartTimers() {
-  wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
-  stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
-  deadline_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.max_deadline, deadline_.Begin());
-}
-
 void ReadCall::Advance() {
   if (writing_ || finishing_) return;
   if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
   may_wait_ = !waiting_is_over_;
-  absl::Status taken = work_.Start(context_.readers, OwnerOf(context_, grpc_context_), loop_, [this] { MakeStep(); });
+  const absl::Status taken = StartWork(context_.readers, [this] { MakeStep(); });
   if (!taken.ok()) FinishWith(taken);
 }
 
@@ -136,7 +177,7 @@ void ReadCall::MakeStep() {
   if (step_.kind == ReadStep::Kind::kWait) new_watch_ = *std::move(watch);
 }
 
-void ReadCall::OnStep() {
+void ReadCall::OnWorked() {
   if (finishing_) {
     new_watch_.reset();
     step_ = {};
@@ -156,12 +197,13 @@ void ReadCall::OnStep() {
 void ReadCall::SendStep(ReadStep step) {
   for (const SampleRecord& record : step.records)
     context_.metrics.CountRecord(session_->run(), session_->producer(), record);
-  context_.metrics.CountSent(static_cast<int64_t>(step.header.size()), step.payload_bytes);
+  context_.metrics.egress_table_bytes.Increment(static_cast<double>(step.header.size()));
+  context_.metrics.egress_bytes.Increment(static_cast<double>(step.payload_bytes));
   ByteBufferBuilder builder;
   builder.Add(std::move(step.header));
   for (PayloadPart& part : step.payload) builder.Add(part.bytes, std::move(part.owner));
   writing_ = true;
-  writer_.Write(builder.Build(), written_.Begin());
+  stream_.Write(builder.Build(), written_.Begin());
 }
 
 void ReadCall::OnWritten(bool ok) {
@@ -224,11 +266,7 @@ void ReadCall::OnStallCheck(bool fired) {
     return CutOff(absl::DeadlineExceededError("the reader took nothing for stall-timeout"));
   }
   writes_at_check_ = writing_ ? writes_ : -1;
-  stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
-}
-
-void ReadCall::OnDeadline(bool fired) {
-  if (fired && !finishing_) CutOff(OverDeadline(context_));
+  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
 }
 
 void ReadCall::CutOff(const absl::Status& why) {
@@ -237,29 +275,23 @@ void ReadCall::CutOff(const absl::Status& why) {
   grpc_context_.TryCancel();
 }
 
-// The call is over, by our Finish or because the reader went away.
-void ReadCall::OnDone() {
-  if (!writing_) FinishWith(absl::CancelledError("the reader is gone"));
-}
-
 void ReadCall::FinishWith(const absl::Status& status) {
-  if (finishing_) return;
-  finishing_ = true;
-  record_->End(status);
+  if (finishing_.exchange(true)) return;
   Unpark();
-  if (!work_.busy()) connection_.reset();  // Otherwise with what it asked for: who ends calls does not have more done.
   waiting_place_.reset();
-  request_alarm_.Cancel();
-  wait_alarm_.Cancel();
-  stall_alarm_.Cancel();
-  deadline_alarm_.Cancel();
-  writer_.Finish(ToGrpcStatus(status), ended_.Begin());
+  for (grpc::Alarm* alarm : {&wait_alarm_, &stall_alarm_, &deadline_alarm_}) alarm->Cancel();
+  // While it is busy with what it asked for, its place stays: who ends calls does not have more done.
+  Finish(status, /*keep_place=*/work_.busy());
 }
 
 void ReadCall::Drain() {
   if (work_.busy() || finishing_ || writing_) return;
-  const bool without_request = record_ && session_ == nullptr;
+  const bool without_request = has_arrived() && session_ == nullptr;
   if (change_expected_ || without_request) FinishWith(DrainingError());
 }
+
+}  // namespace
+
+void ListenForReads(const CallHome& home) { ServedCall::Await(std::make_unique<ReadCall>(home)); }
 
 }  // namespace routing_replay::server

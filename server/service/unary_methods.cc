@@ -1,5 +1,5 @@
-#include "server/service/control_methods.h"
-
+// The calls without payload: generated messages in and out. What each takes of the memory beyond kFreeBytes is paid
+// before it is taken.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -18,7 +18,7 @@
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/status.h"
-#include "server/service/service_context.h"
+#include "server/service/served_call.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -26,6 +26,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int kMaxNames = 16384;      // Samples that one Stat or Release may name.
 constexpr size_t kRunsAtATime = 256;  // Asked of the store.
 // Of an answer that lists things. Stock clients take messages of 4 MiB.
 constexpr size_t kAnswerBytes = 3 << 20;
@@ -142,7 +143,7 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
 }
 
 // Of what was asked and rejected, the journal tells. What failed may have been done, or a part of it.
-void Audit(const ControlCaller& caller, const char* action, const std::string& run, const absl::Status& status,
+void Audit(const UnaryCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
   if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);
 }
@@ -184,7 +185,7 @@ absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
 }
 
 // A run that nobody writes to is never idle, and takes memory.
-absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& caller, const std::string& run)
+absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.making_run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
   const auto runs = context.store.CountRuns();
@@ -202,7 +203,7 @@ absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& calle
 }
 
 // Makes it if it is not there, one after the other: of those that are made at once each would find room.
-absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const ControlCaller& caller, const std::string& run,
+absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run,
                                 const Geometry& geometry, const std::optional<RunOptions>& options) {
   if (context.store.GetRun(run).ok()) return context.store.OpenRun(run, &geometry, options);
   MutexLock lock(context.making_run);
@@ -210,7 +211,7 @@ absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const ControlCaller& ca
   return context.store.OpenRun(run, &geometry, options);
 }
 
-absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, const v1::OpenRunRequest& request,
+absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const v1::OpenRunRequest& request,
                        v1::OpenRunResponse& response) {
   if (absl::Status allowed = AuthorizeOpenRun(context, caller.call, request); !allowed.ok()) return allowed;
   if (absl::Status status = CheckId(request.run(), "run"); !status.ok()) return status;
@@ -308,7 +309,7 @@ class AnswerOfStates {
   size_t bytes_ = 0;  // On the wire.
 };
 
-absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const v1::StatRequest& request,
+absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1::StatRequest& request,
                     v1::StatResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
@@ -336,7 +337,7 @@ absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const 
   return context.store.StatEach(request.run(), *producer, *refs, take);
 }
 
-absl::Status DoList(ServiceContext& context, const ControlCaller& caller, const v1::ListRequest& request,
+absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1::ListRequest& request,
                     v1::ListResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
@@ -413,7 +414,7 @@ v1::RunState ToProto(const RunState& state) {
   return out;
 }
 
-absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, const v1::ListRunsRequest& request,
+absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
   const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kListRuns);
   if (!permissions.ok()) return permissions.status();
@@ -450,7 +451,7 @@ absl::Status DoDropRun(ServiceContext& context, const v1::DropRunRequest& reques
   return absl::OkStatus();
 }
 
-absl::Status DoGetServerInfo(ServiceContext& context, const ControlCaller& caller, const v1::GetServerInfoRequest&,
+absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller, const v1::GetServerInfoRequest&,
                              v1::ServerInfo& response) {
   const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kGetServerInfo);
   if (!permissions.ok()) return permissions.status();
@@ -497,54 +498,42 @@ absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
   return message;
 }
 
-// `answer`: absl::Status(ServiceContext&, const ControlCaller&, const Request&, Response&).
+// `answer`: absl::Status(ServiceContext&, const UnaryCaller&, const Request&, Response&).
 template <typename Request, typename Response, typename Answer>
-ControlMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxControlBytes) {
+UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxControlBytes) {
   return {name,
-          [answer, max_bytes](ServiceContext& context, const ControlCaller& caller,
-                              grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
-            const auto length = static_cast<int64_t>(bytes.Length());
-            if (length > max_bytes) return TooLong("the bytes of the request are", length, max_bytes);
+          [answer](ServiceContext& context, const UnaryCaller& caller,
+                   grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
             ByteReservation parsed;
             if (absl::Status paid = Pay(context, ParsedBytes(bytes), parsed); !paid.ok()) return paid;
             const absl::StatusOr<Request> request = Parse<Request>(bytes);
             if (!request.ok()) return request.status();
             Response response;
-            absl::Status status = answer(context, caller, *request, response);
-            if (!status.ok()) return status;
+            if (absl::Status status = answer(context, caller, *request, response); !status.ok()) return status;
             grpc::ByteBuffer answered;
             bool own_buffer;
             grpc::SerializationTraits<Response>::Serialize(response, &answered, &own_buffer);
             return answered;
-          }};
+          },
+          max_bytes};
 }
 
-// One that names a run, and is allowed by one rule. `answer`: absl::Status(ServiceContext&, const Request&, Response&).
-// The ControlCaller stands second where the answer asks for it.
+// One that names a run, and is allowed by one rule. `answer`: absl::Status(ServiceContext&, const Request&, Response&);
+// the UnaryCaller stands second where the answer asks for it. `action`: what it is audited as.
 template <typename Request, typename Response, typename Answer>
-ControlMethod MethodOnRun(const char* name, Rpc rule, Answer answer) {
+UnaryMethod MethodOnRun(const char* name, Rpc rule, Answer answer, const char* action = nullptr) {
   return Method<Request, Response>(
-      name, [=](ServiceContext& context, const ControlCaller& caller, const Request& request, Response& response) {
-        absl::Status allowed = Authorize(context, caller.call, rule, request.run());
-        if (!allowed.ok()) return allowed;
-        if constexpr (std::is_invocable_v<Answer, ServiceContext&, const Request&, Response&>) {
-          return answer(context, request, response);
-        } else {
-          return answer(context, caller, request, response);
-        }
-      });
-}
-
-// One of these that destroys something, and is audited under that name.
-template <typename Request, typename Response, typename Answer>
-ControlMethod AuditedMethodOnRun(const char* name, Rpc rule, const char* action, Answer answer) {
-  return Method<Request, Response>(
-      name, [=](ServiceContext& context, const ControlCaller& caller, const Request& request, Response& response) {
+      name, [=](ServiceContext& context, const UnaryCaller& caller, const Request& request, Response& response) {
         absl::Status status = Authorize(context, caller.call, rule, request.run());
         if (!status.ok()) return status;
-        status = answer(context, request, response);
+        if constexpr (std::is_invocable_v<Answer, ServiceContext&, const Request&, Response&>) {
+          status = answer(context, request, response);
+        } else {
+          status = answer(context, caller, request, response);
+        }
+        if (action == nullptr) return status;
         LogFields what;
-        if constexpr (requires { response.samples(); }) {
+        if constexpr (std::is_same_v<Response, v1::ReleaseResponse> || std::is_same_v<Response, v1::DropRunResponse>) {
           what.emplace_back("samples", static_cast<int64_t>(response.samples()));
         }
         Audit(caller, action, request.run(), status, what);
@@ -554,23 +543,16 @@ ControlMethod AuditedMethodOnRun(const char* name, Rpc rule, const char* action,
 
 }  // namespace
 
-absl::Status CheckControlBytes(size_t bytes) {
-  if (static_cast<int64_t>(bytes) <= kMaxControlBytes) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("the request has ", bytes, " bytes; at most ", kMaxControlBytes, ", ask in parts"),
-                   {.reason = Reason::kLength});
-}
-
-const std::vector<ControlMethod>& ControlMethods() {
-  static const auto& methods = *new std::vector<ControlMethod>{
+const std::vector<UnaryMethod>& ControlMethods() {
+  static const auto& methods = *new std::vector<UnaryMethod>{
       Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun, kMaxOpenRunBytes),
       MethodOnRun<v1::SealRequest, v1::SampleState>("Seal", Rpc::kSeal, DoSeal),
-      AuditedMethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, "truncate", DoTruncate),
+      MethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, DoTruncate, "truncate"),
       MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
       MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
       Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
-      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, "release", DoRelease),
-      AuditedMethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, "drop_run", DoDropRun),
+      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, DoRelease, "release"),
+      MethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, DoDropRun, "drop_run"),
       Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
   };
   return methods;

@@ -3,10 +3,9 @@
 //   {"ts":"2026-03-01T12:00:00.123Z","level":"warning","event":"call_failed","message":"…","method":"Read"}
 //
 // As JSON, every line is one JSON value whatever is in it; as text, what is not printable is escaped. Above the level
-// debug lines hold no ids of samples, nothing of payloads, and ids of runs only in the event "audit". spdlog is
-// underneath: what is written through its own functions comes out in the same form, as the event "log".
-#ifndef SERVER_OPERATIONS_EVENT_LOG_H_
-#define SERVER_OPERATIONS_EVENT_LOG_H_
+// debug lines hold no ids of samples, nothing of payloads, and ids of runs only in the event "audit".
+#ifndef SERVER_LOG_EVENT_LOG_H_
+#define SERVER_LOG_EVENT_LOG_H_
 
 #include <chrono>
 #include <cstddef>
@@ -54,7 +53,7 @@ bool IsLogged(LogLevel level);
 // `event` and the names of fields are words of this program: [a-z_]+. Messages and values may be anything.
 void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields = {});
 
-// Lines on their way to a file descriptor that perhaps nobody reads: whoever writes one waits for no reader.
+// Lines on their way to a file descriptor that perhaps nobody reads: writing a line never waits for its reader.
 // Thread-safe. Lives as long as the process: its thread may be in a write that never ends.
 class LineQueue {
  public:
@@ -110,4 +109,4 @@ class RepeatFilter {
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_OPERATIONS_EVENT_LOG_H_
+#endif  // SERVER_LOG_EVENT_LOG_H_

@@ -1,0 +1,217 @@
+#include "server/service/served_call.h"
+
+#include <grpcpp/support/method_handler.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/transport/transport.h"
+#include "server/store/store_time.h"
+
+namespace routing_replay::server {
+namespace {
+
+const google::protobuf::ServiceDescriptor& Description() {
+  return *v1::SealRequest::descriptor()->file()->FindServiceByName("RoutingReplay");
+}
+
+}  // namespace
+
+void* CallEvent::Begin() {
+  ++call_->open_operations_;
+  return this;
+}
+
+void CallEvent::Post(grpc::Alarm& alarm, grpc::CompletionQueue* queue) {
+  // Long past: for now, gRPC would wait for the next millisecond.
+  alarm.Set(queue, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
+}
+
+void CallLoop::Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
+
+void CallLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void CallLoop::Drain() { drain_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), this); }
+
+void CallLoop::ShutdownAndJoin() {
+  if (thread_.joinable()) {
+    end_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &end_alarm_);
+    thread_.join();
+  } else {
+    queue_->Shutdown();
+  }
+  for (Call* call : calls_) delete call;
+  calls_.clear();
+}
+
+void CallLoop::Run() {
+  pthread_setname_np(pthread_self(), "call-loop");
+  void* tag;
+  bool ok, ending = false;
+  while (queue_->Next(&tag, &ok)) {
+    if (tag == this) {
+      DrainCalls();
+    } else if (tag == &end_alarm_) {
+      ending = true;
+    } else {
+      HandleEvent(static_cast<CallEvent*>(tag), ok);
+    }
+    if (ending && calls_.empty()) {
+      queue_->Shutdown();
+      ending = false;
+    }
+  }
+}
+
+void CallLoop::HandleEvent(CallEvent* event, bool ok) {
+  Call* call = event->call_;
+  --call->open_operations_;
+  event->on_event_(ok);
+  if (call->finished_ && call->open_operations_ == 0) {
+    calls_.erase(call);
+    delete call;
+  }
+}
+
+void CallLoop::DrainCalls() {
+  // A call may end others' existence but not its own here: deletion waits for an event.
+  const std::vector<Call*> calls(calls_.begin(), calls_.end());
+  for (Call* call : calls) call->Drain();
+}
+
+RawService::RawService() {
+  for (int i = 0; i < Description().method_count(); ++i) {
+    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // Which a raw method does without again.
+    MarkMethodRaw(i);
+  }
+}
+
+void RawService::RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream,
+                             grpc::CompletionQueue* call_queue, grpc::ServerCompletionQueue* queue, void* tag) {
+  RequestAsyncBidiStreaming(Description().FindMethodByName(method)->index(), call, stream, call_queue, queue, tag);
+}
+
+void ServedCall::Await(std::unique_ptr<ServedCall> call) {
+  ServedCall* c = call.get();
+  auto* queue = c->loop_.queue();
+  c->loop_.Adopt(std::move(call));
+  c->grpc_context_.AsyncNotifyWhenDone(&c->done_);
+  c->home_.service.RequestCall(c->method_, &c->grpc_context_, &c->stream_, queue, queue, c->arrived_.Begin());
+}
+
+void ServedCall::OnArrived(bool ok) {
+  if (!ok) return SetFinished();  // The server is shutting down.
+  done_.Begin();                  // Promised only for calls that arrive.
+  Await(Successor());
+  record_.emplace(context_.calls, method_, grpc_context_);
+  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  OnAdmitted();
+}
+
+void ServedCall::ReceiveRequest() {
+  request_alarm_.Set(loop_.queue(), StallTime(), request_due_.Begin());
+  stream_.Read(&request_, received_.Begin());
+}
+
+void ServedCall::OnReceived(bool ok) {
+  request_came_ = true;
+  request_alarm_.Cancel();
+  if (finishing_) return;
+  if (!ok) return FinishWith(absl::CancelledError("no request came"));
+  OnRequest();
+}
+
+void ServedCall::End(const absl::Status& status) {
+  finishing_ = true;
+  record_->End(status);
+  request_alarm_.Cancel();
+}
+
+void ServedCall::Finish(const absl::Status& status, bool keep_place) {
+  End(status);
+  if (!keep_place) connection_.reset();
+  stream_.Finish(ToGrpcStatus(status), ended_.Begin());
+}
+
+namespace {
+
+class UnaryCall final : public ServedCall {
+ public:
+  UnaryCall(const CallHome& home, const UnaryMethod& method, WorkerPool* workers)
+      : ServedCall(home, method.name), unary_(method), workers_(workers) {}
+
+  void Drain() override {
+    if (has_arrived() && !finishing_ && !work_.busy()) FinishWith(DrainingError());
+  }
+
+ private:
+  std::unique_ptr<ServedCall> Successor() const override {
+    return std::make_unique<UnaryCall>(home_, unary_, workers_);
+  }
+
+  void OnRequest() override {
+    if (const auto bytes = static_cast<int64_t>(request_.Length()); bytes > unary_.max_bytes) {
+      return FinishWith(
+          MakeError(absl::StatusCode::kResourceExhausted,
+                    absl::StrCat("the request has ", bytes, " bytes; at most ", unary_.max_bytes, ", ask in parts"),
+                    {.reason = Reason::kLength}));
+    }
+    const absl::Status taken = StartWork(workers_, [this] { Answer(); });
+    if (taken.ok()) return;
+    if (absl::IsResourceExhausted(taken)) context_.metrics.CountQuotaRejection("control_calls");
+    FinishWith(taken);
+  }
+
+  // On a worker's thread.
+  void Answer() {
+    const CallDeadline deadline(CallerDeadline(grpc_context_));
+    if (gone_) {
+      // Its caller may have asked again: what it does now, it would do to what came after.
+      answer_ = absl::CancelledError("cancelled by the client while queued");
+    } else if (context_.draining) {
+      answer_ = DrainingError();
+    } else {
+      answer_ = unary_.answer(context_, {grpc_context_, *record_, [this] { return gone_.load(); }, memory_}, request_);
+    }
+  }
+
+  void OnWorked() override {
+    if (!answer_.ok()) {
+      context_.metrics.CountStoreError(answer_.status());
+      return FinishWith(answer_.status());
+    }
+    // The answer may be long, and is held until the caller takes it. So its place is, too.
+    End(absl::OkStatus());
+    answer_alarm_.Set(loop_.queue(), StallTime(), answer_due_.Begin());
+    stream_.WriteAndFinish(*answer_, grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
+  }
+
+  void OnEnded() override {
+    answer_alarm_.Cancel();
+    connection_.reset();
+    SetFinished();
+  }
+
+  void FinishWith(const absl::Status& status) override { Finish(status); }
+
+  const UnaryMethod& unary_;
+  WorkerPool* const workers_;
+  CallEvent answer_due_{this, [this](bool fired) {
+                          if (fired) grpc_context_.TryCancel();
+                        }};
+  grpc::Alarm answer_alarm_;
+  absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's while one is busy …
+  ByteReservation memory_;                   // … as is what it takes.
+};
+
+}  // namespace
+
+void Listen(const CallHome& home, const UnaryMethod& method, WorkerPool* workers) {
+  ServedCall::Await(std::make_unique<UnaryCall>(home, method, workers));
+}
+
+}  // namespace routing_replay::server
