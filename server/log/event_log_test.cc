@@ -174,8 +174,9 @@ TEST(LinesOfLibrariesTest, ATextThatIsNotUtf8TakesOneLineHoweverOftenItComes) {
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(request.ParseFromString("\x0A\x02\xFF\xFF"));
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   StartLogging(LogFormat::kText);
-  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 1) << out.str();
-  const auto line = nlohmann::json::parse(out.str());
+  const auto lines = Lines(out);
+  ASSERT_EQ(lines.size(), 1u) << out.str();
+  const auto line = nlohmann::json::parse(lines[0]);
   EXPECT_EQ(line["event"], "protobuf");
   EXPECT_EQ(line["level"], "warning");
 }

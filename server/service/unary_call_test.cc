@@ -264,7 +264,7 @@ TEST_F(UnaryCallTest, RunsThatAreMadeAtOnceAreCountedOneAfterTheOther) {
   ASSERT_OK(slow);
   store_ = *std::move(slow);
   config_.max_runs = 3;
-  const auto& all = UnaryMethods();
+  const auto& all = ControlMethods();
   const auto open =
       std::find_if(all.begin(), all.end(), [](const auto& method) { return std::string("OpenRun") == method.name; });
   Start({}, {*open});
