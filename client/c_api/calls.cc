@@ -37,11 +37,13 @@ Threads& Threads::Shared() {
 }
 
 bool Threads::Run(Work& work) {
-  MutexLock lock(mutex_);
-  const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < kMost;
-  if (!(more && Start()) && running_.empty() && !resting_) return false;
-  waiting_.emplace(next_++, std::move(work));
-  work_.NotifyOne();
+  {
+    MutexLock lock(mutex_);
+    const bool more = !resting_ && waiting_.size() >= idle_ && running_.size() < kMost;
+    if (!(more && Start()) && running_.empty() && !resting_) return false;
+    waiting_.emplace(next_++, std::move(work));
+  }
+  work_.NotifyOne();  // Who wakes with the lock held by another would sleep again.
   return true;
 }
 
@@ -138,15 +140,13 @@ class Queue final : private client::ForkPart {
   }
 
   void End(uint64_t tag, const rr_error* error) {
-    MutexLock lock(mutex_);
-    under_way_.erase(tag);
-    ended_.push_back({tag, error});
-    if (waiting_) {
-      changed_.NotifyAll();
-    } else {
-      Signal();
+    {
+      MutexLock lock(mutex_);
+      under_way_.erase(tag);
+      ended_.push_back({tag, error});
+      if (!waiting_) Signal();
     }
-    if (under_way_.empty()) idle_.NotifyAll();
+    changed_.NotifyAll();
   }
 
   size_t Take(absl::Span<rr_ended> ended) {
@@ -196,14 +196,13 @@ class Queue final : private client::ForkPart {
     for (const auto& [tag, cancellation] : open) cancellation->Cancel();
     const Gate::Outside outside;
     MutexLock lock(mutex_);
-    while (!under_way_.empty()) idle_.Wait(mutex_);
+    while (!under_way_.empty()) changed_.Wait(mutex_);
   }
 
  private:
   // Who frees a queue may be waiting for its calls in the parent.
   void BeginAnew() override {
     std::construct_at(&mutex_);
-    std::construct_at(&idle_);
     std::construct_at(&changed_);
     if (const int own = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); own >= 0) {
       dup3(own, descriptor_, O_CLOEXEC);
@@ -226,8 +225,7 @@ class Queue final : private client::ForkPart {
 
   const int descriptor_;
   Mutex mutex_;
-  CondVar idle_;
-  CondVar changed_;  // There is an end for who waits.
+  CondVar changed_;  // A call has ended.
   std::map<uint64_t, std::shared_ptr<Cancellation>> under_way_ ABSL_GUARDED_BY(mutex_);
   std::deque<rr_ended> ended_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -88,18 +88,18 @@ class TrainerCapiTest : public ::testing::Test {
   void ExpectRealigned(const rrt_fetch* fetch) {
     std::vector<uint8_t> indices(BufferBytes(), 0xCD);
     std::vector<uint8_t> states(12, 9);
-    int64_t rows[3] = {};
-    ASSERT_DONE(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), states.size(), rows));
+    const rrt_target target{indices.data(), indices.size(), states.data(), states.size()};
+    const rrt_records* records = nullptr;
+    ASSERT_DONE(rrt_fetch_result(fetch, &target, &records));
     EXPECT_THAT(states, ElementsAre(0, 0, 0, 0, 0, 1, 2, 2, 1, 1, 1, 2));
-    EXPECT_THAT(rows, ElementsAre(5, 4, 3));
+    EXPECT_THAT(std::vector({records->replayed_rows, records->unrecorded_rows, records->pad_rows}),
+                ElementsAre(5, 4, 3));
     for (int32_t slot = 0; slot < 2; ++slot) {
       const std::vector<uint16_t>& expected = routes_.layers[slot + 1];
       const uint8_t* slab = indices.data() + said_["layers"][slot]["offset"].get<size_t>();
       EXPECT_EQ(memcmp(slab, expected.data(), expected.size() * 2), 0) << "slot " << slot;
     }
     ExpectStaged(fetch, indices, states);
-    const rrt_records* records = nullptr;
-    ASSERT_DONE(rrt_fetch_result(fetch, &records));
     EXPECT_EQ(records->fallback_sequences, 1);
     EXPECT_EQ(String(records->data[0].said.status), "OK");
     EXPECT_EQ(String(records->data[1].sample), "b");
@@ -112,7 +112,7 @@ class TrainerCapiTest : public ::testing::Test {
   void ExpectStaged(const rrt_fetch* fetch, const std::vector<uint8_t>& indices, const std::vector<uint8_t>& states) {
     rrt_staged* staged = nullptr;
     rrt_staged_shape shape;
-    ASSERT_DONE(rrt_staged_new(plan_, fetch, &staged, &shape));
+    ASSERT_DONE(rrt_staged_new(fetch, &staged, &shape));
     EXPECT_EQ(shape.staging_offset % 256, 0);
     EXPECT_EQ(shape.bytes, shape.staging_offset + 5 * 2 * 2 * 2);  // Five rows of two layers, K = 2, in two bytes.
     EXPECT_THAT(std::vector({shape.replayed_rows, shape.unrecorded_rows, shape.pad_rows}), ElementsAre(5, 4, 3));
@@ -180,24 +180,20 @@ TEST_F(TrainerCapiTest, AFetchOfLocalRows) {
   rrt_fetch* fetch = nullptr;
   ASSERT_EQ(NewFetch({.missing = RRT_LIVE}, &fetch), nullptr);
   std::vector<uint8_t> indices(BufferBytes(), 0xCD), states(12, 9);
-  EXPECT_EQ(Failure(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code,
-            absl::StatusCode::kFailedPrecondition);
-  const rrt_records* records = nullptr;
-  EXPECT_EQ(Failure(rrt_fetch_result(fetch, &records)).code, absl::StatusCode::kFailedPrecondition);
+  const auto code_into = [&](size_t size, size_t rows) {
+    const rrt_target target{indices.data(), size, states.data(), rows};
+    const rrt_records* records = nullptr;
+    return Failure(rrt_fetch_result(fetch, &target, &records)).code;
+  };
+  EXPECT_EQ(code_into(indices.size(), 12), absl::StatusCode::kFailedPrecondition);
   rrt_staged* staged = nullptr;
   rrt_staged_shape shape;
-  EXPECT_EQ(Failure(rrt_staged_new(plan_, fetch, &staged, &shape)).code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Failure(rrt_staged_new(fetch, &staged, &shape)).code, absl::StatusCode::kFailedPrecondition);
   ASSERT_DONE(rrt_source_fetch(source, fetch));
   ExpectRealigned(fetch);
-  EXPECT_EQ(Failure(rrt_realign(plan_, fetch, indices.data(), indices.size() - 1, states.data(), 12, nullptr)).code,
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Failure(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 13, nullptr)).code,
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_into(indices.size() - 1, 12), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_into(indices.size(), 13), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(indices, Each(0xCD));
-  rrt_plan* other = MakePlan(Description());
-  EXPECT_EQ(Failure(rrt_realign(other, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code,
-            absl::StatusCode::kInvalidArgument);
-  rr_object_free(other);
   rr_object_free(fetch);
   rr_object_free(source);
 }
@@ -232,7 +228,10 @@ TEST_F(TrainerCapiTest, FillerIsThatOfRealign) {
   ASSERT_DONE(rrt_source_fetch(source, fetch));
   rr_object_free(source);
   std::vector<uint8_t> indices(BufferBytes()), states(12);
-  ASSERT_DONE(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr));
+  const rrt_target target{indices.data(), indices.size(), states.data(), states.size()};
+  const rrt_records* records = nullptr;
+  ASSERT_DONE(rrt_fetch_result(fetch, &target, &records));
+  rr_free(records);
   rr_object_free(fetch);
   // Pads come first: local rows 6, 7 and 11.
   const size_t offset = said_["layers"][1]["offset"].get<size_t>();

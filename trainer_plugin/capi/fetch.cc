@@ -53,11 +53,11 @@ FetchSequence SequenceFrom(const rrt_sequence& given) {
   return sequence;
 }
 
-// What realigns an ended fetch of this plan. INVALID_ARGUMENT or FAILED_PRECONDITION if it is not one.
-absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch) {
-  if (&fetch.plan != &plan) return Invalid(Reason::kField, "fetch", "is of another plan");
+// What realigns an ended fetch.
+absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_fetch& fetch) {
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
+  const rrt_plan& plan = fetch.plan;
   return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                    .pieces = staged.pieces,
                                    .row_map = plan.row_map,
@@ -114,6 +114,38 @@ rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const
   return result.Release();
 }
 
+absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rrt_records** records) {
+  if (!fetch.ended) return NotEnded();
+  const StagedRows& staged = fetch.staged;
+  Result<rrt_records> result;
+  const auto list = result.Array<rrt_record>(staged.records.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const SampleRecord& record = staged.records[i];
+    list[i].sequence = fetch.plan.described.plan.slices[record.index].sequence;
+    list[i].sample = result.Text(fetch.sequences[list[i].sequence].sample);
+    Fill(record, result, list[i].said);
+  }
+  const auto dropped = result.Array<rrt_dropped>(staged.dropped.size());
+  for (size_t i = 0; i < dropped.size(); ++i) {
+    const FetchSequence& named = fetch.sequences[staged.dropped[i]];
+    dropped[i] = {staged.dropped[i], result.Text(named.sample), named.handle};
+  }
+  *result = {list.data(), list.size(), dropped.data(), dropped.size(), staged.fallback_sequences};
+  if (target != nullptr) {
+    const auto realign = PlanRealignOf(fetch);
+    if (!realign.ok()) return realign.status();
+    absl::Status status = Realign(fetch.plan.layout, *realign, staged.staging,
+                                  {static_cast<uint8_t*>(target->indices), target->indices_size},
+                                  {reinterpret_cast<RowState*>(target->states), target->states_size});
+    if (!status.ok()) return status;
+    result->replayed_rows = realign->replayed_rows;
+    result->unrecorded_rows = realign->unrecorded_rows;
+    result->pad_rows = realign->pad_rows;
+  }
+  *records = result.Release();
+  return absl::OkStatus();
+}
+
 }  // namespace routing_replay::capi
 
 rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* given, rrt_fetch** fetch) {
@@ -158,54 +190,19 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
   });
 }
 
-rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_records** records) {
-  return Guard([&]() -> absl::Status {
-    if (!fetch->ended) return NotEnded();
-    const StagedRows& staged = fetch->staged;
-    Result<rrt_records> result;
-    const auto list = result.Array<rrt_record>(staged.records.size());
-    for (size_t i = 0; i < list.size(); ++i) {
-      const SampleRecord& record = staged.records[i];
-      list[i].sequence = fetch->plan.described.plan.slices[record.index].sequence;
-      list[i].sample = result.Text(fetch->sequences[list[i].sequence].sample);
-      Fill(record, result, list[i].said);
-    }
-    const auto dropped = result.Array<rrt_dropped>(staged.dropped.size());
-    for (size_t i = 0; i < dropped.size(); ++i) {
-      const FetchSequence& named = fetch->sequences[staged.dropped[i]];
-      dropped[i] = {staged.dropped[i], result.Text(named.sample), named.handle};
-    }
-    *result = {list.data(), list.size(), dropped.data(), dropped.size(), staged.fallback_sequences};
-    *records = result.Release();
-    return absl::OkStatus();
-  });
+rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, const rrt_records** records) {
+  return Guard([&] { return ResultOf(*fetch, target, records); });
 }
 
-rr_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size, uint8_t* states,
-                      size_t states_size, int64_t* rows) {
+rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape) {
   return Guard([&]() -> absl::Status {
-    const auto realign = PlanRealignOf(*plan, *fetch);
+    auto realign = PlanRealignOf(*fetch);
     if (!realign.ok()) return realign.status();
-    absl::Status status =
-        Realign(plan->layout, *realign, fetch->staged.staging, {static_cast<uint8_t*>(indices), indices_size},
-                {reinterpret_cast<RowState*>(states), states_size});
-    if (!status.ok() || rows == nullptr) return status;
-    rows[0] = realign->replayed_rows;
-    rows[1] = realign->unrecorded_rows;
-    rows[2] = realign->pad_rows;
-    return status;
-  });
-}
-
-rr_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape) {
-  return Guard([&]() -> absl::Status {
-    auto realign = PlanRealignOf(*plan, *fetch);
-    if (!realign.ok()) return realign.status();
-    auto* made = new rrt_staged(*plan, fetch->staged, *std::move(realign));
+    auto* made = new rrt_staged(fetch->plan, fetch->staged, *std::move(realign));
     *staged = made;
     *shape = {.bytes = made->bytes(),
               .staging_offset = made->staging_offset(),
-              .states_offset = made->size.bytes - plan->layout.rows(),
+              .states_offset = made->size.bytes - made->plan.layout.rows(),
               .units = made->size.units,
               .replayed_rows = made->realign.replayed_rows,
               .unrecorded_rows = made->realign.unrecorded_rows,

@@ -79,6 +79,8 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
 // What a fetch or an inspection is told.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
+// rrt_fetch_result.
+absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rrt_records** records);
 rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences);
 
 }  // namespace routing_replay::capi

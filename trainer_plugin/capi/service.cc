@@ -1,6 +1,7 @@
 // Fetches and inspections from a run of the service.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,19 +26,22 @@ std::chrono::milliseconds TimeoutOf(const rr_call* call) {
 
 }  // namespace
 
-rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
+rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, const rrt_target* given,
+                         const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
     const ReplayPlan& plan = fetch->plan.described.plan;
     const std::shared_ptr<Run> from = run->run->run;
     if (absl::Status status = CheckFetch(from->geometry(), plan, fetch->sequences); !status.ok()) return status;
-    const auto work = [fetch, &plan, from, timeout = TimeoutOf(call)]() -> CallEnd {
+    const auto target = given == nullptr ? std::nullopt : std::optional(*given);
+    const auto work = [fetch, &plan, from, timeout = TimeoutOf(call), target, records]() -> CallEnd {
       StagingSink& sink = fetch->NewSink();
       if (!fetch->slices.empty()) {
         ReadRequest request = MakeReadRequest(plan, fetch->slices, fetch->sequences, fetch->read_options);
         if (absl::Status status = from->Read(std::move(request), sink, timeout); !status.ok()) return status;
       }
       fetch->ended = true;
-      return {};
+      if (records == nullptr) return {};
+      return capi::ResultOf(*fetch, target ? &*target : nullptr, records);
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);
   });

@@ -73,7 +73,7 @@ class TrainerCapiStepTest : public ::testing::Test {
   }
   static json ResultOf(rrt_fetch* fetch) {
     const rrt_records* records = nullptr;
-    EXPECT_EQ(Take(rrt_fetch_result(fetch, &records)), nullptr);
+    EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records)), nullptr);
     json result = {{"fallback_sequences", records->fallback_sequences}, {"dropped", json::array()}};
     for (size_t i = 0; i < records->dropped_count; ++i) {
       const rrt_dropped& dropped = records->dropped[i];
@@ -118,9 +118,13 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
     EXPECT_EQ(result["dropped"], json({{1, "b", 0}}));
     EXPECT_EQ(result["sequences"][0]["status"], "OK");
     std::vector<uint8_t> ids(14), states(7);
-    int64_t rows[3];
-    EXPECT_EQ(Take(rrt_realign(plan_, fetch, ids.data(), ids.size(), states.data(), states.size(), rows)), nullptr);
-    EXPECT_THAT(rows, ::testing::ElementsAre(3, 4, 0));
+    const rrt_target target{ids.data(), ids.size(), states.data(), states.size()};
+    const rrt_records* records = nullptr;
+    ASSERT_EQ(Take(rrt_fetch_result(fetch, &target, &records)), nullptr);
+    EXPECT_EQ(records->replayed_rows, 3);
+    EXPECT_EQ(records->unrecorded_rows, 4);
+    EXPECT_EQ(records->pad_rows, 0);
+    rr_free(records);
     EXPECT_THAT(std::vector<uint8_t>(ids.begin(), ids.begin() + 6), ::testing::ElementsAre(1, 2, 3, 4, 5, 6));
     rr_object_free(fetch);
   }
@@ -181,7 +185,7 @@ TEST_F(TrainerCapiStepTest, WhatWasToBeReadComesFirst) {
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), json({"FAILED_PRECONDITION", "fetch"}));
   EXPECT_EQ(reads, 7);
   const rrt_records* records = nullptr;
-  EXPECT_EQ(Take(rrt_fetch_result(fetch, &records))[0], "FAILED_PRECONDITION");  // It has not ended by that.
+  EXPECT_EQ(Take(rrt_fetch_result(fetch, nullptr, &records))[0], "FAILED_PRECONDITION");  // It has not ended by that.
   EXPECT_EQ(Take(rrt_source_fetch(source_, fetch)), nullptr);
   EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), nullptr);
   EXPECT_EQ(reads, 0);

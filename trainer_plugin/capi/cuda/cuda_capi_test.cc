@@ -146,11 +146,14 @@ TEST(CudaCapi, AStagedMicroBatchIsRealigned) {
   ExpectOk(rrt_fetch_new(plan, &options, &fetch));
   ExpectOk(rrt_source_fetch(source, fetch));
   Bytes indices(12 * 3 * 2 * 2), states(12);
-  ExpectOk(rrt_realign(plan, fetch, indices.data(), indices.size(), states.data(), states.size(), nullptr));
+  const rrt_target target{indices.data(), indices.size(), states.data(), states.size()};
+  const rrt_records* records = nullptr;
+  ExpectOk(rrt_fetch_result(fetch, &target, &records));
+  rr_free(records);
 
   rrt_staged* staged = nullptr;
   rrt_staged_shape shape;
-  ExpectOk(rrt_staged_new(plan, fetch, &staged, &shape));
+  ExpectOk(rrt_staged_new(fetch, &staged, &shape));
   EXPECT_EQ(shape.replayed_rows, 5);
   void* pinned = nullptr;
   CheckCuda(cudaMallocHost(&pinned, shape.bytes), "cudaMallocHost");

@@ -504,6 +504,12 @@ def give(function: Any, kind: Any, read: Callable[[Any], T], *arguments: Any) ->
     return read(kind.from_address(owner.pointer))
 
 
+def data_of(array: Any) -> int:
+    """The address of a numpy array's first byte; `ctypes.data` is several times slower."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def address_of(payload: Any) -> tuple[int, int]:
     """Address and size of a buffer, which the caller keeps."""
     import numpy as np

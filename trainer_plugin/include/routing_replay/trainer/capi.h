@@ -118,8 +118,8 @@ RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, c
 RRT_API rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
                                    size_t count);
 /* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …: top_k different
- * ones a row, spread evenly over the ep_size ranks, the same at every call. For rows that a host adds to what
- * rrt_realign fills. */
+ * ones a row, spread evenly over the ep_size ranks, the same at every call. For rows that a host adds to those of a
+ * fetch. */
 RRT_API rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
                                   size_t ids_size);
 
@@ -145,17 +145,6 @@ typedef struct rrt_fetch_options {
   size_t count;
 } rrt_fetch_options;
 
-/* A fetch of a plan's slices. The plan must outlive it. Then rrt_fetch_read or rrt_source_fetch. */
-RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* options, rrt_fetch** fetch);
-/* Reads from the service, as a call of routing_replay/c_api.h whose timeout is that of rr_run_read. Under "strict"
- * FAILED_PRECONDITION naming a sample that cannot be replayed; under every policy that, with the field content_id, for
- * one that is not as was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) for a plan of another geometry than the run's.
- * After UNAVAILABLE or DEADLINE_EXCEEDED it may be called again, for all of it, or rrt_fetch_give_up. With a queue the
- * fetch is left alone until the end. */
-RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
-/* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
-RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
-
 /* What a source says of a sample. */
 typedef struct rrt_record {
   int32_t sequence;    /* Its number in the micro-batch, or in the inspection. */
@@ -175,10 +164,32 @@ typedef struct rrt_records { /* A result. */
   const rrt_dropped* dropped; /* Under RRT_DROP: what falls back, for the caller to leave it out of the loss. */
   size_t dropped_count;
   int64_t fallback_sequences;
+  int64_t replayed_rows, unrecorded_rows, pad_rows; /* Where they were realigned. */
 } rrt_records;
 
-/* FAILED_PRECONDITION before its end. */
-RRT_API rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_records** records);
+/* Where rows go: an index buffer of the plan (buffer_bytes), and one state per local row (as in rrt_plan_row_map, with
+ * what the fetch found; 2 also of last tokens on filler). Both are fully overwritten. */
+typedef struct rrt_target {
+  void* indices;
+  size_t indices_size;
+  uint8_t* states;
+  size_t states_size;
+} rrt_target;
+
+/* A fetch of a plan's slices. The plan must outlive it. Then rrt_fetch_read or rrt_source_fetch. */
+RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* options, rrt_fetch** fetch);
+/* Reads from the service, as a call of routing_replay/c_api.h whose timeout is that of rr_run_read. Under "strict"
+ * FAILED_PRECONDITION naming a sample that cannot be replayed; under every policy that, with the field content_id, for
+ * one that is not as was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) for a plan of another geometry than the run's.
+ * After UNAVAILABLE or DEADLINE_EXCEEDED it may be called again, for all of it, or rrt_fetch_give_up. With a queue the
+ * fetch is left alone until the end. With `records` it ends as by rrt_fetch_result, on the thread that has read. */
+RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, const rrt_target* target,
+                                 const rrt_records** records);
+/* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
+RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
+
+/* What an ended fetch has brought, and, unless target is NULL, its rows there. FAILED_PRECONDITION before its end. */
+RRT_API rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, const rrt_records** records);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each: a record
  * per sequence of `options`, of which `missing` and `live` mean nothing here. A sample that is not sealed is NOT_READY:
@@ -245,15 +256,9 @@ RRT_API rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch);
 RRT_API rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* options,
                                      const rrt_records** records);
 
-/* The rows of an ended fetch of this plan into an index buffer (buffer_bytes of the plan) and one state per local row
- * (as in rrt_plan_row_map, with what the fetch found; 2 also of last tokens on filler), both fully overwritten. `rows`
- * (3 numbers or NULL): rows in the states 0, 1 and 2. */
-RRT_API rr_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
-                              uint8_t* states, size_t states_size, int64_t* rows);
-
-/* The same for a device, which carries it out: one block of bytes to copy there, a packed plan at its beginning and the
- * staged rows, in the compact form in which they came, behind it. Everything is checked when it is made: what the block
- * says cannot fail. Plan and fetch must outlive it. Immutable; may be shared between threads. */
+/* A fetch's rows for a device, which realigns them: one block of bytes to copy there, a packed plan at its beginning
+ * and the staged rows, in the compact form in which they came, behind it. Everything is checked when it is made: what
+ * the block says cannot fail. The fetch must outlive it. Immutable; may be shared between threads. */
 typedef struct rrt_staged_shape {
   int64_t bytes;          /* Of the block. */
   int64_t staging_offset; /* Of the staged rows in it, a multiple of 256. */
@@ -261,8 +266,7 @@ typedef struct rrt_staged_shape {
   int64_t units;          /* Of the packed plan: what a launch is made for. */
   int64_t replayed_rows, unrecorded_rows, pad_rows;
 } rrt_staged_shape;
-RRT_API rr_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged,
-                                 rrt_staged_shape* shape);
+RRT_API rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape);
 /* The block, at an address that is a multiple of 16 (pinned memory, say). `size` may be more than its bytes. */
 RRT_API rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
 

@@ -13,7 +13,9 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from routing_replay_trainer._core import INT64, check_choice, integer, invalid, seconds, unmet
+from routing_replay._values import INT64, integer
+
+from routing_replay_trainer._core import check_choice, invalid, seconds, unmet
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
 from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps

@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import numbers
-import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_size_t, c_void_p, string_at
@@ -59,9 +58,12 @@ class Records(_native.List):
         ("data", POINTER(Record)),
         ("count", c_size_t),
         ("dropped", POINTER(Dropped)),
-        ("dropped_count", c_size_t),
-        ("fallback_sequences", c_int64),
+        *_native.fields("z:dropped_count i:fallback_sequences,replayed_rows,unrecorded_rows,pad_rows"),
     )
+
+
+class Target(Structure):
+    _fields_ = _native.fields("p:indices z:indices_size p:states z:states_size")
 
 
 class Router(Structure):
@@ -123,9 +125,9 @@ declare(
         "rrt_plan_filler": "pwiipz",
         "rrt_judge_alignment": "ppp",
         "rrt_fetch_new": "ppp",
-        "rrt_fetch_read": "ppp",
+        "rrt_fetch_read": "ppppp",
         "rrt_fetch_give_up": "pt",
-        "rrt_fetch_result": "pp",
+        "rrt_fetch_result": "ppp",
         "rrt_inspect": "pppp",
         "rrt_directory_source_open": "tpp",
         "rrt_local_source_new": "tp",
@@ -140,8 +142,7 @@ declare(
         "rrt_step_cache_end_step": "p",
         "rrt_step_cache_stop": "p",
         "rrt_step_cache_counters": "pp",
-        "rrt_realign": "pppzpzp",
-        "rrt_staged_new": "pppp",
+        "rrt_staged_new": "ppp",
         "rrt_staged_write": "ppz",
         "rrt_router_forward": "pippppppppp",
         "rrt_router_backward": "pippppp",
@@ -227,11 +228,6 @@ def _load_cuda() -> ctypes.CDLL:
     return loaded
 
 
-INT32 = (-(2**31), 2**31 - 1)
-INT64 = (-(2**63), 2**63 - 1)
-UINT64 = (0, 2**64 - 1)
-
-
 def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) -> errors.InvalidArgumentError:
     sample = sample if isinstance(sample, str) else None
     detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
@@ -254,20 +250,6 @@ def seconds(value: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
         raise invalid(field, f"must be seconds above 0, got {value!r}")
     return min(float(value), 3.2e9)
-
-
-def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
-    """Also integers of numpy and the like; neither True nor 1.0."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise invalid(field, f"must be an integer, got {reprlib.repr(value)}", sample=sample) from None
-    low, high = bounds
-    if not low <= number <= high:
-        raise invalid(field, f"must be in {low} … {high}, got {number}", sample=sample)
-    return number
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from routing_replay._values import INT32, integer
 
-from routing_replay_trainer._core import INT32, integer, invalid, plain
+from routing_replay_trainer._core import invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
 PACKED = (  # Fields of Megatron's PackedSeqParams.

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 from routing_replay import errors
+from routing_replay._values import INT64, integer
 
-from routing_replay_trainer._core import INT64, integer, invalid, unmet
+from routing_replay_trainer._core import invalid, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
     Collective,

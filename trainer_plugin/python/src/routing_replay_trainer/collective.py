@@ -22,9 +22,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from routing_replay import errors
+from routing_replay._values import integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, integer, plain, unmet
+from routing_replay_trainer._core import LIBRARY, plain, unmet
 
 Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]

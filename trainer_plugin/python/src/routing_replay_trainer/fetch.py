@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from ctypes import byref, c_int64, c_void_p
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from routing_replay import _calls, _convert, _native, _values, errors
 from routing_replay._calls import Operation
+from routing_replay._values import INT32, UINT64, integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import INT32, LIBRARY, UINT64, geometry_json, integer, invalid, plain, token_ids
+from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
 _ENDLESS = 1e9  # Seconds. A call takes no infinity.
@@ -92,7 +93,7 @@ class Batch:
 
     plan: whose it is
     indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
-        buffer); filler where a row is not replayed
+        buffer, or one array where layers are alike); filler where a row is not replayed
     states: [local rows] uint8: REPLAYED, UNRECORDED (live routing, as nothing is recorded), PAD (filler: no token, or
         the last one of a sequence where the plan has it so) or LIVE (live routing, as the trainer wants it)
     replayed_rows, unrecorded_rows, pad_rows, live_rows: rows by state
@@ -104,7 +105,7 @@ class Batch:
     """
 
     plan: Plan
-    indices: Sequence[NDArray[Any]]
+    indices: Sequence[NDArray[Any]] | NDArray[Any]
     states: NDArray[np.uint8]
     replayed_rows: int
     unrecorded_rows: int
@@ -225,27 +226,50 @@ class _Fetch:
 
     def outcome(self) -> tuple[int, Sequence[dict[str, Any]], tuple[Any, ...]]:
         """fallback_sequences, sequences and dropped of a batch."""
-        out = c_void_p()
-        LIBRARY.rrt_fetch_result(self.pointer, byref(out))
-        owner = _native.Handle(LIBRARY.rr_free, out.value)
-        said = _core.Records.from_address(owner.pointer or 0)
-        dropped = said.dropped[: said.dropped_count] if said.dropped_count else ()
-        names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
-        return said.fallback_sequences, _Records(owner, said), names
+        records = c_void_p()
+        LIBRARY.rrt_fetch_result(self.pointer, None, byref(records))
+        return _outcome(records)[1]
 
-    def realign(self, out: NDArray[np.uint8] | None) -> Batch:
-        plan = self._plan
-        buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
-        states = np.empty(plan.rows, np.uint8)
-        rows = (c_int64 * 3)()
-        LIBRARY.rrt_realign(
-            plan.pointer, self.pointer, buffer.ctypes.data, buffer.size, states.ctypes.data, states.size, rows
+
+class _Target:
+    """Where the rows of a fetch go, and what comes of it."""
+
+    __slots__ = ("_buffer", "_plan", "_states", "native", "records")
+
+    def __init__(self, plan: Plan, out: NDArray[np.uint8] | None) -> None:
+        self._plan = plan
+        self._buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
+        self._states = np.empty(plan.rows, np.uint8)
+        self.native = _core.Target(
+            _native.data_of(self._buffer), plan.buffer_bytes, _native.data_of(self._states), plan.rows
         )
-        return Batch(plan, slabs(plan, buffer), states, *rows, *self.outcome())
+        self.records = c_void_p()  # NULL until the rows are there.
+
+    def discard(self) -> None:
+        LIBRARY.rr_free(self.records)
+
+    def batch(self, fetch: _Fetch) -> Batch:
+        if not self.records:
+            LIBRARY.rrt_fetch_result(fetch.pointer, byref(self.native), byref(self.records))
+        found, outcome = _outcome(self.records)
+        counts = found.replayed_rows, found.unrecorded_rows, found.pad_rows
+        return Batch(self._plan, slabs(self._plan, self._buffer), self._states, *counts, *outcome)
 
 
-def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
-    """The ids [rows, K] of each local layer in an index buffer."""
+def _outcome(records: c_void_p) -> tuple[Any, tuple[int, Sequence[dict[str, Any]], tuple[Any, ...]]]:
+    """rrt_records; and fallback_sequences, sequences and dropped of a batch, which own them."""
+    owner = _native.Handle(LIBRARY.rr_free, records.value)
+    found = _core.Records.from_address(owner.pointer or 0)
+    dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
+    names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
+    return found, (found.fallback_sequences, _Records(owner, found), names)
+
+
+def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
+    """The ids [rows, K] of each local layer in an index buffer; of layers that are alike one array."""
+    if plan.layers_alike:
+        first = plan.layers[0]
+        return np.ndarray((len(plan.layers), plan.rows, first.top_k), first.dtype, buffer)
     return tuple(np.ndarray((plan.rows, layer.top_k), layer.dtype, buffer, layer.offset) for layer in plan.layers)
 
 
@@ -264,7 +288,7 @@ class Staged:
         self._fetch = fetch
         self._shape = _core.StagedShape()
         out = c_void_p()
-        LIBRARY.rrt_staged_new(plan.pointer, fetch.pointer, byref(out), byref(self._shape))
+        LIBRARY.rrt_staged_new(fetch.pointer, byref(out), byref(self._shape))
         self._handle = _native.Handle(LIBRARY.rr_object_free, out.value)
         self.bytes: int = self._shape.bytes
         self.staging_offset: int = self._shape.staging_offset
@@ -319,7 +343,8 @@ class RowSource:
 
         What goes wrong with a service or its connection is raised as routing_replay raises it.
         """
-        return self._fetched(plan, sequences, missing).realign(out)
+        target = _Target(plan, out)
+        return target.batch(self._fetched(plan, sequences, missing, target))
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
@@ -335,15 +360,22 @@ class RowSource:
         """
         raise NotImplementedError
 
-    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+    def _fetched(
+        self,
+        plan: Plan,
+        sequences: Sequence[FetchSequence] | None,
+        missing: Missing,
+        target: _Target | None = None,
+    ) -> _Fetch:
+        """target: where the rows may be realigned at once"""
         fetch = self._start(plan, sequences, missing)
-        self._bring(fetch, None)
+        self._bring(fetch, None, target)
         return fetch
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         raise NotImplementedError
 
-    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
         """Reads what the fetch asks for, and ends it."""
         raise NotImplementedError
 
@@ -430,7 +462,7 @@ class LocalSource(RowSource):
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return _Fetch(plan, self._reading, sequences, missing)
 
-    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
         LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
 
 
@@ -463,7 +495,7 @@ class DirectorySource(RowSource):
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return _Fetch(plan, self._reading, sequences, missing)
 
-    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
         LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
 
 
@@ -520,15 +552,17 @@ class ServiceSource(RowSource):
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return _Fetch(plan, self._reading, sequences, missing)
 
-    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
         native, seconds = self._run.native, self._timeout if timeout is None else timeout
+        outputs = (None, None) if target is None else (byref(target.native), byref(target.records))
         Operation(
             LIBRARY.rrt_fetch_read,
             (fetch.pointer, native.pointer),
-            (),
+            outputs,
             _nothing,
+            None if target is None else target.discard,
             timeout=min(max(seconds, 0.0), _ENDLESS),
-            kept=(fetch, native),
+            kept=(fetch, native, target),
         ).wait()
 
 

@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from routing_replay import errors
+from routing_replay._values import INT64, integer
 
-from routing_replay_trainer._core import INT64, check_choice, integer, invalid, unmet
+from routing_replay_trainer._core import check_choice, invalid, unmet
 from routing_replay_trainer.collective import Collective, all_gather_any_size
 
 PREFIX = "routing_replay/"

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_replay import _native
 from routing_replay._model_config import Megatron, Reader
+from routing_replay._values import INT32, integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import INT32, LIBRARY, geometry_json, integer, invalid, plain
+from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class Plan:
             )
             for layer in self._json["layers"]
         )
+        # They lie in the index buffer one after the other, as those of one array.
+        self.layers_alike = len({(layer.top_k, layer.dtype) for layer in self.layers}) == 1
 
     @property
     def geometry_fingerprint(self) -> int:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from routing_replay import errors
+from routing_replay._values import INT32, integer
 
-from routing_replay_trainer._core import INT32, LIBRARY, Counters, integer, invalid
+from routing_replay_trainer._core import LIBRARY, Counters, invalid
 from routing_replay_trainer._core import Router as _Router
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}

@@ -22,9 +22,10 @@ from ctypes import byref
 from typing import Any
 
 from routing_replay import errors
+from routing_replay._values import INT64, integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import INT64, LIBRARY, integer, invalid, seconds, unmet
+from routing_replay_trainer._core import LIBRARY, invalid, seconds, unmet
 from routing_replay_trainer.fetch import FetchSequence, Missing, RowSource, _Fetch
 from routing_replay_trainer.plan import Plan
 
@@ -220,7 +221,9 @@ class StepSource(RowSource):
             LIBRARY.rrt_step_cache_stop(self._cache.pointer)
             self._workers.stop(0)
 
-    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+    def _fetched(
+        self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing, target: Any = None
+    ) -> _Fetch:
         fetch = self._start(plan, sequences, missing)
         started = time.monotonic()
         try:
@@ -242,7 +245,7 @@ class StepSource(RowSource):
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return self._source._start(plan, sequences, missing)
 
-    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: Any = None) -> None:
         """Past the cache and the deadline of the step."""
         self._source._bring(fetch, timeout)
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
+from routing_replay._values import INT32, integer
 
 from routing_replay_trainer._attached import Attached, Chunk, Mode, Options
 from routing_replay_trainer._buffers import Buffers
-from routing_replay_trainer._core import INT32, check_choice, integer, unmet
+from routing_replay_trainer._core import check_choice, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, in_backward
 from routing_replay_trainer._micro_batch import Given, of_hf
