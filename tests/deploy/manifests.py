@@ -19,6 +19,7 @@ TOOLS = Path(os.environ.get("DEPLOY_TOOLS", "build/release/deploy-tools")).resol
 RENDERED = sorted(
     path.parent for kind in ("overlays", "examples") for path in KUBERNETES.glob(f"{kind}/*/kustomization.yaml")
 )
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it is there.
 SERVER_IMAGE = re.compile(r"(.*/)?routing-replay-server([:@].*)?$")
 
 
@@ -52,7 +53,7 @@ def _text(directory: Path) -> str:
 
 def render(directory: Path) -> list[dict[str, Any]]:
     """What `kubectl kustomize` makes of a folder."""
-    return [document for document in yaml.safe_load_all(_text(directory)) if document]
+    return [document for document in yaml.load_all(_text(directory), LOADER) if document]
 
 
 def name_of(resource: dict[str, Any]) -> str:

@@ -105,7 +105,13 @@ class RedisClusterTest(unittest.TestCase):
         redis_pod.issue(self.tls, serial=1)
         # Smaller and quicker than in the cluster.
         files = {**redis_pod.mounted(job, resources), **redis_pod.mounted(redis, resources)}
-        quicker = {"1gb": "1mb", "cluster-node-timeout 5000": "cluster-node-timeout 1000", "sleep 5": "sleep 1"}
+        quicker = {
+            "1gb": "1mb",
+            # A master waits for 5 s before it sends a replica all, for others that may come.
+            "cluster-node-timeout 5000": "cluster-node-timeout 1000\nrepl-diskless-sync-delay 0",
+            "sleep 5": "sleep 1",
+            "sleep 2": "sleep 0.2",
+        }
         for name, text in files["/etc/redis"].items():
             for slow, quick in quicker.items():
                 text = text.replace(slow, quick)

@@ -30,9 +30,9 @@ class ServerLogTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
 
-    def start(self, *flags):
+    def start(self, *flags, **options):
         command = [SERVER, "--listen", "127.0.0.1:0", *map(str, flags)]
-        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.addCleanup(server.stderr.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
@@ -41,42 +41,52 @@ class ServerLogTest(unittest.TestCase):
     def events(self, server):
         return [json.loads(line)["event"] for line in server.stderr.read().splitlines()]
 
-    def test_it_waits_for_redis_says_so_and_ends_when_it_is_asked_to(self):
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            operations = f"127.0.0.1:{free_port()}"
-            store = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
-            server = self.start("--store", store, "--operations-listen", operations)
+    def test_it_waits_for_redis_and_says_so(self):
+        # Two at once: a look at Redis, at the beginning and when it is asked to end, takes 5 s.
+        later, asked_to_end = free_port(), free_port()
+        operations = f"127.0.0.1:{free_port()}"
+        goes_on = self.start("--store", f"redis://127.0.0.1:{later}")
+        ends = self.start("--store", f"redis://127.0.0.1:{asked_to_end}", "--operations-listen", operations)
+        for server in (goes_on, ends):
             first = json.loads(server.stderr.readline())
             self.assertEqual((first["level"], first["event"]), ("warning", "warning"))
             self.assertIn("waiting for Redis", first["message"])
+        with self.subTest("and tells that it is not ready"):
             metrics = urlopen(f"http://{operations}/metrics", timeout=60).read().decode()
             for line in ("routing_replay_ready 0", "routing_replay_build_info{", "process_open_fds "):
                 self.assertIn(f"\n{line}", metrics)
-            server.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(60), 0)
-            self.assertEqual(self.events(server), ["stopped"])
-
-    def test_it_waits_for_a_redis_that_comes_later(self):
-        redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
-        if redis is None:
-            self.skipTest("there is no redis-server (Debian: redis-tools)")
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        server = self.start("--store", f"redis://127.0.0.1:{port}")
-        self.assertIn("waiting for Redis", server.stderr.readline())
-        command = ["redis-server", "--port", str(port), "--save", "", "--dir", self.directory]
-        store = subprocess.Popen(command, executable=redis, stdout=subprocess.DEVNULL)
-        self.addCleanup(store.wait)
-        self.addCleanup(store.kill)
-        self.assertEqual(json.loads(server.stderr.readline())["event"], "started")
+        ends.send_signal(signal.SIGTERM)
+        with self.subTest("and goes on when it comes"):
+            redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
+            if redis is None:
+                self.skipTest("there is no redis-server (Debian: redis-tools)")
+            command = ["redis-server", "--port", str(later), "--save", "", "--dir", self.directory]
+            store = subprocess.Popen(command, executable=redis, stdout=subprocess.DEVNULL)
+            self.addCleanup(store.wait)
+            self.addCleanup(store.kill)
+            self.assertEqual(json.loads(goes_on.stderr.readline())["event"], "started")
+        with self.subTest("and ends when it is asked to"):
+            self.assertEqual(ends.wait(60), 0)
+            self.assertEqual(self.events(ends), ["stopped"])
 
     def test_what_grpc_says_has_the_form_of_the_log(self):
         if shutil.which("openssl") is None:
             self.skipTest("there is no openssl (Debian: openssl)")
         certificate, key = self.directory / "tls.crt", self.directory / "tls.key"
-        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+        made = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=localhost",
+        ]
         subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
         endpoint = self.directory / "endpoint"
         server = self.start("--tls-cert", certificate, "--tls-key", key, "--endpoint-file", endpoint)
@@ -99,12 +109,12 @@ class ServerLogTest(unittest.TestCase):
 
     def test_a_log_that_nobody_reads_holds_nobody_up(self):
         operations, endpoint = f"127.0.0.1:{free_port()}", self.directory / "endpoint"
-        server = self.start("--operations-listen", operations, "--endpoint-file", endpoint)
+        server = self.start("--operations-listen", operations, "--endpoint-file", endpoint, pipesize=4096)
         while not endpoint.exists():
             self.assertIsNone(server.poll())
             time.sleep(0.01)
-        # Each makes a line of 100 bytes at least: far more than a pipe takes.
-        for level in ("info", "warning") * 1000:
+        # Each makes a line of 100 bytes at least: five times what the pipe takes.
+        for level in ("info", "warning") * 100:
             body, headers = json.dumps({"level": level}).encode(), {"Content-Type": "application/json"}
             urlopen(Request(f"http://{operations}/api/v1/log-level", body, headers), timeout=60).read()
         self.assertIn(b"routing_replay_ready 1", urlopen(f"http://{operations}/metrics", timeout=60).read())

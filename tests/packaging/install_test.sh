@@ -8,7 +8,10 @@
 set -euo pipefail
 read -ra components <<<"$1"
 
-work=$(mktemp -d)
+# The same place each time: the compiler's cache tells programs apart by where their headers lie.
+work=$BUILD/install-test
+rm -rf "$work"
+mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 prefix=$work/moved
 
