@@ -5,17 +5,12 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/appender/append_plan.h"
 #include "client/call/cancellation.h"
-#include "client/caller.h"
-#include "client/shard/members.h"
-#include "proto/wire/clock.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
@@ -41,31 +36,6 @@ auto FanOut(size_t count, const Call& call) {
   for (std::optional<Result>& slot : slots) results.push_back(*std::move(slot));
   return results;
 }
-
-// The servers, by place. Thread-safe. The callers of members remember which of them are gone (Caller).
-struct MemberSet {
-  ShardMembers names;
-  std::vector<std::shared_ptr<const Caller>> callers;
-
-  size_t size() const { return callers.size(); }
-};
-
-// NOT_FOUND (kNoRun).
-bool IsNoRun(const absl::Status& status);
-// `status` with the server named before its message. OK stays OK.
-absl::Status WithServer(const absl::Status& status, const std::string& endpoint);
-
-// One appender per member that is appended to, each with an equal share of the queue: a member that does not answer
-// fills its own and no other's. A sequence number is the member's place modulo their number (OpenedRun). `runs`:
-// by place; `blocks`: of all of them. A PlanAppender.
-std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const MemberSet> members,
-                                              std::vector<std::shared_ptr<Run>> runs, const BlockOptions& blocks,
-                                              AppenderOptions options);
-
-// As Run::Read in client.h, with request.run filled in. The members send at the same time, each to a thread that hands
-// its samples to the sink when their turn comes. A sample whose server is away has the status UNAVAILABLE.
-absl::Status ReadSharded(const MemberSet& members, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
-                         Clock::Time deadline);
 
 }  // namespace routing_replay::client
 

@@ -39,7 +39,7 @@ struct ExportedSample {
   std::vector<RowRange> unrecorded;  // Normal list, inside its rows.
   std::vector<WeightSpan> weights;
   std::vector<TokenCheck> token_checks;  // Those that are known.
-  // Of its .npy file: a name without a folder, its size and CRC32C. Filled by RunExporter.
+  // Of its .npy file: a name without a folder, its size and CRC32C. Set by RunExporter.
   std::string file;
   int64_t file_bytes = 0;
   uint32_t crc32c = 0;
@@ -76,7 +76,7 @@ class RunExporter {
   // system has none, by a copy. `sample` is as the index there says, but for its group. DATA_LOSS (kChecksum) naming
   // the sample if its file is gone or has another size; nothing was taken then.
   absl::Status Take(const std::filesystem::path& from, ExportedSample sample);
-  // The index; then all of it is on the disk, and has its name. After an error the export is to be made again.
+  // The index; then all of it is on the disk, and has its name. After an error start a new export.
   absl::Status Finish();
 
  private:

@@ -36,12 +36,13 @@ absl::StatusOr<std::vector<int64_t>> ParseAxes(absl::string_view text) {
     const bool digits =
         !word.empty() && std::all_of(word.begin(), word.end(), [](char c) { return absl::ascii_isdigit(c); });
     if (!digits || !absl::SimpleAtoi(word, &axis)) {
-      return Invalid(Reason::kShape, "payload", absl::StrCat("nrlre1: \"", text, "\" is not <rows>x<layers>x<K>"));
+      return Invalid(Reason::kShape, "payload",
+                     absl::StrCat("nrlre1: must be <rows>x<layers>x<K>, got \"", text, "\""));
     }
     shape.push_back(axis);
   }
   if (shape.size() == 3) return shape;
-  return Invalid(Reason::kShape, "payload", absl::StrCat("nrlre1: ", shape.size(), " axes, not 3"));
+  return Invalid(Reason::kShape, "payload", absl::StrCat("nrlre1: must have 3 axes, got ", shape.size()));
 }
 
 constexpr std::array<uint8_t, 256> MakeValues() {
@@ -57,8 +58,9 @@ using nlohmann::json;
 absl::StatusOr<std::vector<int64_t>> ShapeFrom(const json& value, size_t axes) {
   const auto is_axis = [](const json& axis) { return axis.is_number_integer() && axis >= 0 && axis <= kMaxRows; };
   if (!value.is_array() || value.size() != axes || !std::all_of(value.begin(), value.end(), is_axis)) {
-    return Invalid(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat(DumpJson(value), " is not ", axes == 3 ? "[rows, layers, K]" : "[layers, K]"));
+    return Invalid(
+        Reason::kShape, "append.tensor.shape",
+        absl::StrCat("must be ", axes == 3 ? "[rows, layers, K]" : "[layers, K]", ", got ", DumpJson(value)));
   }
   return value.get<std::vector<int64_t>>();
 }
@@ -70,15 +72,15 @@ absl::StatusOr<DType> DTypeOf(ObjectDialect dialect, const json& object) {
     if (dialect == ObjectDialect::kSgLang) return DType::kI32;
     return Invalid(Reason::kDType, "append.tensor.dtype", "is missing");
   }
-  if (!found->is_string()) return Invalid(Reason::kDType, "append.tensor.dtype", "is no text");
+  if (!found->is_string()) return Invalid(Reason::kDType, "append.tensor.dtype", "must be a string");
   const auto dtype = DTypeFromName(found->get<std::string>());
   if (!dtype.ok()) return dtype.status();
   const bool narrow = *dtype == DType::kU8 || *dtype == DType::kI32;
   if (dialect == ObjectDialect::kSkyRl && !narrow && *dtype != DType::kI16) {
-    return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, int16 or int32");
+    return Invalid(Reason::kDType, "append.tensor.dtype", "must be uint8, int16 or int32");
   }
   if (dialect == ObjectDialect::kSgLang && !narrow && *dtype != DType::kU16) {
-    return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, uint16 or int32");
+    return Invalid(Reason::kDType, "append.tensor.dtype", "must be uint8, uint16 or int32");
   }
   return dtype;
 }
@@ -231,11 +233,12 @@ absl::StatusOr<TextForm> OpenNrlre1(absl::Span<const uint8_t> text) {
   const absl::string_view head(reinterpret_cast<const char*>(text.data()), std::min(text.size(), kMaxHeadBytes));
   const std::vector<absl::string_view> parts = absl::StrSplit(head, absl::MaxSplits(':', 3));
   if (parts.size() != 4 || parts[0] != kMagic) {
-    return Invalid(Reason::kEncoding, "payload", "is not nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>");
+    return Invalid(Reason::kEncoding, "payload", "must be nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>");
   }
   const auto dtype = DTypeFromName(parts[1]);
   if (!dtype.ok() || (*dtype != DType::kI8 && *dtype != DType::kI16 && *dtype != DType::kI32)) {
-    return Invalid(Reason::kDType, "payload", absl::StrCat("nrlre1: \"", parts[1], "\" is not int8, int16 or int32"));
+    return Invalid(Reason::kDType, "payload",
+                   absl::StrCat("nrlre1: must be int8, int16 or int32, got \"", parts[1], "\""));
   }
   auto shape = ParseAxes(parts[2]);
   if (!shape.ok()) return shape.status();
@@ -255,7 +258,7 @@ absl::StatusOr<DType> DTypeFromName(absl::string_view name) {
     if (name == known.name) return known.dtype;
   }
   return Invalid(Reason::kDType, "append.tensor.dtype",
-                 absl::StrCat("\"", name, "\" is not one of uint8, int8, uint16, int16, int32, int64"));
+                 absl::StrCat("must be uint8, int8, uint16, int16, int32 or int64, got \"", name, "\""));
 }
 
 absl::Status CheckNarrowestDType(const TensorView& tensor) {
@@ -267,7 +270,8 @@ absl::Status CheckNarrowestDType(const TensorView& tensor) {
   }
   const DType expected = largest <= UINT8_MAX ? DType::kU8 : largest <= INT16_MAX ? DType::kI16 : DType::kI32;
   if (tensor.dtype == expected) return absl::OkStatus();
-  return Invalid(Reason::kDType, "append.tensor.dtype", absl::StrCat("is not the one for ids up to ", largest));
+  return Invalid(Reason::kDType, "append.tensor.dtype",
+                 absl::StrCat("must be the smallest one for ids up to ", largest));
 }
 
 absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text) {
@@ -300,9 +304,9 @@ absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::strin
   auto value = ParseJson(text, "append.tensor");
   if (!value.ok()) return value.status();
   if (value->is_array()) *value = json{{"shape", *value}};
-  if (!value->is_object()) return Invalid(Reason::kField, "append.tensor", "is not an object");
+  if (!value->is_object()) return Invalid(Reason::kField, "append.tensor", "must be an object");
   if (dialect == ObjectDialect::kMsSwift && value->value("__ndarray__", json()) != true) {
-    return Invalid(Reason::kField, "append.tensor.__ndarray__", "is not true");
+    return Invalid(Reason::kField, "append.tensor.__ndarray__", "must be true");
   }
   auto shape = ShapeFrom(value->value("shape", json()), dialect == ObjectDialect::kSgLang ? 2 : 3);
   if (!shape.ok()) return shape.status();
@@ -313,7 +317,8 @@ absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::strin
   const json start = value->value("start", json());
   if (!start.is_null()) {
     if (!start.is_number_integer() || start < 0 || start > kMaxRows) {
-      return Invalid(Reason::kField, "append.row_start", absl::StrCat(DumpJson(start), " is not a row"));
+      return Invalid(Reason::kField, "append.row_start",
+                     absl::StrCat("must be the number of a row, got ", DumpJson(start)));
     }
     form.start = start.get<int64_t>();
   }
@@ -327,7 +332,7 @@ absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body
   if (!error) error = indexer->stage1(body.data(), body.size(), simdjson::stage1_mode::regular);
   if (error) return Malformed(simdjson::error_message(error));
   Walker walker(body, {indexer->structural_indexes.get(), indexer->n_structural_indexes});
-  if (!walker.Root()) return Malformed("is not JSON of an object or a list");
+  if (!walker.Root()) return Malformed("must be a JSON object or list");
   return walker.take();
 }
 

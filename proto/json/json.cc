@@ -26,14 +26,14 @@ void Set(nlohmann::json& json, const char* key, const std::optional<Int>& value)
 absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pair<int64_t, int64_t>>& pairs) {
   const nlohmann::json* list = object.Find(key);
   if (list == nullptr) return absl::OkStatus();
-  if (!list->is_array()) return Invalid(object.PathOf(key), "is not a list");
+  if (!list->is_array()) return Invalid(object.PathOf(key), "must be a list");
   for (const nlohmann::json& item : *list) {
     const nlohmann::json wrapped = {{"pair", item}};
     JsonObject reader(wrapped, object.PathOf(key));
     std::vector<int64_t> pair;
     reader.Read("pair", pair);
     if (!reader.status().ok() || pair.size() != 2) {
-      return Invalid(object.PathOf(key), "is not a list of pairs of 64-bit integers");
+      return Invalid(object.PathOf(key), "must be a list of pairs of 64-bit integers");
     }
     pairs.emplace_back(pair[0], pair[1]);
   }
@@ -69,7 +69,7 @@ void ReadTensor(JsonObject& object, TensorDescription& tensor) {
 }  // namespace
 
 JsonObject::JsonObject(const Json& json, absl::string_view path) : json_(json), path_(path) {
-  if (!json.is_object()) Fail("", "is not an object");
+  if (!json.is_object()) Fail("", "must be an object");
 }
 
 const JsonObject::Json* JsonObject::Find(const char* key) {
@@ -91,7 +91,7 @@ void JsonObject::ReadInt(const char* key, const Json& json, Int& value) {
                                                  json.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
   const int64_t number = fits ? json.get<int64_t>() : 0;
   if (!fits || number < std::numeric_limits<Int>::min() || number > std::numeric_limits<Int>::max()) {
-    Fail(key, absl::StrCat("is not a ", 8 * sizeof(Int), "-bit integer"));
+    Fail(key, absl::StrCat("must be a ", 8 * sizeof(Int), "-bit integer"));
     return;
   }
   value = static_cast<Int>(number);
@@ -101,7 +101,7 @@ template <typename Int>
 void JsonObject::ReadList(const char* key, std::vector<Int>& value) {
   const Json* json = Find(key);
   if (json == nullptr) return;
-  if (!json->is_array()) return Fail(key, "is not a list");
+  if (!json->is_array()) return Fail(key, "must be a list");
   std::vector<Int> list(json->size());
   for (size_t i = 0; i < list.size(); ++i) ReadInt(key, (*json)[i], list[i]);
   value = std::move(list);
@@ -119,21 +119,21 @@ void JsonObject::Read(const char* key, uint64_t& value) {
   const Json* json = Find(key);
   if (json == nullptr) return;
   const bool fits = json->is_number_unsigned() || (json->is_number_integer() && json->get<int64_t>() >= 0);
-  if (!fits) return Fail(key, "is not an unsigned 64-bit integer");
+  if (!fits) return Fail(key, "must be an unsigned 64-bit integer");
   value = json->get<uint64_t>();
 }
 
 void JsonObject::Read(const char* key, bool& value) {
   const Json* json = Find(key);
   if (json == nullptr) return;
-  if (!json->is_boolean()) return Fail(key, "is not true or false");
+  if (!json->is_boolean()) return Fail(key, "must be true or false");
   value = json->get<bool>();
 }
 
 void JsonObject::Read(const char* key, std::string& value) {
   const Json* json = Find(key);
   if (json == nullptr) return;
-  if (!json->is_string()) return Fail(key, "is not a string");
+  if (!json->is_string()) return Fail(key, "must be a string");
   value = json->get<std::string>();
 }
 
@@ -264,7 +264,7 @@ absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<To
   std::vector<std::pair<int64_t, int64_t>> pairs;
   if (absl::Status status = ReadPairs(object, key, pairs); !status.ok()) return status;
   for (const auto& [rows, crc] : pairs) {
-    if (crc < 0 || crc > int64_t{UINT32_MAX}) return Invalid(object.PathOf(key), "has a CRC that is not of 32 bits");
+    if (crc < 0 || crc > int64_t{UINT32_MAX}) return Invalid(object.PathOf(key), "must have CRCs of 32 bits");
     checks.push_back({rows, static_cast<uint32_t>(crc)});
   }
   return absl::OkStatus();

@@ -83,10 +83,10 @@ void JsonObject::Read(const char* key, const std::vector<std::pair<const char*, 
     }
     choices += choices.empty() ? choice : std::string(", ") + choice;
   }
-  Fail(key, "is none of " + choices);
+  Fail(key, "must be one of " + choices);
 }
 
-// The text as JSON. INVALID_ARGUMENT (kField) naming `field` if it is none.
+// The text as JSON. INVALID_ARGUMENT (kField) naming `field` if it is not.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field);
 // One line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const nlohmann::json& json);

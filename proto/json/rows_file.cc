@@ -30,7 +30,7 @@ absl::Status Malformed(Reason reason, absl::string_view what) {
   return Invalid(reason, "payload", absl::StrCat("safetensors: ", what));
 }
 
-// Refuses names that stand twice, of which the library keeps the last.
+// Rejects a name that occurs twice: the JSON library would keep the last.
 absl::StatusOr<json> ParseHeader(absl::string_view text) {
   std::vector<std::set<std::string>> names;
   bool twice = false;
@@ -41,8 +41,8 @@ absl::StatusOr<json> ParseHeader(absl::string_view text) {
     return true;
   };
   json header = json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Malformed(Reason::kEncoding, "the header is no JSON object");
-  if (twice) return Malformed(Reason::kEncoding, "a name stands twice in the header");
+  if (!header.is_object()) return Malformed(Reason::kEncoding, "the header must be a JSON object");
+  if (twice) return Malformed(Reason::kEncoding, "a name occurs twice in the header");
   return header;
 }
 
@@ -164,15 +164,15 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
 absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows) {
   const auto parsed = ParseJson(index, "index");
   if (!parsed.ok()) return parsed.status();
-  if (!parsed->is_object()) return Invalid(Reason::kField, "index", "is not an object");
+  if (!parsed->is_object()) return Invalid(Reason::kField, "index", "must be an object");
   const json* entry = &*parsed;
   if (!entry->contains("seq_lens")) {
     const auto found = parsed->find(std::string(stem));
-    if (found == parsed->end()) return absl::NotFoundError(absl::StrCat("index: has no \"", stem, "\""));
+    if (found == parsed->end()) return absl::NotFoundError(absl::StrCat("index: there is no \"", stem, "\""));
     entry = &*found;
   }
   const auto lengths = entry->is_object() ? Numbers(entry->value("seq_lens", json()), kMaxRows) : std::nullopt;
-  if (!lengths) return Invalid(Reason::kField, "index.seq_lens", "is not a list of numbers of rows");
+  if (!lengths) return Invalid(Reason::kField, "index.seq_lens", "must be a list of numbers of rows");
   std::vector<RowRange> sequences;
   int64_t next = 0;
   for (const int64_t length : *lengths) {
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, ab
     next += length;
   }
   if (next == rows && sequences.size() == lengths->size()) return sequences;
-  return Invalid(Reason::kRowCount, "index.seq_lens", absl::StrCat("do not add up to the file's ", rows, " rows"));
+  return Invalid(Reason::kRowCount, "index.seq_lens", absl::StrCat("must add up to the file's ", rows, " rows"));
 }
 
 }  // namespace wire

@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/rrctl/application.h"
-#include "client/rrctl/portions.h"
 #include "client/rrctl/rows.h"
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/narrow.h"

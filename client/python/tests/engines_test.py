@@ -541,8 +541,8 @@ class BadCaptureTest(EngineTest):
         cases: list[tuple[np.ndarray, str, str, int | None, int | None]] = [
             (np.zeros_like(ALL[:-1]), "ALL_ZERO_LAYER", "capture is broken", None, 1),
             (spoil(slice(None), 2), "ALL_ZERO_LAYER", "pipeline stages", None, 2),
-            (spoil(slice(0, P)), "DUPLICATE_ID", "stands twice", 0, 1),  # Prompt rows of a P/D prefill.
-            (spoil(7, 3, 1, value=ALL[7, 3, 0]), "DUPLICATE_ID", "stands twice", 7, 3),
+            (spoil(slice(0, P)), "DUPLICATE_ID", "occurs twice", 0, 1),  # Prompt rows of a P/D prefill.
+            (spoil(7, 3, 1, value=ALL[7, 3, 0]), "DUPLICATE_ID", "occurs twice", 7, 3),
             (spoil(7, 3, 1, value=-1), "PARTIAL_ROW", "in part", 7, 3),
             (spoil(7, 3, value=-1), "PARTIAL_ROW", "in part", 7, 3),
             (spoil(7, 3, 1, value=64), "ID_RANGE", "expert id 64", 7, 3),

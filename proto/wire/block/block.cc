@@ -24,7 +24,7 @@ absl::Status Describe(const BlockView& block, const LayerRouting& layer, const I
   const int64_t row = block.rows.begin + fault.row;
   const std::string where = absl::StrCat("row ", row, ", layer ", layer.layer_id, ": expert id ", fault.id);
   if (fault.kind == IdFault::Kind::kDuplicate) {
-    return Invalid(Reason::kDuplicateId, absl::StrCat(where, " stands twice"), layer.layer_id, row);
+    return Invalid(Reason::kDuplicateId, absl::StrCat(where, " occurs twice"), layer.layer_id, row);
   }
   return Invalid(Reason::kIdRange, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"), layer.layer_id, row);
 }

@@ -52,7 +52,7 @@ struct BlockRows {
 absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_t block_rows);
 // Every plane's CRC fits. INVALID_ARGUMENT (kChecksum) naming the first layer that does not.
 absl::Status CheckCrc(const Geometry& geometry, const BlockView& block);
-// Every id is below its layer's E, and PACKED padding bits are zero; with `duplicates`, no id stands twice in a row.
+// Every id is below its layer's E, and PACKED padding bits are zero; with `duplicates`, no id occurs twice in a row.
 // INVALID_ARGUMENT (kIdRange, kDuplicateId, kEncoding) naming row and layer.
 absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool duplicates);
 

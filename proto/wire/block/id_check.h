@@ -19,7 +19,7 @@ struct IdFault {
 };
 
 // The first row of `ids` ([rows][K] of layer.id_bytes() each) with an id that is not in [0, E) or, with `duplicates`,
-// stands twice in it; nothing if all rows are legal. Legal rows cost a few vector instructions per 32 ids (K of them
+// occurs twice in it; nothing if all rows are legal. Legal rows cost a few vector instructions per 32 ids (K of them
 // for duplicates), chosen for this CPU at run time.
 std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
                                    bool duplicates);

@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, c
       return InvalidColumns(Reason::kField, "layer_ids",
                             absl::StrCat("layer ", id, " is not in [0, ", geometry.num_layers(), ")"), id);
     }
-    if (named[id]) return InvalidColumns(Reason::kField, "layer_ids", absl::StrCat("layer ", id, " stands twice"), id);
+    if (named[id]) return InvalidColumns(Reason::kField, "layer_ids", absl::StrCat("layer ", id, " occurs twice"), id);
     named[id] = true;
     if (const auto ordinal = geometry.FindOrdinal(id)) columns[*ordinal] = static_cast<int32_t>(column);
   }
@@ -286,7 +286,7 @@ absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal
         "capture hash layers (DeepSeek-V4 on SGLang): then make the geometry with hash_layers=False",
         std::nullopt, layer_id);
   }
-  return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " stands twice"),
+  return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " occurs twice"),
                    rows.begin + fault.row, layer_id);
 }
 

@@ -26,7 +26,7 @@ struct DecodeOptions {
   // Rows of [row_start, row_start + rows) that the caller says the engine did not deliver: normal list. The tensor
   // holds no slots for them: its rows fill the gaps between them in order.
   std::vector<RowRange> unrecorded;
-  std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is refused.
+  std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is rejected.
   int32_t block_rows = kDefaultBlockRows;
   std::vector<int64_t> cuts;  // Absolute rows at which a block begins beside those of windows; ascending.
   Codec codec = Codec::kRaw;
@@ -39,9 +39,8 @@ struct DecodedRows {
   std::vector<Block> blocks;         // Ascending, cut at windows, cuts and unrecorded ranges, CRCs made.
 };
 
-// Decodes, checks and tiles. Every refusal of the ingest table (design sheet "Ingest checks") is INVALID_ARGUMENT with
-// an ErrorDetail whose field is "append.tensor.…" or "payload", and whose row (absolute) and layer (global id) are set
-// where they exist:
+// Decodes, checks and tiles. What does not fit is INVALID_ARGUMENT with an ErrorDetail whose field is "append.tensor.…"
+// or "payload", and whose row (absolute) and layer (global id) are set where they exist:
 //   malformed base64, npy (data of another size than its header states) or zstd, or part of an element: kEncoding
 //   dtype not allowed or contradicting the header: kDType
 //   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength

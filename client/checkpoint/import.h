@@ -1,8 +1,9 @@
-// What an import decides. Knows no gRPC: whoever drives it asks, reads and appends.
+// What an import decides for one sample; import.cc drives it for all. Knows no gRPC: whoever drives it asks, reads and
+// appends.
 //
 //   Open → for each sample: Begin with what Stat says → to_compare, if not empty: read and Compare → Appends
-#ifndef CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_
-#define CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_
+#ifndef CLIENT_CHECKPOINT_IMPORT_H_
+#define CLIENT_CHECKPOINT_IMPORT_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -79,4 +80,4 @@ std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check);
 
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_CHECKPOINT_SAMPLE_IMPORT_H_
+#endif  // CLIENT_CHECKPOINT_IMPORT_H_

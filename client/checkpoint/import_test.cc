@@ -1,5 +1,5 @@
 // What an import makes of a directory and of what the run has already, without a server.
-#include "client/checkpoint/sample_import.h"
+#include "client/checkpoint/import.h"
 
 #include <random>
 
