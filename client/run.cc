@@ -23,18 +23,14 @@ using routing_replay::ToProto;
 
 namespace {
 
-// What is assumed of a server that does not say.
-constexpr int64_t kDefaultMessageBytes = int64_t{4} << 20;
-constexpr int64_t kDefaultPayloadBytes = int64_t{256} << 20;
-constexpr uint64_t kMaxLimit = uint64_t{1} << 40;
-
-int64_t StatedOr(uint64_t value, int64_t otherwise) {
-  return value == 0 ? otherwise : static_cast<int64_t>(std::min(value, kMaxLimit));
-}
-
-// The limits that a server stated in OpenRunResponse; 0 where it said nothing.
-ServerLimits LimitsFrom(uint64_t max_message_bytes, uint64_t max_payload_bytes) {
-  return {StatedOr(max_message_bytes, kDefaultMessageBytes), StatedOr(max_payload_bytes, kDefaultPayloadBytes)};
+// Adds what the answer to one of an append's Puts says.
+absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome) {
+  const auto ack = ParseAppendAck(answer);
+  if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
+  if (!ack->error.ok()) return ack->error;
+  outcome.sample = ack->sample;
+  AddAck(*ack, outcome);
+  return absl::OkStatus();
 }
 
 using Stub = v1::RoutingReplay::Stub;
@@ -71,7 +67,7 @@ ReleaseOutcome Outcome(const v1::ReleaseResponse& response) {
 
 grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   ByteBufferBuilder builder;
-  builder.Add(EncodePut(run, piece));
+  builder.Add(EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes));
   for (const absl::Span<const uint8_t> part : piece.payload) builder.Add(part, piece.owner);
   return builder.Build();
 }
@@ -340,9 +336,11 @@ absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest r
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
-  return OpenedRun{*std::move(geometry), *settings,
-                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
-                   Outcome(response->dropped())};
+  return OpenedRun{
+      *std::move(geometry),
+      *settings,
+      {static_cast<int64_t>(response->max_message_bytes()), static_cast<int64_t>(response->max_payload_bytes())},
+      Outcome(response->dropped())};
 }
 
 std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {

@@ -424,25 +424,6 @@ AppendPlan DropPayload(const AppendPlan& plan) {
   return maker.Finish();
 }
 
-std::string EncodePut(const std::string& run, const AppendPiece& piece) {
-  return EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes);
-}
-
-absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer) {
-  AppendOutcome outcome;
-  if (absl::Status status = AddPutAnswer(answer, outcome); !status.ok()) return status;
-  return outcome;
-}
-
-absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome) {
-  const auto ack = ParseAppendAck(answer);
-  if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
-  if (!ack->error.ok()) return ack->error;
-  outcome.sample = ack->sample;
-  AddAck(*ack, outcome);
-  return absl::OkStatus();
-}
-
 void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
   outcome.committed_rows = ack.committed_rows;
   outcome.revision = ack.revision;

@@ -91,13 +91,6 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 // recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
-// The Put of a piece without its payload's bytes, and what the answer to it says: INTERNAL if it cannot be read, or the
-// refusal in it.
-std::string EncodePut(const std::string& run, const AppendPiece& piece);
-absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer);
-// The same where an append takes several Puts: adds what the answer to the next of them says.
-absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome);
-
 // Adds what an ack says of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);
 

@@ -76,8 +76,6 @@ class AppendQueue {
   // Outcomes since the last call.
   std::vector<Finished> TakeFinished() { return std::exchange(finished_, {}); }
 
-  bool HasFinished() const { return !finished_.empty(); }
-
   // True if something waits to be sent.
   bool HasUnsent() const { return !to_send_.empty(); }
   bool empty() const { return pending_.empty(); }

@@ -88,7 +88,6 @@ class AppendSession {
 
   // Outcomes since the last call. They count as open until OnDelivered.
   std::vector<AppendQueue::Finished> TakeFinished() { return queue_.TakeFinished(); }
-  bool HasFinished() const { return queue_.HasFinished(); }
   void OnDelivered(const std::vector<AppendQueue::Finished>& finished);
   // The sequence number of the newest open append; 0 if none is open.
   uint64_t newest_open() const { return open_.newest(); }

@@ -122,6 +122,7 @@ grpc::Status FakeService::OpenRun(grpc::ServerContext* context, const v1::OpenRu
   response->mutable_options()->set_block_rows(kBlockRows);
   response->mutable_options()->set_codec(v1::CODEC_RAW);
   response->set_max_message_bytes(int64_t{64} << 20);
+  response->set_max_payload_bytes(int64_t{256} << 20);
   return grpc::Status::OK;
 }
 
