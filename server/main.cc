@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/allocator.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/log/event_log.h"
 #include "server/server.h"
 

@@ -1,27 +1,37 @@
 #include "server/server.h"
 
+#include <fcntl.h>
 #include <grpcpp/resource_quota.h>
+#include <malloc.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "proto/wire/security.h"
 #include "server/admission/byte_budget.h"
+#include "server/config/open_store.h"
 #include "server/connections/accept_loop.h"
 #include "server/connections/grpc_ports.h"
 #include "server/log/event_log.h"
-#include "server/open_store.h"
-#include "server/operations/endpoint_file.h"
 #include "server/operations/operations.h"
-#include "server/operations/upkeep.h"
+#include "server/operations/periodic_thread.h"
 #include "server/security/access_control.h"
 #include "server/security/served_tls.h"
 #include "server/service/served_call.h"
@@ -33,7 +43,8 @@ namespace {
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int64_t kSweptAtATime = 1000;  // Expired samples: keeps it short, so that appends are not held up.
-constexpr std::chrono::milliseconds kLookAtTlsFiles(1000);  // Three small files: cheaper than a watch of them.
+// Of looks at memory and at the TLS files: three small ones are read faster than watched.
+constexpr std::chrono::milliseconds kUpkeep(1000);
 
 // A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
 std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, const std::string& address) {
@@ -103,6 +114,65 @@ WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }
 
+// Writes the line that tells others where the server listens. They see the whole line or what was there before: it is
+// written under a name that nobody else in the folder can have taken, or led elsewhere by a link, and renamed. Returns
+// the number of the file (inode), by which it is known again.
+absl::StatusOr<ino_t> WriteEndpointFile(const std::string& path, const std::string& address) {
+  constexpr mode_t kForAll = 0644;
+  const auto failed = [&path] {
+    return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path, ": ", std::strerror(errno)));
+  };
+  std::string part = path + ".XXXXXX";
+  const int fd = mkostemp(part.data(), O_CLOEXEC);
+  if (fd < 0) return failed();
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  const std::string line = address + "\n";
+  struct stat file {};
+  if (write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fchmod(fd, kForAll) == 0 &&
+      fstat(fd, &file) == 0 && std::rename(part.c_str(), path.c_str()) == 0) {
+    return file.st_ino;
+  }
+  absl::Status status = failed();
+  unlink(part.c_str());
+  return status;
+}
+
+// Not where it is another one by now, as that of a server that was started in the place of this one.
+void RemoveEndpointFile(const std::string& path, ino_t number) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) == 0 && file.st_ino == number) unlink(path.c_str());
+}
+
+// 0 where the system does not say.
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return file ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+// Gives freed memory back to the system while the server is idle: the allocator keeps what was freed for whoever comes
+// next, which makes a busy server faster, and after a spike would hold for ever what nobody uses. For example, 900 MiB
+// are resident of a server that accounts for 10. `accounted`: what the process has good reason to hold.
+class MemoryTrim {
+ public:
+  // Once a second.
+  void Look(int64_t accounted) {
+    constexpr int64_t kSlack = int64_t{48} << 20;  // Of a server that has nothing to give back.
+    constexpr int kPause = 10;                     // Looks after a trim: what did not go then does not go at once.
+    const std::clock_t now = std::clock();         // CPU time of all threads.
+    const bool idle = now - std::exchange(before_, now) < CLOCKS_PER_SEC / 5;
+    if (pause_ > 0) --pause_;
+    if (!idle || pause_ > 0 || ResidentBytes() <= accounted + accounted / 4 + kSlack) return;
+    malloc_trim(0);
+    pause_ = kPause;
+  }
+
+ private:
+  std::clock_t before_ = std::clock();
+  int pause_ = 0;
+};
+
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
@@ -154,8 +224,7 @@ class GrpcServer final : public Server {
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
   void RejectNewCalls(std::chrono::system_clock::time_point deadline);
-  // Says when to look again.
-  std::chrono::milliseconds ReloadTls();
+  void ReloadTls();
 
   const ServerConfig config_;
   const std::function<void(const std::string&)> warn_;
@@ -165,7 +234,7 @@ class GrpcServer final : public Server {
   const std::unique_ptr<ServedTls> tls_;
   std::optional<ClientCertificates> client_certificates_;
   std::string tls_trouble_;  // Of the last look, and …
-  std::string tls_told_;     // … what was warned of last; the reload thread's.
+  std::string tls_told_;     // … what was warned of last; the upkeep thread's.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
   const std::string found_;
@@ -182,10 +251,9 @@ class GrpcServer final : public Server {
   AcceptLoop accept_loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<PeriodicThread> sweeper_;
-  std::unique_ptr<PeriodicThread> tls_reload_;
-  std::unique_ptr<PeriodicThread> memory_trim_;
+  std::unique_ptr<PeriodicThread> upkeep_;
   std::vector<std::string> addresses_;
-  std::unique_ptr<EndpointFile> endpoint_file_;
+  std::optional<ino_t> endpoint_file_;  // Its number while it is there.
 };
 
 void GrpcServer::Count(ConnectionEvent event) {
@@ -243,26 +311,28 @@ absl::Status GrpcServer::Listen() {
     // As many as that mean that more is waiting.
     return removed < kSweptAtATime ? config_.sweep_interval : std::chrono::milliseconds(1);
   });
-  // The budget is without the store's cache, which is no less the server's.
-  memory_trim_ = StartMemoryTrim([this, cache = config_.memory_budget - budget_->limit()] {
-    return budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used();
+  upkeep_ = std::make_unique<PeriodicThread>([this, trim = MemoryTrim()]() mutable {
+    if (tls_ != nullptr) ReloadTls();
+    // The budget is without the store's cache, which is no less the server's.
+    const int64_t cache = config_.memory_budget - budget_->limit();
+    trim.Look(budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used());
+    return kUpkeep;
   });
-  if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
   operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, Listeners()});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
-  auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
+  auto file = WriteEndpointFile(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
-  endpoint_file_ = *std::move(file);
+  endpoint_file_ = *file;
   return absl::OkStatus();
 }
 
 // Between the renames of a key and of its certificate the two do not fit; only what stays so is worth a warning.
-std::chrono::milliseconds GrpcServer::ReloadTls() {
+void GrpcServer::ReloadTls() {
   const auto changed = tls_->Reload();
   if (changed.ok()) {
     tls_trouble_.clear();
     tls_told_.clear();
-    return kLookAtTlsFiles;
+    return;
   }
   metrics_.tls_reload_failures.Increment();
   const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
@@ -270,11 +340,10 @@ std::chrono::milliseconds GrpcServer::ReloadTls() {
     tls_told_ = tls_trouble_;
     warn_(absl::StrCat("the certificates stay as they were: ", tls_trouble_));
   }
-  return kLookAtTlsFiles;
 }
 
 void GrpcServer::Drain() {
-  endpoint_file_.reset();
+  if (endpoint_file_) RemoveEndpointFile(config_.endpoint_file, *std::exchange(endpoint_file_, std::nullopt));
   operations_->Drain();
 }
 
@@ -306,8 +375,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     drained.set_value();
     giving_up.join();
   }
-  tls_reload_.reset();
-  memory_trim_.reset();
+  upkeep_.reset();
   sweeper_.reset();
   for (WorkerPool* pool : {&workers_, &readers_, &writers_}) pool->Finish();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/clock.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace routing_replay::server {
 

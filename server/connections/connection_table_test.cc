@@ -1,4 +1,4 @@
-#include "server/connections/connection_table.h"
+#include "server/connections/accept_loop.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -72,13 +72,6 @@ int CodeOf(beast::error_code error) {
   return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-// A connection that the port waits for: for its request, for it to take the answer, or for its end.
-class WaitingSession {
- public:
-  virtual ~WaitingSession() = default;
-  virtual void Cut() = 0;  // From any thread.
-};
-
 // What the sessions of a port share. Outlives them. Thread-safe.
 class HttpSessions {
  public:
@@ -88,8 +81,9 @@ class HttpSessions {
   // Whether one more may come in: where there are too many, for the one that the port has waited for the longest, which
   // is cut. A client that sends or takes nothing holds its place against nobody who asks.
   bool MakeRoom();
-  // Until Forget with what this returns.
-  uint64_t Await(std::weak_ptr<WaitingSession> session);
+  // The port waits for a session: for its request, or for it to take the answer. Until Forget with what this returns.
+  // `cut`, from any thread, ends the session; false: it has ended.
+  uint64_t Await(std::function<bool()> cut);
   void Forget(uint64_t waiting);
 
   const HttpPortOptions options;
@@ -99,7 +93,7 @@ class HttpSessions {
  private:
   Mutex mutex_;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::weak_ptr<WaitingSession>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::map<uint64_t, std::function<bool()>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
 };
 
 using PlainStream = beast::tcp_stream;
@@ -107,7 +101,7 @@ using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
 // `Stream`: PlainStream or TlsStream.
 template <typename Stream>
-class Session final : public WaitingSession, public std::enable_shared_from_this<Session<Stream>> {
+class Session final : public std::enable_shared_from_this<Session<Stream>> {
  public:
   // `keep`: what the stream uses.
   Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
@@ -116,14 +110,13 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
     parser_.body_limit(sessions_.options.max_body_bytes);
   }
-  ~Session() override {
+  ~Session() {
     sessions_.Forget(waiting_);
     --sessions_.open;
   }
 
   void Start() {
-    waiting_ = sessions_.Await(this->weak_from_this());
-    SetDeadline(sessions_.options.timeout);
+    Await();
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       stream_.async_handshake(ssl::stream_base::server, [self = this->shared_from_this()](beast::error_code error) {
         if (!error) self->Read();
@@ -133,12 +126,17 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     }
   }
 
-  void Cut() override {
-    asio::post(stream_.get_executor(),
-               [self = this->shared_from_this()] { beast::get_lowest_layer(self->stream_).close(); });
+ private:
+  void Await() {
+    waiting_ = sessions_.Await([weak = this->weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr) return false;
+      asio::post(self->stream_.get_executor(), [self] { beast::get_lowest_layer(self->stream_).close(); });
+      return true;
+    });
+    SetDeadline(sessions_.options.timeout);
   }
 
- private:
   void SetDeadline(std::chrono::milliseconds after) { beast::get_lowest_layer(stream_).expires_after(after); }
 
   void Read() {
@@ -172,8 +170,7 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    waiting_ = sessions_.Await(this->weak_from_this());  // Not while the handler ran: the port waits for the client.
-    SetDeadline(sessions_.options.timeout);
+    Await();  // Not while the handler ran: now the port waits for the client.
     http::async_write(stream_, response_,
                       [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
@@ -199,22 +196,22 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
 
 bool HttpSessions::MakeRoom() {
   if (open < options.max_connections) return true;
-  std::shared_ptr<WaitingSession> oldest;
-  {
-    MutexLock lock(mutex_);
-    while (oldest == nullptr && !waiting_.empty()) {
-      oldest = waiting_.begin()->second.lock();
+  for (bool cut = false; !cut;) {
+    std::function<bool()> oldest;
+    {
+      MutexLock lock(mutex_);
+      if (waiting_.empty()) return false;
+      oldest = std::move(waiting_.begin()->second);
       waiting_.erase(waiting_.begin());
     }
+    cut = oldest();  // Without the lock: where this is the last that holds the session, its end asks for it.
   }
-  if (oldest == nullptr) return false;
-  oldest->Cut();
   return true;
 }
 
-uint64_t HttpSessions::Await(std::weak_ptr<WaitingSession> session) {
+uint64_t HttpSessions::Await(std::function<bool()> cut) {
   MutexLock lock(mutex_);
-  waiting_.emplace(++next_, std::move(session));
+  waiting_.emplace(++next_, std::move(cut));
   return next_;
 }
 

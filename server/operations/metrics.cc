@@ -80,7 +80,7 @@ void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, co
   unverified_rows_.Increment(static_cast<double>(ack.unverified_rows));
   if (version == kUnknownWeightVersion) return;
   MutexLock lock(mutex_);
-  newest_put_ = std::max(newest_put_, version);
+  newest_.newest_put = std::max(newest_.newest_put, version);
   if (producer != Producer::kRollout) return;
   RunVersions& versions = Use(run);
   versions.put = std::max(versions.put, version);
@@ -92,7 +92,7 @@ void Metrics::CountRecord(absl::string_view run, Producer producer, const Sample
   for (const WeightSpan& span : record.weights) version = std::max(version, span.version);
   if (version == kUnknownWeightVersion) return;
   MutexLock lock(mutex_);
-  newest_get_ = std::max(newest_get_, version);
+  newest_.newest_get = std::max(newest_.newest_get, version);
   if (producer != Producer::kRollout) return;
   RunVersions& versions = Use(run);
   // Not the highest: somebody who reads the whole run once, such as an export, would hide the trainer for ever.
@@ -117,7 +117,7 @@ Metrics::Versions Metrics::versions() {
   const Clock::Time now = clock_.Now();
   MutexLock lock(mutex_);
   std::erase_if(runs_, [&](const auto& entry) { return now - entry.second.used >= kReaderIsGone; });
-  Versions all{newest_put_, newest_get_, 0};
+  Versions all = newest_;
   for (const auto& [name, run] : runs_) {
     const bool read = run.get != kUnknownWeightVersion && now - run.read < kReaderIsGone;
     if (read && run.put != kUnknownWeightVersion) all.lag = std::max(all.lag, run.put - run.get);

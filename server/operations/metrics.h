@@ -56,11 +56,11 @@ class Metrics {
   void ForgetVersions(absl::string_view run);
   // Of weight versions since the start; kUnknownWeightVersion: none.
   struct Versions {
-    int64_t newest_put, newest_get;  // Of all runs.
+    int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // Of all runs.
     // Of each run with a reader: the newest version that was put minus that of the sample that was read last. The
     // largest of these, 0 where no run was read within 30 minutes. Rows of trainers do not count: their versions are
     // others.
-    int64_t lag;
+    int64_t lag = 0;
   };
   Versions versions();
 
@@ -85,8 +85,7 @@ class Metrics {
 
   const Clock& clock_;
   mutable Mutex mutex_;
-  int64_t newest_put_ ABSL_GUARDED_BY(mutex_) = kUnknownWeightVersion;
-  int64_t newest_get_ ABSL_GUARDED_BY(mutex_) = kUnknownWeightVersion;
+  Versions newest_ ABSL_GUARDED_BY(mutex_);  // Without the lag.
   std::map<std::string, RunVersions, std::less<>> runs_ ABSL_GUARDED_BY(mutex_);
   prometheus::Registry registry_;
 

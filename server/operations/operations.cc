@@ -5,11 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <set>
 #include <sstream>
-#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -17,13 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/security.h"
-#include "server/connections/grpc_ports.h"
 #include "server/log/event_log.h"
-#include "server/operations/http_port.h"
-#include "server/operations/status.h"
-#include "server/operations/upkeep.h"
 
 namespace routing_replay::server {
 namespace {
@@ -93,220 +85,51 @@ bool IsIpAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// Where no token is asked for.
-class OpenPort {
- public:
-  explicit OpenPort(const ServerConfig& config) : names_({"", "localhost"}) {
-    for (const std::string& address : config.listen) {
-      if (!absl::StartsWith(address, "unix:")) names_.insert(HostOf(address));
-    }
-    for (const std::string& address : {config.advertise, config.operations_listen}) names_.insert(HostOf(address));
+// The names by which a server without tokens is called.
+std::set<std::string> NamesOf(const ServerConfig& config) {
+  std::set<std::string> names = {"", "localhost"};
+  for (const std::string& address : config.listen) {
+    if (!absl::StartsWith(address, "unix:")) names.insert(HostOf(address));
   }
+  for (const std::string& address : {config.advertise, config.operations_listen}) names.insert(HostOf(address));
+  return names;
+}
 
-  absl::StatusOr<std::string> operator()(const HttpRequest& request, ScopeSet any_of) const {
-    const std::string host = HostOf(request.host);
-    if (!names_.contains(host) && !IsIpAddress(host)) {
-      return absl::FailedPreconditionError(
-          "this server does not know itself by the name in your URL: use its address, "
-          "localhost or the name in --advertise, or set --token-file");
-    }
-    const bool changes = !any_of.overlaps(Scope::kRead);
-    if (changes && !request.from_here) {
-      return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
-    }
-    return "";
+absl::StatusOr<std::string> CheckOpenPort(const std::set<std::string>& names, const HttpRequest& request,
+                                          ScopeSet any_of) {
+  const std::string host = HostOf(request.host);
+  if (!names.contains(host) && !IsIpAddress(host)) {
+    return absl::FailedPreconditionError(
+        "this server does not know itself by the name in your URL: use its address, "
+        "localhost or the name in --advertise, or set --token-file");
   }
-
- private:
-  std::set<std::string> names_;
-};
+  const bool changes = !any_of.overlaps(Scope::kRead);
+  if (changes && !request.from_here) {
+    return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
+  }
+  return "";
+}
 
 constexpr std::chrono::milliseconds kHealthInterval(2000);
 // A census takes no more than one part in 50 of the time, and comes no more often than this.
 constexpr std::chrono::milliseconds kCensusInterval(10'000);
 constexpr int64_t kCensusSamples = 20000;
 
-class OpenOperations final : public Operations {
- public:
-  OpenOperations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check)
-      : config_(config),
-        clock_(clock),
-        tls_(tls),
-        started_(clock.TimeOfDay()),
-        started_at_(clock.Now()),
-        readiness_([this](const absl::Status& verdict) {
-          if (health_ != nullptr) health_->SetReady(verdict.ok());
-        }),
-        routes_{readiness_, std::move(check), [this] { return MetricsText(); }, [this] { return Json(); },
-                [this](bool refreshing) { return Page(refreshing); }} {}
-  ~OpenOperations() override { Stop(); }
-
-  absl::Status Open() {
-    if (!config_.health_listen.empty()) {
-      auto health = HealthPort::Start(config_.health_listen, config_.stall_timeout);
-      if (!health.ok()) return health.status();
-      health_ = *std::move(health);
-    }
-    if (!config_.operations_listen.empty()) {
-      auto http = HttpPort::Start({.address = config_.operations_listen, .tls = tls_},
-                                  [this](const HttpRequest& request) { return routes_.Answer(request); });
-      if (!http.ok()) return http.status();
-      http_ = *std::move(http);
-    }
-    return absl::OkStatus();
-  }
-
-  void Serve(OperatedServer server) override {
-    server_ = std::make_unique<OperatedServer>(std::move(server));
-    LookAtStore();
-    store_watch_ = std::make_unique<PeriodicThread>([this] {
-      LookAtStore();
-      if (readiness_.store_health().ok() && clock_.Now() >= next_census_) CountSamples();
-      return kHealthInterval;
-    });
-    readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
-  }
-
-  void Drain() override { readiness_.Drain(); }
-
-  void Stop() override {
-    stop_ = true;
-    http_.reset();
-    store_watch_.reset();
-    health_.reset();
-  }
-
-  std::string http_address() const override { return http_ == nullptr ? "" : http_->address(); }
-  std::string health_address() const override { return health_ == nullptr ? "" : health_->address(); }
-
- private:
-  void LookAtStore() {
-    const absl::Status health = server_->store.Health();
-    const absl::Status before = readiness_.store_health();
-    readiness_.SetStoreHealth(health);
-    if (health == before) return;
-    if (health.ok()) {
-      LogEvent(LogLevel::kInfo, "store_healthy", "");
-    } else {
-      LogEvent(LogLevel::kError, "store_unhealthy", health.message(),
-               {{"code", absl::StatusCodeToString(health.code())}});
-    }
-  }
-
-  void CountSamples() {
-    const Clock::Time began = clock_.Now();
-    auto census = TakeCensus(server_->store, kCensusSamples, [this] { return stop_.load(); });
-    const Clock::Time ended = clock_.Now();
-    next_census_ = ended + std::max<Clock::Duration>(kCensusInterval, 50 * (ended - began));
-    if (!census.ok()) return;  // Health tells of it, and the last one stays.
-    auto shared = std::make_shared<const Census>(*std::move(census));
-    MutexLock lock(mutex_);
-    census_ = std::move(shared);
-  }
-
-  // As of now. A store that is not well is not asked: what is known of its contents is the last census, if any.
-  ServerStatus Look() const {
-    const Metrics::Versions versions = server_->metrics.versions();
-    ServerStatus status{.version = ROUTING_REPLAY_VERSION,
-                        .store = server_->store.name(),
-                        .listeners = server_->listeners,
-                        .started = started_,
-                        .uptime = clock_.Now() - started_at_,
-                        .ready = readiness_.Get(),
-                        .store_health = readiness_.store_health(),
-                        .draining = readiness_.draining(),
-                        .memory_budget_bytes = server_->budget.limit(),
-                        .memory_used_bytes = server_->budget.used(),
-                        .resident_bytes = LookAtProcess().resident_bytes,
-                        .newest_put = versions.newest_put,
-                        .newest_get = versions.newest_get,
-                        .version_lag = versions.lag,
-                        .certificate_expiry = Expiry()};
-    {
-      MutexLock lock(mutex_);
-      status.census = census_;
-    }
-    if (status.store_health.ok()) {
-      status.totals = server_->store.GetTotals();
-    } else if (status.census != nullptr) {
-      for (const Census::Run& run : status.census->runs) {
-        ++status.totals.runs;
-        status.totals.samples += run.samples;
-        status.totals.stored_bytes += run.stored_bytes;
-      }
-    }
-    return status;
-  }
-
-  std::optional<std::chrono::system_clock::time_point> Expiry() const {
-    if (tls_ == nullptr) return std::nullopt;
-    return tls_->texts()->expires;
-  }
-
-  std::string MetricsText() const {
-    const bool starting = readiness_.Get().message() == Readiness::kStarting;
-    std::vector<prometheus::MetricFamily> families;
-    if (!starting) families = server_->metrics.registry().Collect();
-    for (auto& family : GaugesOf(starting ? Starting() : Look(), /*serving=*/!starting)) {
-      families.push_back(std::move(family));
-    }
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families);
-    return out.str();
-  }
-
-  // What there is to tell before the store is open.
-  ServerStatus Starting() const {
-    return {.version = ROUTING_REPLAY_VERSION,
-            .started = started_,
-            .ready = readiness_.Get(),
-            .certificate_expiry = Expiry()};
-  }
-
-  std::string Json() const { return StatusJson(Look(), server_->metrics.Values(), server_->journal.Latest()); }
-
-  std::string Page(bool refreshing) const {
-    return StatusPage({.status = Look(),
-                       .counters = server_->metrics.Values(),
-                       .troubles = server_->journal.Latest(),
-                       .settings = ToYaml(config_),
-                       .now = clock_.TimeOfDay(),
-                       .refreshing = refreshing});
-  }
-
-  const ServerConfig config_;
-  const Clock& clock_;
-  const ServedTls* const tls_;
-  const std::chrono::system_clock::time_point started_;
-  const Clock::Time started_at_;
-  std::unique_ptr<HealthPort> health_;
-  Readiness readiness_;
-  const OperationsRoutes routes_;
-  std::unique_ptr<OperatedServer> server_;
-  std::atomic<bool> stop_{false};
-  Clock::Time next_census_;  // Of the thread.
-  mutable Mutex mutex_;
-  std::shared_ptr<const Census> census_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<PeriodicThread> store_watch_;
-  std::unique_ptr<HttpPort> http_;
-};
-
 }  // namespace
 
-void Readiness::Change(const std::function<void()>& change) {
-  MutexLock lock(mutex_);
-  const absl::Status before = Verdict();
-  change();
-  const absl::Status after = Verdict();
-  if (changed_ && before != after) changed_(after);
+absl::Status Readiness::State::Verdict() const {
+  if (draining) return absl::UnavailableError("draining");
+  if (starting) return absl::UnavailableError(kStarting);
+  if (store.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("store: ", absl::StatusCodeToString(store.code()), ": ", store.message()));
 }
 
-absl::Status Readiness::Verdict() const {
-  if (draining_) return absl::UnavailableError("draining");
-  if (starting_) return absl::UnavailableError(kStarting);
-  if (store_.ok()) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));
+void Readiness::Change(const std::function<void(State&)>& change) {
+  MutexLock lock(mutex_);
+  const absl::Status before = state_.Verdict();
+  change(state_);
+  const absl::Status after = state_.Verdict();
+  if (changed_ && before != after) changed_(after);
 }
 
 HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
@@ -318,7 +141,7 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
     return response;
   }
   if (request.path == "/healthz") return Text(200, "ok");
-  const absl::Status ready = readiness.Get();
+  const absl::Status ready = readiness.Get().Verdict();
   if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
   if (request.path == "/metrics") {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
@@ -365,16 +188,144 @@ OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl&
       return absl::UnauthenticatedError("no token is known; set --token-file");
     };
   }
-  return [open = OpenPort(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {
-    return open(request, any_of);
+  return [names = NamesOf(config)](const HttpRequest& request, absl::string_view, ScopeSet any_of) {
+    return CheckOpenPort(names, request, any_of);
   };
 }
 
+Operations::Operations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check)
+    : config_(config),
+      clock_(clock),
+      tls_(tls),
+      started_(clock.TimeOfDay()),
+      started_at_(clock.Now()),
+      readiness_([this](const absl::Status& verdict) {
+        if (health_ != nullptr) health_->SetReady(verdict.ok());
+      }),
+      routes_{readiness_, std::move(check), [this] { return MetricsText(); }, [this] { return Json(); },
+              [this](bool refreshing) { return Page(refreshing); }} {}
+
+Operations::~Operations() { Stop(); }
+
 absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig& config, const Clock& clock,
                                                               const ServedTls* tls, OperatorCheck check) {
-  auto operations = std::make_unique<OpenOperations>(config, clock, tls, std::move(check));
+  std::unique_ptr<Operations> operations(new Operations(config, clock, tls, std::move(check)));
   if (absl::Status status = operations->Open(); !status.ok()) return status;
   return operations;
+}
+
+absl::Status Operations::Open() {
+  if (!config_.health_listen.empty()) {
+    auto health = HealthPort::Start(config_.health_listen, config_.stall_timeout);
+    if (!health.ok()) return health.status();
+    health_ = *std::move(health);
+  }
+  if (!config_.operations_listen.empty()) {
+    auto http = HttpPort::Start({.address = config_.operations_listen, .tls = tls_},
+                                [this](const HttpRequest& request) { return routes_.Answer(request); });
+    if (!http.ok()) return http.status();
+    http_ = *std::move(http);
+  }
+  return absl::OkStatus();
+}
+
+void Operations::Serve(OperatedServer server) {
+  server_ = std::make_unique<OperatedServer>(std::move(server));
+  LookAtStore();
+  store_watch_ = std::make_unique<PeriodicThread>([this] {
+    LookAtStore();
+    if (readiness_.Get().store.ok() && clock_.Now() >= next_census_) CountSamples();
+    return kHealthInterval;
+  });
+  readiness_.Change([](Readiness::State& state) { state.starting = false; });
+}
+
+void Operations::Drain() {
+  readiness_.Change([](Readiness::State& state) { state.draining = true; });
+}
+
+void Operations::Stop() {
+  stop_ = true;
+  http_.reset();
+  store_watch_.reset();
+  health_.reset();
+}
+
+std::string Operations::http_address() const { return http_ == nullptr ? "" : http_->address(); }
+std::string Operations::health_address() const { return health_ == nullptr ? "" : health_->address(); }
+
+void Operations::LookAtStore() {
+  const absl::Status health = server_->store.Health(), before = readiness_.Get().store;
+  readiness_.Change([&](Readiness::State& state) { state.store = health; });
+  if (health == before) return;
+  if (health.ok()) return LogEvent(LogLevel::kInfo, "store_healthy", "");
+  LogEvent(LogLevel::kError, "store_unhealthy", health.message(), {{"code", absl::StatusCodeToString(health.code())}});
+}
+
+void Operations::CountSamples() {
+  const Clock::Time began = clock_.Now();
+  auto census = TakeCensus(server_->store, kCensusSamples, [this] { return stop_.load(); });
+  const Clock::Time ended = clock_.Now();
+  next_census_ = ended + std::max<Clock::Duration>(kCensusInterval, 50 * (ended - began));
+  if (!census.ok()) return;  // Health tells of it, and the last one stays.
+  auto shared = std::make_shared<const Census>(*std::move(census));
+  MutexLock lock(mutex_);
+  census_ = std::move(shared);
+}
+
+ServerStatus Operations::Look() const {
+  const Readiness::State state = readiness_.Get();
+  ServerStatus status{.version = ROUTING_REPLAY_VERSION,
+                      .started = started_,
+                      .uptime = clock_.Now() - started_at_,
+                      .ready = state.Verdict(),
+                      .store_health = state.store,
+                      .draining = state.draining};
+  if (tls_ != nullptr) status.certificate_expiry = tls_->texts()->expires;
+  if (state.starting) return status;
+  status.store = server_->store.name();
+  status.listeners = server_->listeners;
+  status.memory_budget_bytes = server_->budget.limit();
+  status.memory_used_bytes = server_->budget.used();
+  status.resident_bytes = LookAtProcess().resident_bytes;
+  status.versions = server_->metrics.versions();
+  {
+    MutexLock lock(mutex_);
+    status.census = census_;
+  }
+  if (status.store_health.ok()) {
+    status.totals = server_->store.GetTotals();
+  } else if (status.census != nullptr) {
+    for (const Census::Run& run : status.census->runs) {
+      ++status.totals.runs;
+      status.totals.samples += run.samples;
+      status.totals.stored_bytes += run.stored_bytes;
+    }
+  }
+  return status;
+}
+
+std::string Operations::MetricsText() const {
+  const bool serving = !readiness_.Get().starting;
+  std::vector<prometheus::MetricFamily> families;
+  if (serving) families = server_->metrics.registry().Collect();
+  for (auto& family : GaugesOf(Look(), serving)) families.push_back(std::move(family));
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
+
+std::string Operations::Json() const {
+  return StatusJson(Look(), server_->metrics.Values(), server_->journal.Latest());
+}
+
+std::string Operations::Page(bool refreshing) const {
+  return StatusPage({.status = Look(),
+                     .counters = server_->metrics.Values(),
+                     .troubles = server_->journal.Latest(),
+                     .settings = ToYaml(config_),
+                     .now = clock_.TimeOfDay(),
+                     .refreshing = refreshing});
 }
 
 }  // namespace routing_replay::server

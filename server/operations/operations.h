@@ -23,9 +23,12 @@
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,10 +37,13 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
-#include "server/config.h"
+#include "server/config/config.h"
+#include "server/connections/grpc_ports.h"
 #include "server/operations/call_record.h"
 #include "server/operations/http_port.h"
 #include "server/operations/metrics.h"
+#include "server/operations/periodic_thread.h"
+#include "server/operations/status.h"
 #include "server/security/access_control.h"
 #include "server/security/served_tls.h"
 #include "server/store/store.h"
@@ -48,43 +54,27 @@ namespace routing_replay::server {
 class Readiness {
  public:
   static constexpr char kStarting[] = "starting";
+  struct State {
+    bool starting = true;
+    bool draining = false;
+    absl::Status store;
+    // OK, or UNAVAILABLE with the reason as its message.
+    absl::Status Verdict() const;
+  };
 
   // `changed` is called with every new verdict, one call at a time, by whoever caused it; it must not call this.
   explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
 
-  void Started() {
-    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { starting_ = false; });
-  }
-  void Drain() {
-    Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { draining_ = true; });
-  }
-  void SetStoreHealth(const absl::Status& health) {
-    Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { store_ = health; });
-  }
-
-  // OK, or UNAVAILABLE with the reason as its message.
-  absl::Status Get() const {
+  void Change(const std::function<void(State&)>& change);
+  State Get() const {
     MutexLock lock(mutex_);
-    return Verdict();
-  }
-  absl::Status store_health() const {
-    MutexLock lock(mutex_);
-    return store_;
-  }
-  bool draining() const {
-    MutexLock lock(mutex_);
-    return draining_;
+    return state_;
   }
 
  private:
-  void Change(const std::function<void()>& change);
-  absl::Status Verdict() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const std::function<void(const absl::Status&)> changed_;
   mutable Mutex mutex_;
-  bool starting_ ABSL_GUARDED_BY(mutex_) = true;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status store_ ABSL_GUARDED_BY(mutex_);
+  State state_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
@@ -133,18 +123,46 @@ class Operations {
   // and `tls`, which is null where the listeners have none, outlive it.
   static absl::StatusOr<std::unique_ptr<Operations>> Start(const ServerConfig& config, const Clock& clock,
                                                            const ServedTls* tls, OperatorCheck check);
-  virtual ~Operations() = default;  // Stops.
+  ~Operations();  // Stops.
 
   // Once.
-  virtual void Serve(OperatedServer server) = 0;
+  void Serve(OperatedServer server);
   // From here on it is not ready.
-  virtual void Drain() = 0;
+  void Drain();
   // Waits for answers that are being made; nothing of the server is looked at afterwards.
-  virtual void Stop() = 0;
+  void Stop();
 
   // With the ports that were chosen; empty: none was asked for.
-  virtual std::string http_address() const = 0;
-  virtual std::string health_address() const = 0;
+  std::string http_address() const;
+  std::string health_address() const;
+
+ private:
+  Operations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check);
+  absl::Status Open();
+  void LookAtStore();
+  void CountSamples();
+  // As of now. A store that is not well is not asked: what is known of its contents is the last census, if any. Before
+  // the store is open there are the process and its certificate.
+  ServerStatus Look() const;
+  std::string MetricsText() const;
+  std::string Json() const;
+  std::string Page(bool refreshing) const;
+
+  const ServerConfig config_;
+  const Clock& clock_;
+  const ServedTls* const tls_;
+  const std::chrono::system_clock::time_point started_;
+  const Clock::Time started_at_;
+  std::unique_ptr<HealthPort> health_;
+  Readiness readiness_;
+  const OperationsRoutes routes_;
+  std::unique_ptr<OperatedServer> server_;  // The handlers of the HTTP port look at it once it is started, not before.
+  std::atomic<bool> stop_{false};
+  Clock::Time next_census_;  // Of the thread that looks at the store.
+  mutable Mutex mutex_;
+  std::shared_ptr<const Census> census_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<PeriodicThread> store_watch_;
+  std::unique_ptr<HttpPort> http_;
 };
 
 }  // namespace routing_replay::server

@@ -25,7 +25,7 @@ absl::StatusOr<std::string> CheckToken(const HttpRequest&, absl::string_view aut
 class OperationsRoutesTest : public ::testing::Test {
  protected:
   OperationsRoutesTest() {
-    readiness_.Started();
+    readiness_.Change([](Readiness::State& state) { state.starting = false; });
     EXPECT_OK(SetLogLevel("info"));
   }
   HttpResponse Get(const std::string& path, const std::string& authorization = "Bearer reader") {
@@ -52,12 +52,12 @@ TEST_F(OperationsRoutesTest, WhatProbesAndPrometheusAskIsOpen) {
 }
 
 TEST_F(OperationsRoutesTest, ReadyzSaysWhyNotAndHealthzDoesNotCare) {
-  readiness_.SetStoreHealth(absl::UnavailableError("no Redis server answers"));
+  readiness_.Change([](Readiness::State& state) { state.store = absl::UnavailableError("no Redis server answers"); });
   EXPECT_EQ(Get("/readyz").code, 503);
   EXPECT_EQ(Get("/readyz").body, "store: UNAVAILABLE: no Redis server answers\n");
   EXPECT_EQ(Get("/healthz").code, 200);
   EXPECT_EQ(Get("/metrics").code, 200);
-  readiness_.Drain();
+  readiness_.Change([](Readiness::State& state) { state.draining = true; });
   EXPECT_EQ(Get("/readyz").body, "draining\n");
   EXPECT_EQ(Get("/metrics").code, 200);
 }
@@ -172,16 +172,20 @@ TEST_F(OperationsRoutesTest, NothingElseMayBeChanged) {
 TEST(ReadinessTest, StartsServesWithAHealthyStoreAndDrains) {
   std::vector<std::string> verdicts;
   Readiness readiness([&](const absl::Status& verdict) { verdicts.emplace_back(verdict.message()); });
-  EXPECT_EQ(readiness.Get().message(), "starting");
-  readiness.Started();
-  EXPECT_OK(readiness.Get());
-  readiness.SetStoreHealth(absl::OkStatus());
-  readiness.SetStoreHealth(absl::UnavailableError("nobody there"));
-  readiness.SetStoreHealth(absl::UnavailableError("nobody there"));
-  EXPECT_EQ(readiness.Get().message(), "store: UNAVAILABLE: nobody there");
-  readiness.SetStoreHealth(absl::OkStatus());
-  readiness.Drain();
-  EXPECT_EQ(readiness.Get().message(), "draining");
+  const auto verdict = [&] { return readiness.Get().Verdict(); };
+  const auto set_store = [&](const absl::Status& health) {
+    readiness.Change([&](Readiness::State& state) { state.store = health; });
+  };
+  EXPECT_EQ(verdict().message(), "starting");
+  readiness.Change([](Readiness::State& state) { state.starting = false; });
+  EXPECT_OK(verdict());
+  set_store(absl::OkStatus());
+  set_store(absl::UnavailableError("nobody there"));
+  set_store(absl::UnavailableError("nobody there"));
+  EXPECT_EQ(verdict().message(), "store: UNAVAILABLE: nobody there");
+  set_store(absl::OkStatus());
+  readiness.Change([](Readiness::State& state) { state.draining = true; });
+  EXPECT_EQ(verdict().message(), "draining");
   EXPECT_EQ(verdicts, (std::vector<std::string>{"", "store: UNAVAILABLE: nobody there", "", "draining"}));
 }
 

@@ -161,13 +161,14 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Gauge("routing_replay_runs", "Runs in the store.", status.totals.runs);
   out.Gauge("routing_replay_samples", "Samples in the store.", status.totals.samples);
   out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
-  for (const auto& [operation, version] : {std::pair("put", status.newest_put), std::pair("get", status.newest_get)}) {
+  for (const auto& [operation, version] :
+       {std::pair("put", status.versions.newest_put), std::pair("get", status.versions.newest_get)}) {
     out.Gauge("routing_replay_newest_weight_version",
               "Highest weight version since the start that was put, or read; -1: none.", version,
               {{"operation", operation}});
   }
   out.Gauge("routing_replay_weight_version_lag",
-            "Newest version put minus that read last, of the run where it is largest.", status.version_lag);
+            "Newest version put minus that read last, of the run where it is largest.", status.versions.lag);
   if (const auto& spill = status.totals.spill) {
     out.Gauge("routing_replay_spill_budget_bytes", "What the files of the spill directory may take.",
               spill->budget_bytes);
@@ -255,8 +256,8 @@ list Tiles(const ServerStatus& status) {
   tiles.push_back(Count("samples", "samples", status.totals.samples));
   tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
   tiles.push_back(Bytes("process memory", "process_resident_memory_bytes", status.resident_bytes));
-  tiles.push_back(Newest("newest weights in", "put", status.newest_put));
-  tiles.push_back(Newest("newest weights out", "get", status.newest_get));
+  tiles.push_back(Newest("newest weights in", "put", status.versions.newest_put));
+  tiles.push_back(Newest("newest weights out", "get", status.versions.newest_get));
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     const milliseconds idle(status.census->oldest_idle_ms);
     tiles.push_back(Figure("longest time unused", "oldest_sample_idle_seconds", HumanDuration(idle),
@@ -300,17 +301,14 @@ std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
       shares.push_back({&run, it->first, it->second});
     }
   }
+  left_out = shares.size() - std::min(shares.size(), kMostShares);
+  if (left_out == 0) return shares;
   std::vector<int64_t> bytes;
   for (const Share& one : shares) bytes.push_back(one.share.bytes);
-  left_out = 0;
-  if (bytes.size() <= kMostShares) return shares;
   std::nth_element(bytes.begin(), bytes.begin() + kMostShares - 1, bytes.end(), std::greater<>());
-  std::vector<Share> largest;
-  for (const Share& one : shares) {
-    if (one.share.bytes >= bytes[kMostShares - 1] && largest.size() < kMostShares) largest.push_back(one);
-  }
-  left_out = shares.size() - largest.size();
-  return largest;
+  std::erase_if(shares, [least = bytes[kMostShares - 1]](const Share& one) { return one.share.bytes < least; });
+  shares.resize(kMostShares);
+  return shares;
 }
 
 data ShareRow(const Share& one, int64_t most_bytes) {
@@ -477,26 +475,27 @@ std::string FormatUtc(std::chrono::system_clock::time_point time) {
 
 std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,
                        const std::vector<CallTrouble>& troubles) {
-  ordered_json json = {{"version", status.version},
-                       {"started", FormatUtc(status.started)},
-                       {"uptime_ms", std::chrono::duration_cast<std::chrono::milliseconds>(status.uptime).count()},
-                       {"ready", status.ready.ok()},
-                       {"not_ready_because", std::string(status.ready.message())},
-                       {"draining", status.draining},
-                       {"listeners", status.listeners},
-                       {"store",
-                        {{"name", status.store},
-                         {"healthy", status.store_health.ok()},
-                         {"trouble", std::string(status.store_health.message())},
-                         {"runs", status.totals.runs},
-                         {"samples", status.totals.samples},
-                         {"stored_bytes", status.totals.stored_bytes}}},
-                       {"memory",
-                        {{"budget_bytes", status.memory_budget_bytes},
-                         {"used_bytes", status.memory_used_bytes},
-                         {"resident_bytes", status.resident_bytes}}},
-                       {"newest_weight_version", {{"put", status.newest_put}, {"get", status.newest_get}}},
-                       {"weight_version_lag", status.version_lag}};
+  ordered_json json = {
+      {"version", status.version},
+      {"started", FormatUtc(status.started)},
+      {"uptime_ms", std::chrono::duration_cast<std::chrono::milliseconds>(status.uptime).count()},
+      {"ready", status.ready.ok()},
+      {"not_ready_because", std::string(status.ready.message())},
+      {"draining", status.draining},
+      {"listeners", status.listeners},
+      {"store",
+       {{"name", status.store},
+        {"healthy", status.store_health.ok()},
+        {"trouble", std::string(status.store_health.message())},
+        {"runs", status.totals.runs},
+        {"samples", status.totals.samples},
+        {"stored_bytes", status.totals.stored_bytes}}},
+      {"memory",
+       {{"budget_bytes", status.memory_budget_bytes},
+        {"used_bytes", status.memory_used_bytes},
+        {"resident_bytes", status.resident_bytes}}},
+      {"newest_weight_version", {{"put", status.versions.newest_put}, {"get", status.versions.newest_get}}},
+      {"weight_version_lag", status.versions.lag}};
   if (const auto& spill = status.totals.spill) {
     json["spill"] = {{"budget_bytes", spill->budget_bytes}, {"used_bytes", spill->disk_bytes}};
   }

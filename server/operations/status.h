@@ -5,7 +5,6 @@
 
 #include <prometheus/metric_family.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -21,6 +20,7 @@
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/sample.h"
 #include "server/operations/call_record.h"
+#include "server/operations/metrics.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
@@ -77,9 +77,7 @@ struct ServerStatus {
   int64_t memory_used_bytes = 0;
   int64_t resident_bytes = 0;  // Of the process.
   Store::Totals totals;
-  int64_t newest_put = kUnknownWeightVersion;
-  int64_t newest_get = kUnknownWeightVersion;
-  int64_t version_lag = 0;               // As Metrics::Versions::lag.
+  Metrics::Versions versions;
   std::shared_ptr<const Census> census;  // Null: none yet.
   std::optional<std::chrono::system_clock::time_point> certificate_expiry;
 };

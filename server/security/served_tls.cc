@@ -91,14 +91,15 @@ absl::Status Fault(absl::string_view setting, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
 }
 
-absl::StatusOr<std::string> Read(absl::string_view setting, const std::string& path) {
-  auto text = ChangingFile(path).Look();
+// What `read` makes of the text of a file; its errors, and those of the file, name the setting.
+template <typename Value>
+absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
+                           absl::StatusOr<Value> (*read)(absl::string_view)) {
+  const auto text = ChangingFile(path).Look();
   if (!text.ok()) return Fault(setting, absl::StrCat("cannot read ", path, ": ", text.status().message()));
-  return **std::move(text);
-}
-
-absl::Status FaultOf(absl::string_view setting, const std::string& path, const absl::Status& what) {
-  return Fault(setting, absl::StrCat(path, " ", what.message()));
+  auto value = read(**text);
+  if (!value.ok()) return Fault(setting, absl::StrCat(path, " ", value.status().message()));
+  return value;
 }
 
 absl::Status NoMemoryFile() {
@@ -173,10 +174,6 @@ std::array<unsigned char, 32> HashOf(absl::string_view text) {
   return hash;
 }
 
-absl::Status NoLongerTrusted() {
-  return absl::UnavailableError("the client certificate of this connection is no longer trusted; connect again");
-}
-
 }  // namespace
 
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
@@ -184,26 +181,20 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
   if (files.certificate.empty()) return Fault("tls-cert", "missing beside the other TLS settings");
   if (files.key.empty()) return Fault("tls-key", "missing beside --tls-cert");
-  const auto certificate = Read("tls-cert", files.certificate);
-  if (!certificate.ok()) return certificate.status();
-  const auto chain = CertificatesOf(*certificate);
-  if (!chain.ok()) return FaultOf("tls-cert", files.certificate, chain.status());
+  const auto chain = Read("tls-cert", files.certificate, CertificatesOf);
+  if (!chain.ok()) return chain.status();
   const auto expires = ExpiryOf(chain->front().get());
-  if (!expires.ok()) return FaultOf("tls-cert", files.certificate, expires.status());
-  const auto key = Read("tls-key", files.key);
+  if (!expires.ok()) return Fault("tls-cert", absl::StrCat(files.certificate, " ", expires.status().message()));
+  const auto key = Read("tls-key", files.key, PrivateKeyOf);
   if (!key.ok()) return key.status();
-  const auto private_key = PrivateKeyOf(*key);
-  if (!private_key.ok()) return FaultOf("tls-key", files.key, private_key.status());
-  if (X509_check_private_key(chain->front().get(), private_key->get()) != 1) {
+  if (X509_check_private_key(chain->front().get(), key->get()) != 1) {
     ERR_clear_error();
     return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
   }
-  texts = {.certificate = ToPem(*chain), .key = ToPem(*private_key), .client_ca = "", .expires = *expires};
+  texts = {.certificate = ToPem(*chain), .key = ToPem(*key), .client_ca = "", .expires = *expires};
   if (files.client_ca.empty()) return texts;
-  const auto client_ca = Read("tls-client-ca", files.client_ca);
-  if (!client_ca.ok()) return client_ca.status();
-  const auto authorities = CertificatesOf(*client_ca);
-  if (!authorities.ok()) return FaultOf("tls-client-ca", files.client_ca, authorities.status());
+  const auto authorities = Read("tls-client-ca", files.client_ca, CertificatesOf);
+  if (!authorities.ok()) return authorities.status();
   texts.client_ca = ToPem(*authorities);
   return texts;
 }
@@ -289,31 +280,24 @@ std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls&
 absl::Status ClientCertificates::Check(absl::string_view certificate, absl::string_view chain) const {
   const Hash leaf = HashOf(certificate);
   const auto now = clock_.TimeOfDay();
-  auto texts = served_.texts();
+  const auto texts = served_.texts();
   {
     MutexLock lock(mutex_);
-    if (texts_ != texts || good_.size() + bad_.size() >= kMostVerdicts) {
-      good_.clear();
-      bad_.clear();
-    }
+    if (texts_ != texts || good_.size() >= kMostVerdicts) good_.clear();
     texts_ = texts;
     const auto found = good_.find(leaf);
     if (found != good_.end() && now < found->second) return absl::OkStatus();
-    if (found != good_.end()) good_.erase(found);
-  }
-  const Hash both = HashOf(absl::StrCat(certificate, absl::string_view("\0", 1), chain));
-  {
-    MutexLock lock(mutex_);
-    if (texts_ == texts && bad_.contains(both)) return NoLongerTrusted();
   }
   std::optional<system_clock::time_point> until;
   if (const auto shown = CertificatesOf(certificate); shown.ok()) {
     until = LeadsUntil(texts->client_ca, shown->front().get(), chain, now);
   }
+  if (!until) {
+    return absl::UnavailableError("the client certificate of this connection is no longer trusted; connect again");
+  }
   MutexLock lock(mutex_);
-  if (texts_ == texts && until) good_[leaf] = *until;
-  if (texts_ == texts && !until) bad_.insert(both);
-  return until ? absl::OkStatus() : NoLongerTrusted();
+  if (texts_ == texts) good_[leaf] = *until;
+  return absl::OkStatus();
 }
 
 }  // namespace routing_replay::server

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -80,9 +79,9 @@ class ClientCertificates {
 
   // OK if `certificate` leads, perhaps by way of those in `chain` (both PEM), to the client CA as it is served now, and
   // none on that way has expired. UNAVAILABLE otherwise, as for one that gets no connection: another connection, with
-  // another certificate, is what helps. What was found is kept until the client CA changes: a good verdict for the
-  // certificate, a bad one for it with that chain alone. A connection that goes on with the TLS session of an earlier
-  // one has no chain, and so shuts its certificate out from no other.
+  // another certificate, is what helps. A good verdict is kept until the client CA changes, as every call asks; a bad
+  // one is not: a connection that goes on with the TLS session of an earlier one has no chain, and must not shut its
+  // certificate out from others.
   absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
 
  private:
@@ -93,8 +92,6 @@ class ClientCertificates {
   mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // What the verdicts are about.
   // Of a certificate: when the first on its way expires.
   mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
-  // Of a certificate with its chain.
-  mutable std::set<Hash> bad_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay::server

@@ -20,7 +20,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/admission/call_limits.h"
 #include "server/admission/worker_pool.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/operations/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"

@@ -1,4 +1,4 @@
-#include "server/operations/endpoint_file.h"
+#include "server/server.h"
 
 #include <filesystem>
 #include <fstream>
@@ -14,6 +14,11 @@ using testing::ScratchDirectory;
 class EndpointFileTest : public ::testing::Test {
  protected:
   EndpointFileTest() : path_(directory_.path() + "/endpoint") {}
+
+  // A server that tells clients of `address`.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& file, const std::string& address) {
+    return Server::Start({.listen = {"127.0.0.1:0"}, .advertise = address, .endpoint_file = file});
+  }
 
   std::string Line() const {
     std::ifstream file(path_);
@@ -40,26 +45,25 @@ TEST_F(EndpointFileTest, NothingIsWrittenThroughALink) {
   const std::filesystem::path victim = directory_.path() + "/victim";
   std::filesystem::create_symlink(victim, path_);
   std::filesystem::create_symlink(victim, path_.string() + ".part");
-  ASSERT_OK_AND_ASSIGN(const auto file, EndpointFile::Write(path_, "localhost:7400"));
+  ASSERT_OK_AND_ASSIGN(const auto server, Start(path_, "localhost:7400"));
   EXPECT_EQ(Line(), "localhost:7400");
   EXPECT_FALSE(std::filesystem::exists(victim));
 }
 
-TEST_F(EndpointFileTest, IsThereWhileItLives) {
-  {
-    ASSERT_OK_AND_ASSIGN(const auto file, EndpointFile::Write(path_, "localhost:7400"));
-    EXPECT_EQ(Line(), "localhost:7400");
-    EXPECT_EQ(Files(), 1);
-    EXPECT_EQ(std::filesystem::status(path_).permissions(), std::filesystem::perms(0644));
-  }
+TEST_F(EndpointFileTest, IsThereUntilTheServerDrains) {
+  ASSERT_OK_AND_ASSIGN(auto server, Start(path_, "localhost:7400"));
+  EXPECT_EQ(Line(), "localhost:7400");
+  EXPECT_EQ(Files(), 1);
+  EXPECT_EQ(std::filesystem::status(path_).permissions(), std::filesystem::perms(0644));
+  server->Drain();
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(EndpointFileTest, ThatOfAnotherOneStays) {
+TEST_F(EndpointFileTest, ThatOfAnotherServerStays) {
   // Also one with the same address.
   for (const char* address : {"localhost:7401", "localhost:7400"}) {
-    ASSERT_OK_AND_ASSIGN(auto first, EndpointFile::Write(path_, "localhost:7400"));
-    ASSERT_OK_AND_ASSIGN(auto second, EndpointFile::Write(path_, address));
+    ASSERT_OK_AND_ASSIGN(auto first, Start(path_, "localhost:7400"));
+    ASSERT_OK_AND_ASSIGN(auto second, Start(path_, address));
     first.reset();
     EXPECT_EQ(Line(), address);
     second.reset();
@@ -67,21 +71,17 @@ TEST_F(EndpointFileTest, ThatOfAnotherOneStays) {
   }
 }
 
-TEST_F(EndpointFileTest, WrittenIntoByOthersOrGone) {
-  ASSERT_OK_AND_ASSIGN(auto file, EndpointFile::Write(path_, "localhost:7400"));
-  std::ofstream(path_) << "elsewhere:1\n";
-  file.reset();
-  EXPECT_EQ(Line(), "elsewhere:1");
-  ASSERT_OK_AND_ASSIGN(file, EndpointFile::Write(path_, "localhost:7400"));
+TEST_F(EndpointFileTest, GoneBeforeTheServer) {
+  ASSERT_OK_AND_ASSIGN(auto server, Start(path_, "localhost:7400"));
   std::filesystem::remove(path_);
-  file.reset();
+  server.reset();
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
 TEST_F(EndpointFileTest, NowhereToWrite) {
-  EXPECT_FALSE(EndpointFile::Write("/nowhere/endpoint", "localhost:7400").ok());
+  EXPECT_FALSE(Start("/nowhere/endpoint", "localhost:7400").ok());
   std::filesystem::create_directory(path_);
-  EXPECT_FALSE(EndpointFile::Write(path_, "localhost:7400").ok());
+  EXPECT_FALSE(Start(path_, "localhost:7400").ok());
   EXPECT_EQ(Files(), 1);
 }
 

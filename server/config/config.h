@@ -1,7 +1,7 @@
 // Configuration of routing-replay-server. Every key is a flag, a YAML key and a variable: --memory-budget,
 // memory-budget:, RR_MEMORY_BUDGET. A flag wins over a variable, a variable over the file.
-#ifndef SERVER_CONFIG_H_
-#define SERVER_CONFIG_H_
+#ifndef SERVER_CONFIG_CONFIG_H_
+#define SERVER_CONFIG_CONFIG_H_
 
 #include <chrono>
 #include <cstdint>
@@ -74,4 +74,4 @@ std::string ToYaml(ServerConfig config);
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_CONFIG_H_
+#endif  // SERVER_CONFIG_CONFIG_H_

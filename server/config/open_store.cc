@@ -1,4 +1,4 @@
-#include "server/open_store.h"
+#include "server/config/open_store.h"
 
 #include <algorithm>
 #include <chrono>

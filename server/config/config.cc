@@ -1,4 +1,4 @@
-#include "server/config.h"
+#include "server/config/config.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
-#include "server/open_store.h"
+#include "server/config/open_store.h"
 #include "server/security/access_control.h"
 
 namespace routing_replay::server {

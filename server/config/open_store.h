@@ -1,6 +1,6 @@
 // Which store a server uses, by the name that a user gives it.
-#ifndef SERVER_OPEN_STORE_H_
-#define SERVER_OPEN_STORE_H_
+#ifndef SERVER_CONFIG_OPEN_STORE_H_
+#define SERVER_CONFIG_OPEN_STORE_H_
 
 #include <cstdint>
 #include <functional>
@@ -48,4 +48,4 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_OPEN_STORE_H_
+#endif  // SERVER_CONFIG_OPEN_STORE_H_
