@@ -113,7 +113,7 @@ TEST(MicroBatchFromJson, EveryPolicyByName) {
     EXPECT_GE(described->layout.total_rows, 5) << policy;
   }
   EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "tunix"}})"),
-              HasSubstr("micro_batch.padding.policy: is none of megatron, verl"));
+              HasSubstr("micro_batch.padding.policy: must be one of megatron, verl"));
   EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "slime", "qkv_format": "thd"}})"),
               HasSubstr("micro_batch.padding.qkv_format: unknown field"));
 }
