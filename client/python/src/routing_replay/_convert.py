@@ -181,7 +181,7 @@ def tensor(
 ) -> tuple[Any, np.ndarray]:
     """A pointer to an rr_tensor, and the array that holds its bytes."""
     made, data = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
-    made.data, made.size = data.ctypes.data, data.nbytes
+    made.data, made.size = _native.data_of(data), data.nbytes
     if isinstance(layers, str):
         if layers not in _BASES:
             raise _values.invalid("layers", f'must be "all", "moe" or a list of layer ids, got {layers!r}', sample)
@@ -231,12 +231,26 @@ def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
         raise _values.invalid("append.tensor.dtype", f"must be an array of ids: {error}", sample, "DTYPE") from None
-    dtype = _NATIVE_DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
+    dtype = _NATIVE_DTYPES.get(array.dtype.str[1:])
     if dtype is None:
         raise bad_dtype("append.tensor.dtype", array, sample)
-    made = _native.Tensor(encoding=_RAW, dtype=dtype)
-    made.shape, made.shape_count = array_of(c_int64, array.shape)
-    return made, np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    made = _native.Tensor()
+    made.encoding, made.dtype = _RAW, dtype
+    made.shape, made.shape_count = _shape(array.shape)
+    return made, _little_endian(array)
+
+
+@functools.lru_cache(1024)
+def _shape(shape: tuple[int, ...]) -> tuple[Any, int]:
+    """Rollouts append many arrays of few shapes."""
+    return array_of(c_int64, shape)
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    """Contiguous."""
+    if array.flags.c_contiguous and array.dtype.isnative:  # As nearly all are: what follows takes a microsecond.
+        return array
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
 def bad_dtype(field: str, array: np.ndarray, sample: Any = None) -> Exception:
