@@ -42,6 +42,11 @@ network=auto
 [ "$(id -u)" -ne 0 ] || network=own
 mkdir -p "$out"
 
+build=$(realpath "$build")
+export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1
+export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
+python=/usr/bin/python3
+
 # bench RESULT NAME [options]: leaves RESULT.json.
 bench() {
   local result=$1
@@ -50,20 +55,18 @@ bench() {
   "$build/bin/routing-replay-bench" "$@" --network $network --repetitions "$repetitions" "${quick[@]}" \
     --json "$out/$result.json" >"$out/$result.txt"
 }
-bench handoff handoff
+bench handoff handoff --python $python
 bench serve serve
 bench store store
 bench wire wire
 bench plan plan
 echo "producer.py" >&2
 for tls in "" --tls; do
-  PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=$build/lib \
-    ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server /usr/bin/python3 tests/bench/producer/producer.py \
-    --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls --json "$out/producer${tls#-}.json" \
-    >"$out/producer${tls#-}.txt"
+  $python tests/bench/producer/producer.py --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls \
+    --json "$out/producer${tls#-}.json" >"$out/producer${tls#-}.txt"
 done
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
-bench handoff-allocator handoff --allocator both
+bench handoff-allocator handoff --allocator both --python $python
 bench serve-allocator serve --allocator both
 results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,handoff-allocator,serve-allocator}.json)
 

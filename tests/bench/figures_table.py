@@ -22,6 +22,7 @@ HEAD = "| figure | median [least..most] | beside | ratio inside a round |\n|---|
 # Title, and the figures that belong to it: the first pattern that fits a name decides.
 TABLES = (
     ("The allocator's settings: without them, beside with them", r".*\.untuned(\..*)?"),
+    ("The standard hand-off, Python at both ends beside C++", r"handoff\.python\..*"),
     ("The standard hand-off, C++ at both ends", r"handoff\..*"),
     ("The server, one client", r"serve\..*"),
     ("The stores, beside the engines that they are built on", r"store\..*"),
@@ -64,7 +65,7 @@ def bench_tables(results: list[dict[str, Any]]) -> Iterator[str]:
         f"{host['cores']} x {host['cpu']}, Linux {host['kernel']}, {network} network, {host['congestion_control']}; "
         f"{host['repetitions']} rounds.\n"
     )
-    for title in [title for title, _ in TABLES[1:]] + [TABLES[0][0]]:
+    for title in [TABLES[2][0], TABLES[1][0], *(title for title, _ in TABLES[3:]), TABLES[0][0]]:
         if tables[title]:
             rows = "\n".join(row(figure) for figure in tables[title])
             yield f"### {title}\n\n{HEAD}\n{rows}\n"
@@ -76,7 +77,7 @@ def peers_table(result: dict[str, Any]) -> Iterator[str]:
     floor = next(rounds for name, rounds in runs.items() if name.startswith("7b "))
     meta = result["meta"]
     yield (
-        f"### The standard hand-off, Python at both ends\n\nPython {meta['python']}, {meta['congestion_control']}, "
+        f"### The standard hand-off beside the peers' ways\n\nPython {meta['python']}, {meta['congestion_control']}, "
         f"{len(floor)} rounds, GLIBC_TUNABLES `{meta['glibc_tunables']}`.\n\n"
         "| way | wall s | CPU s | wall over plain TCP |\n|---|---|---|---|\n"
     )
