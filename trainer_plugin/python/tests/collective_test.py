@@ -16,16 +16,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from local_group import LocalGroup
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer.collective import (
     Collective,
-    LocalGroup,
     SampleReport,
     StepDecision,
     TorchCollective,
     agree,
-    all_gather_any_size,
 )
 
 POLICIES = ("strict", "live", "drop")
@@ -205,18 +204,13 @@ def check_reductions(collective: Collective, seed: int) -> None:
         np.testing.assert_array_equal(reduced, given.max(axis=0))
         assert collective.all_gather(given[collective.rank].tobytes(), 600.0) == [row.tobytes() for row in given]
     parts = [bytes([rank]) * (rank * 3 % 7) for rank in range(collective.size)]
-    assert all_gather_any_size(collective, parts[collective.rank], 600.0) == parts
+    assert collective.all_gather(parts[collective.rank], 600.0) == parts
 
 
 class LocalGroupTest(unittest.TestCase):
     def test_reductions(self) -> None:
         for size in (1, 2, 5):
             self.assertEqual(on_all(size, lambda rank: check_reductions(rank, 1)), [None] * size)
-
-    def test_sizes_that_cannot_be(self) -> None:
-        for size in (0, -1, 2**31 - 1, 1.0):
-            with self.assertRaises(trainer.InvalidArgumentError):
-                LocalGroup(size)
 
 
 def random_states(rng: random.Random, ranks: int) -> list[list[SampleReport]]:

@@ -27,7 +27,8 @@ try:
 
     from routing_replay_trainer import ops
     from routing_replay_trainer._device_buffers import DeviceBuffers, buffers_for
-    from routing_replay_trainer._hooks import Counted
+    from routing_replay_trainer._hooks import Tally
+    from routing_replay_trainer.metrics import Counters
 except ImportError as missing:
     result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(KernelsTest))
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")
@@ -153,13 +154,16 @@ class NoKernelsTest(BuffersTest):
         return HostQueue(realigns=False)
 
 
-class CountedTest(unittest.TestCase):
-    def test_nothing_is_lost(self) -> None:
-        counted, one = Counted(), torch.arange(len(ops.COUNTERS))
+class TallyTest(unittest.TestCase):
+    def test_no_call_is_lost(self) -> None:
+        tally, counters = Tally(), Counters()
         for _ in range(1300):
-            counted.add(one.clone())
-        self.assertEqual(list(counted.read().items()), [(name, 1300 * i) for i, name in enumerate(ops.COUNTERS)])
-        self.assertEqual(set(counted.read().values()), {0})
+            tally.called(torch.arange(len(ops.COUNTERS)))
+        for expected in (1300, 0):
+            tally.count_into(counters)
+            said = counters.report()
+            for name in ("clamped_ids", "zero_probabilities"):
+                self.assertEqual(said.get(f"routing_replay/{name}", 0), expected * ops.COUNTERS.index(name))
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import unittest
@@ -12,6 +13,7 @@ import numpy as np
 from sources_test import Scenario, random_scenario
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer.step import StepSource
 
 
 def _crc_table() -> list[int]:
@@ -79,7 +81,7 @@ class DirectoryTest(unittest.TestCase):
                 source, local = trainer.DirectorySource(directory), scenario.local_source()
                 self.assertEqual(source.run, "r")
                 self.assertEqual(set(source.samples), {f"s{i}" for i, s in enumerate(scenario.samples) if s.sent})
-                with trainer.StepSource(source) as cached:
+                with contextlib.closing(StepSource(source)) as cached:
                     cached.begin_step()
                     for pp, cp in np.ndindex(scenario.pp, scenario.cp):
                         plan = scenario.plan(pp, cp)

@@ -63,7 +63,7 @@ class FSDPMixtralSparseMoeBlock(MixtralSparseMoeBlock):
 
 
 class Unseen(Module):
-    """Of no family that is known, with one function that chooses."""
+    """Of a name that is not known."""
 
     def forward(self, hidden_states: Any) -> Any:
         return self.gate(hidden_states)
@@ -127,12 +127,12 @@ class ModulesTest(unittest.TestCase):
         for layers, words in (
             ([block(), block(TwoRouters)], "layers.1.mlp: Mixtral.*TwoRouters.forward.*2 times"),
             ([block(ScopedRouter)], "ScopedRouter.forward refers to __class__"),
-            ([strange], "layers.0.mlp: no known family: the forward of Module does not ask its gate"),
+            ([strange], "layers.0.mlp: the forward of Module does not ask its gate"),
             ([Module(mlp=Module(experts=Module()))], "layers.0.mlp: Module has experts, and no gate or router"),
-            ([block(kind=TwoChoices)], "TwoChoices is of no known family, and .*Router.forward and TwoChoices.forward"),
+            ([block(kind=TwoChoices)], "of TwoChoices .*Router.forward and TwoChoices.forward each"),
             ([patched], "layers.0.mlp: forward of this MixtralSparseMoeBlock has been replaced"),
-            ([Module(mlp=GptOssMLP(experts=Module()))], "gpt-oss: GptOssMLP has no router"),
-            ([Module(mlp=Module())], "no MoE layer that is known"),
+            ([Module(mlp=GptOssMLP(experts=Module()))], "GptOssMLP has experts, and no gate or router"),
+            ([Module(mlp=Module())], "no MoE layer"),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
                 modules.decoder(model(*layers))
@@ -141,7 +141,7 @@ class ModulesTest(unittest.TestCase):
             modules.decoder(two)
         self.assertEqual(len(modules.decoder(two.thinker).routers), 1)
 
-    def test_a_block_of_no_family_that_chooses_in_one_place(self) -> None:
+    def test_a_block_of_another_name(self) -> None:
         found = modules.decoder(model(block(kind=Unseen), block(kind=Unseen)))
         self.assertEqual([(type(r.module), r.layer) for r in found.routers], [(MixtralTopKRouter, i) for i in (0, 1)])
 
@@ -161,7 +161,7 @@ class ModulesTest(unittest.TestCase):
 def describe(sequences: Any, cp_size: int = 1, **given: Any) -> Any:
     names = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
     arguments = {name: given.pop(name, None) for name in names}
-    return described(sequences, *of_hf(len(sequences), **arguments, layout={"cp_size": cp_size} | given))
+    return described(sequences, *of_hf(len(sequences), **arguments, **{"cp_size": cp_size} | given))
 
 
 class MicroBatchTest(unittest.TestCase):

@@ -10,10 +10,10 @@ from unittest import mock
 import numpy as np
 import torch
 from hf_cases import LENGTHS, Cases, Choices, Rollout, loss_of, over
+from local_group import LocalGroup
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
-from routing_replay_trainer.collective import LocalGroup
 
 
 class RecordCases(Cases):

@@ -22,7 +22,7 @@ from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _modules as modules
-from routing_replay_trainer.metrics import Contract
+from routing_replay_trainer.step import StepSource
 
 
 class Module:
@@ -221,7 +221,7 @@ class MicroBatchTest(unittest.TestCase):
         ):
             with self.subTest(padding=padding, given=given):
                 said = describe(["a"], **given, cp_size=1, padding_documents=padding or 0)
-                steps = Steps(source, "strict", None, 0.05, 120.0, 0, Contract())
+                steps = Steps(StepSource(source, cache_bytes=0), "strict")
                 for begin in (False, True):
                     if begin:
                         steps.begin(expected(["a"], None, [3], {}))
@@ -556,7 +556,7 @@ class OptionsTest(unittest.TestCase):
         def check(mode: Any, missing: Any, agree: Any, replica: int) -> None:
             reads = mode in ("R3", "shadow")
             numbers = {"max_fallback_fraction": 0, "fetch_deadline": 1, "cache_bytes": 0, "alarm_no_overlap": None}
-            options = Options(source if reads else None, mode, missing, agree, **numbers, on_policy=None)
+            options = Options(source if reads else None, mode, missing, agree=agree, **numbers)
             options.check_agreement(replica, sizes)
 
         for mode, missing, agree in (

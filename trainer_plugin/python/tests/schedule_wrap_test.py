@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
+from step_test import SAMPLES, CountingSource, drain, geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf, megatron
@@ -17,7 +17,7 @@ from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer.agreed import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
 from routing_replay_trainer.megatron._schedule import check_group
-from routing_replay_trainer.metrics import Contract
+from routing_replay_trainer.step import StepSource
 
 
 def expecting(sequences: list[Any], lengths: Any = None) -> list[trainer.FetchSequence]:
@@ -66,7 +66,7 @@ class Reading(Replay):
         self.rows = Far(geometry_of())
         for i, (name, tokens) in enumerate(SAMPLES.items()):
             self.rows.add(name, rows_of(tokens, i))
-        self.steps = Steps(self.rows, missing, None, 0.5, 20.0, 1 << 30, Contract())
+        self.steps = Steps(StepSource(self.rows, deadline=20.0), missing, None, 0.5)
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         super().begin_step(sequences, **said)
@@ -77,7 +77,7 @@ class Reading(Replay):
         plans = [plan_of({one["sequences"][0]: one["lengths"][0]}) for one in micro_batches]
         for one, plan in zip(described, plans, strict=True):
             self.steps.prefetch([one], lambda _, plan=plan: [plan], False)
-        assert self.steps.source.drain(30)
+        drain(self.steps.source)
         self.reads = self.rows.reads
 
     @contextlib.contextmanager
@@ -255,7 +255,7 @@ class ReplayedTest(unittest.TestCase):
 
     def test_the_passes_of_a_step_read_once(self) -> None:
         replay = self.replay = Reading()
-        self.addCleanup(replay.steps.close)
+        self.addCleanup(replay.steps.source.close)
 
         def read(names: list[str], **options: Any) -> float:
             run = replayed(replay, schedule, lambda name: {"sequences": [name], "lengths": [SAMPLES[name]]}, **options)
@@ -273,7 +273,7 @@ class ReplayedTest(unittest.TestCase):
 
     def test_a_loss_learns_what_is_dropped(self) -> None:
         replay = self.replay = Reading("drop")
-        self.addCleanup(replay.steps.close)
+        self.addCleanup(replay.steps.source.close)
         self.assertEqual(replay.steps.last, NO_STEP)
         replay.rows.remove("s1")
         seen = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class CountingSource(trainer.LocalSource):
             raise self.failure
         return super().inspect(sequences, timeout=timeout)
 
-    def _bring(self, fetch: Any, timeout: float | None) -> None:
+    def _bring(self, fetch: Any, timeout: float | None, target: Any = None) -> None:
         self.reads += 1
         if not self.gate.wait(timeout):
             raise TimeoutError("the gate is shut")
@@ -96,6 +97,14 @@ def expected_of(*numbers: int) -> list[trainer.FetchSequence]:
     return [trainer.FetchSequence(name, tokens, np.arange(tokens)) for name, tokens in some(*numbers).items()]
 
 
+def drain(source: StepSource) -> None:
+    """Waits until all that was announced is read: each thread then comes to the meeting."""
+    meeting = threading.Barrier(3)
+    for _ in range(2):
+        source._jobs.put(lambda: meeting.wait(30))
+    meeting.wait(30)
+
+
 class StepSourceTest(unittest.TestCase):
     def setUp(self) -> None:
         self.rows = CountingSource(geometry_of())
@@ -126,7 +135,7 @@ class StepSourceTest(unittest.TestCase):
                 self.fetch(source, *numbers)
         self.assertEqual(self.rows.reads, 3)
         counts = source.counts()
-        self.assertEqual((counts["misses"], counts["hits"], counts["fetches"]), (6, 18, 12))
+        self.assertEqual((counts["misses"], counts["hits"]), (6, 18))
         source.begin_step()
         self.assertEqual(source.counts()["bytes"], 0)
         self.fetch(source, 0)
@@ -143,10 +152,10 @@ class StepSourceTest(unittest.TestCase):
     def test_read_ahead(self) -> None:
         source = self.source()
         source.prefetch([(plan_of(some(4, 5)), None)], next_step=True)
-        self.assertTrue(source.drain(30))
+        drain(source)
         source.begin_step()
         source.prefetch([(plan_of(some(0, 1)), None), (plan_of(some(2, 3)), None)])
-        self.assertTrue(source.drain(30))
+        drain(source)
         for numbers in ((0, 1), (2, 3), (4, 5)):
             self.fetch(source, *numbers)
         self.assertEqual(self.rows.reads, 3)
@@ -210,7 +219,7 @@ class StepSourceTest(unittest.TestCase):
         source.begin_step()
         self.rows.failure = ValueError("broken")
         source.prefetch([(plan_of(some(0)), None)])
-        self.assertTrue(source.drain(30))
+        drain(source)
         with self.assertRaises(ValueError):
             source.fetch(plan_of(some(0)))
         self.rows.failure = None
@@ -238,9 +247,6 @@ class StepSourceTest(unittest.TestCase):
         batch = source.fetch(plan_of({"s0": 20}), sequences=[trainer.FetchSequence(7)], missing="drop")
         self.assertEqual(batch.dropped, (7,))
 
-    def test_after_fork(self) -> None:
-        in_another_process("import step_test; step_test.fork()")
-
     def test_the_program_ends_with_threads_at_work(self) -> None:
         code = (
             "import step_test as t; case = t.StepSourceTest('test_read_ahead'); case.setUp();"
@@ -254,36 +260,13 @@ class StepSourceTest(unittest.TestCase):
             scenario = random_scenario(np.random.default_rng(seed))
             local = scenario.local_source()
             source = StepSource(local, cache_bytes=20_000 if seed % 2 else PLENTY)
-            with source:
+            with contextlib.closing(source):
                 source.begin_step()
                 for _ in range(3):
                     for pp, cp in np.ndindex(scenario.pp, scenario.cp):
                         plan = scenario.plan(pp, cp)
                         said = {"sequences": scenario.sequences(), "missing": "live"}
                         same(self, source.fetch(plan, **said), local.fetch(plan, **said))
-
-
-def fork() -> None:
-    """A child of a process whose thread is reading ahead."""
-    case = StepSourceTest("test_after_fork")
-    case.setUp()
-    source = case.source()
-    source.begin_step()
-    case.fetch(source, 0)
-    case.rows.gate.clear()
-    source.prefetch([(plan_of(some(1)), None)])
-    while case.rows.reads < 2:
-        time.sleep(0.001)
-    child = os.fork()
-    if not child:
-        case.rows.gate = threading.Event()  # The parent's may be locked.
-    case.rows.gate.set()
-    source.begin_step()
-    source.prefetch([(plan_of(some(0, 1)), None)])
-    case.fetch(source, 0, 1)
-    source.close()
-    if child:
-        assert os.waitpid(child, 0)[1] == 0
 
 
 class ServiceTest(unittest.TestCase):
@@ -367,7 +350,7 @@ class ServiceTest(unittest.TestCase):
         self.addCleanup(source.close)
         source.begin_step()
         source.prefetch([(plan_of({"late": 10, **some(0)}), None)])
-        self.assertTrue(source.drain(10))
+        drain(source)
         source.fetch(plan_of(some(0)))
         self.assertEqual(self.samples_read(), 1)
         threading.Timer(0.1, self.append_rest_of_late).start()
@@ -388,9 +371,7 @@ class ServiceTest(unittest.TestCase):
         self.assertIn("not sealed; 4 rows committed", now[0]["message"])
         patient = trainer.ServiceSource(self.run_)
         self.assertEqual(patient.inspect(asked, timeout=0.2)[0]["status"], "NOT_READY")
-        begun = Steps(trainer.ServiceSource(self.run_, wait=False), missing="drop", max_fallback_fraction=1.0).begin(
-            asked
-        )
+        begun = Steps(self.source(), missing="drop", max_fallback_fraction=1.0).begin(asked)
         self.assertEqual((begun.dropped, begun.replayed), (("late",), 1))
         threading.Timer(0.2, self.append_rest_of_late).start()
         later = patient.inspect(asked, timeout=30.0)
@@ -402,7 +383,7 @@ class ServiceTest(unittest.TestCase):
     def test_a_deadline_that_never_comes(self) -> None:
         source = self.source(float("inf"))
         source.begin_step()
-        self.assertEqual(Steps(source, missing="strict", deadline=source.deadline).begin(expected_of(0)).replayed, 1)
+        self.assertEqual(Steps(source, missing="strict").begin(expected_of(0)).replayed, 1)
         batch = source.fetch(plan_of(some(0)), sequences=expected_of(0))
         self.assertEqual(batch.fallback_sequences, 0)
 

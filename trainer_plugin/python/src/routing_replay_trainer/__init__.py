@@ -11,9 +11,9 @@ A plan says which layers and rows a rank replays, a source brings exactly those,
 probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
 package `routing-replay`.
 
-Objects here hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork.
-Only a StepSource has threads and locks; the child's begins empty. What may be shared between threads says so; calls
-into the core give up the GIL.
+Objects here hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork, but
+for what `megatron.attach` and `hf.attach` give. What may be shared between threads says so; calls into the core give up
+the GIL.
 """
 
 from routing_replay.errors import (
@@ -44,7 +44,6 @@ from routing_replay_trainer.fetch import (
 from routing_replay_trainer.plan import Layer, LocalRows, Plan, plan
 from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
-from routing_replay_trainer.step import StepSource
 
 __version__: str = VERSION
 __all__ = (
@@ -72,7 +71,6 @@ __all__ = (
     "Sequence",
     "ServiceSource",
     "Source",
-    "StepSource",
     "merge_records",
     "plan",
     "router_replay_backward",

@@ -7,8 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import numbers
-import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,10 +20,11 @@ from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all
 from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.diagnose import Watch, Watched
-from routing_replay_trainer.fetch import FetchSequence, Missing, Source
+from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.metrics import Contract, Counters, OnPolicy
 from routing_replay_trainer.plan import Plan, Plans
 from routing_replay_trainer.records import Records, RecordWriter
+from routing_replay_trainer.step import StepSource
 
 if TYPE_CHECKING:  # It needs torch.
     from routing_replay_trainer._hooks import Tally
@@ -34,20 +34,46 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 
 @dataclass(frozen=True)
 class Options:
-    """Those of `attach`. InvalidArgumentError naming one that is wrong, or that the mode would ignore."""
+    """The options of `attach` that both faces take.
 
-    source: Source | None
-    mode: Mode
-    missing: Missing
-    agree: Collective | None
-    max_fallback_fraction: float
-    fetch_deadline: float
-    cache_bytes: int
-    alarm_no_overlap: float | None
-    on_policy: OnPolicy | None
-    writer: RecordWriter | None = None
+    source: where rows come from; needed in the modes R3 and shadow
+    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
+        it in the training pass, each rank its own layers and rows (`release_records` says what that holds); "shadow"
+        compares alone, and counts missing samples whatever the other options say; "disabled" touches nothing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
+        does as well, and begin_step names it for the caller to leave it out of the loss
+    last_row: of a sequence whose last token alone has no route, as that of a whole sample: "filler" gives that token
+        experts spread over the ranks, like padding; "live" lets it choose, for losses over all tokens
+    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
+        Only replicas of one rank (tensor x context x pipeline ranks of the configuration; hf: cp_size), the other
+        modes, and missing="strict" need none
+    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
+    fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
+        each fetch (of one model chunk and micro-batch) may wait
+    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
+    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
+        each step and model chunk, "all", or none ("off"). Mode shadow compares all
+    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
+        their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
+        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
+    on_policy: "strict" rejects samples with rows of several weight versions; "lax", or None, reports them
+    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
+
+    InvalidArgumentError naming one that is wrong, or that the mode would ignore.
+    """
+
+    source: Source | None = None
+    mode: Mode = "R3"
+    missing: Missing = "strict"
     last_row: Literal["filler", "live"] = "filler"
+    agree: Collective | None = None
+    max_fallback_fraction: float = 0.05
+    fetch_deadline: float = 120.0
+    cache_bytes: int = 1 << 30
     watch: Watched = "first"
+    alarm_no_overlap: float | None = 0.01
+    on_policy: OnPolicy | None = None
+    writer: RecordWriter | None = None
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("disabled", "shadow", "R2", "R3"))
@@ -55,11 +81,10 @@ class Options:
         check_choice("last_row", self.last_row, ("filler", "live"))
         if self.mode in ("R3", "shadow") and self.source is None:
             raise invalid("source", f"mode {self.mode} needs one")
-        for name, members in (("source", ("fetch", "inspect")), ("agree", ("rank", "size"))):
-            value = getattr(self, name)
-            lacking = [member for member in members if value is not None and not hasattr(value, member)]
-            if lacking:
-                raise invalid(name, f"{value!r} has no {lacking[0]}")
+        if self.source is not None and not isinstance(self.source, Source):
+            raise invalid("source", f"must be a source of rows of this package, got {type(self.source).__name__}")
+        if self.agree is not None and not hasattr(self.agree, "size"):
+            raise invalid("agree", f"must be a Collective, got {self.agree!r}")
         for name in ("max_fallback_fraction", "alarm_no_overlap"):
             value = getattr(self, name)
             if name == "alarm_no_overlap" and value is None:
@@ -90,126 +115,16 @@ class Options:
     def steps(self, contract: Contract) -> Steps | None:
         if self.mode not in ("R3", "shadow"):
             return None
+        assert self.source is not None
+        kept = 0 if self.source.keeps_rows else self.cache_bytes
+        source = StepSource(self.source, cache_bytes=kept, deadline=self.fetch_deadline)
         # Shadow stops no training: what cannot be compared is counted.
         limit = self.max_fallback_fraction if self.mode == "R3" else 1.0
-        missing, binds = self.missing_or_live, self.mode == "R3"
-        return Steps(self.source, missing, self.agree, limit, self.fetch_deadline, self.cache_bytes, contract, binds)
+        return Steps(source, self.missing_or_live, self.agree, limit, contract, self.mode == "R3")
 
     @property
     def missing_or_live(self) -> Missing:
         return "live" if self.mode == "shadow" else self.missing
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How passes come by their rows.
-
-    steps: between the trainer and its source; None in mode R2
-    missing: as `Source.fetch` has it
-    use: "replay" or "compare", of a pass that does not record
-    buffers, tally: of the replay
-    watch, contract: what else is asked of the rows of a source
-    writer: keeps what mode R2 records, too
-    """
-
-    steps: Steps | None
-    missing: Missing
-    use: str
-    buffers: Any  # Buffers or DeviceBuffers.
-    tally: Tally
-    watch: Watch | None = None
-    contract: Contract | None = None
-    writer: RecordWriter | None = None
-    # What was recorded since it was last settled.
-    _open: list[tuple[Records, PassKey]] = field(default_factory=list)
-
-    def read(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
-        """A pass with the rows of the source."""
-        assert self.steps is not None
-        with self._taking(plan) as number:
-            sequences = self.steps.apply(described.fetch)
-            batch = self.buffers.fetch(number, self.steps.source, plan, sequences=sequences, missing=self.missing)
-            self.steps.saw(batch)
-            if self.contract is not None:
-                # As begin_step: the policy does not look at versions of samples that route live.
-                self.contract.take([record for record in batch.sequences if record["status"] == "OK"])
-        self.tally.batch(key, batch)
-        watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
-        kept = self.buffers.tensors(number, plan)
-        return Pass(key, batch, number, self.use, forward_only, self.watch if watched else None, kept=kept)
-
-    def record(
-        self,
-        key: PassKey,
-        described: MicroBatch,
-        records: Records,
-        forward_only: bool,
-        record: bool | None,
-        whole: Callable[[Mapping[str, Any]], dict[str, Any]],
-    ) -> Pass:
-        """A pass of mode R2.
-
-        record: whether it records or replays; if absent, it records if it is forward-only
-        whole: from a layout to the arguments of its plan in the whole model's geometry, for the writer
-
-        What passes have recorded stays when one replays, or with `settle`; until then `give_up` takes it back.
-        """
-        records_now = forward_only if record is None else record
-        if records_now:
-            records.check(described)
-            if self.writer is not None:
-                self.writer.check(described)
-        plan = records.plan(described.layout)
-        with self._taking(plan) as number:
-            kept = self.buffers.tensors(number, plan)
-            if records_now:
-                batch = records.empty(plan, self.buffers.empty(number, plan))
-            else:
-                self._settle(records)
-                fetch = functools.partial(self.buffers.fetch, number)
-                batch = records.fetch(plan, described, self.missing, fetch)
-        if not records_now:
-            self.tally.batch(key, batch)
-            return Pass(key, batch, number, "replay", forward_only, kept=kept)
-        read = self.buffers.reader(number, plan)
-
-        def keep() -> None:
-            self._open.append((records, key))
-            records.keep(key, plan, described, read)
-            if self.writer is not None:
-                self.writer.keep(key, whole(described.named_layout), described, read())
-
-        return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
-
-    def give_up(self, key: PassKey | None = None) -> None:
-        """What a pass has recorded or counted, or all that is not settled, is of a micro-batch or a step that has
-        failed."""
-        self.tally.forget(key)
-        for records, recorded in [of for of in self._open if key is None or of[1] == key]:
-            self._open.remove((records, recorded))
-            records.forget(recorded)
-            if self.writer is not None:
-                self.writer.forget(recorded)
-
-    def settle(self) -> None:
-        """What was recorded and counted so far stays, whatever fails later."""
-        self.tally.settle()
-        for records, _ in list(self._open):
-            self._settle(records)
-
-    def _settle(self, records: Records) -> None:
-        records.settle()
-        self._open[:] = [of for of in self._open if of[0] is not records]
-
-    @contextlib.contextmanager
-    def _taking(self, plan: Plan) -> Iterator[int]:
-        """A buffer, which an exception in here gives back."""
-        number = self.buffers.take(plan)
-        try:
-            yield number
-        except BaseException:
-            self.buffers.give(number)
-            raise
 
 
 class Chunk:
@@ -248,21 +163,19 @@ class Attached:
     `_chunks`, and calls `_enter` when one of them is called.
     """
 
-    _NAMES: tuple[str, ...]  # Arguments of a micro_batch that say something of its rows.
-    _OF_PASSES: tuple[str, ...]  # Those that do not.
+    _NAMES: tuple[str, ...]  # Arguments of a micro_batch that say something of its rows, beside fields of a plan's.
 
-    def __init__(self, options: Options, buffers: Any, tally: Any) -> None:
+    def __init__(self, options: Options, buffers: Any, tally: Tally) -> None:
         self._mode = options.mode
+        self._missing = options.missing_or_live
         self._last_row_filler = options.last_row == "filler"
+        self._writer = options.writer
         self._watch = Watch("all" if options.mode == "shadow" else options.watch, options.alarm_no_overlap)
-        self._contract = Contract(options.on_policy)
+        self._counters = Counters()
+        self._contract = Contract(options.on_policy, self._counters)
         self._steps = options.steps(self._contract)
         self._buffers = buffers
         self._tally = tally
-        use = "compare" if options.mode == "shadow" else "replay"
-        self._fetching = Fetching(
-            self._steps, options.missing_or_live, use, buffers, tally, self._watch, self._contract, options.writer
-        )
         self._plans = Plans(lambda chunk, layout: Plan(**self._plan_arguments(chunk, layout)))
         self._lock = new_lock()
         self._chunks: list[Chunk] = []
@@ -270,8 +183,8 @@ class Attached:
         self._open: Open | None = None
         self._fingerprint = 0  # Of the model's geometry.
 
-    def _given(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> Given:
-        """arguments: in the order of `_NAMES`"""
+    def _given(self, sequences: Listing[Any], **said: Any) -> Given:
+        """said: arguments of a micro_batch"""
         raise NotImplementedError
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,33 +219,39 @@ class Attached:
             chunk.passes.drop_all()
         self._chunks = []
 
-    def _begin_step(
-        self,
-        sequences: Listing[Any],
-        arguments: tuple[Any, ...],
-        layout: Mapping[str, Any],
-        weight_version: int | None,
-        step: Any,
+    def begin_step(
+        self, sequences: Listing[Any], *, weight_version: int | None = None, step: Any = None, **said: Any
     ) -> BegunStep:
+        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
+
+        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
+            them
+        weight_version: that the trainer has now, for metrics; -1 or None if it knows none
+        step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
+            stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
+        said: of all of them together, as `micro_batch` takes it of its own: token ids, which are compared with those
+            that the rows were recorded for, and how many there are. Without any of it nothing is compared before the
+            passes are
+
+        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
+        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
+        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
+        `collective.agree` raises. A step lasts until the next one begins.
+        """
         if self._steps is None:
             return NO_STEP
         try:
-            samples = self._expected(sequences, arguments, layout)
+            if said.keys() - set(self._NAMES):  # A plan says whether its fields are such as a plan takes.
+                self._described(sequences, said)
+            samples = expected(sequences, *self._given(sequences, **said))
         except Exception as error:
             self._steps.stay_away(error)
             raise
         return self._steps.begin(samples, weight_version, self._fingerprint, step)
 
-    def _expected(
-        self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]
-    ) -> list[FetchSequence]:
-        if layout:
-            self._described(sequences, arguments, layout)
-        return expected(sequences, *self._given(sequences, arguments, layout))
-
-    def _described(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> MicroBatch:
-        micro_batch = described(sequences, *self._given(sequences, arguments, layout))
-        if layout and self._steps is not None:  # A plan says whether its fields are such as a plan takes.
+    def _described(self, sequences: Listing[Any], said: Mapping[str, Any]) -> MicroBatch:
+        micro_batch = described(sequences, *self._given(sequences, **said))
+        if said.keys() - set(self._NAMES) and self._steps is not None:
             self._plan(0, micro_batch.layout)
         return micro_batch
 
@@ -346,38 +265,30 @@ class Attached:
         """
         if self._steps is None:
             return
-        announced = []
-        for arguments in micro_batches:
-            if not isinstance(arguments, Mapping):
-                raise invalid("micro_batches", f"{reprlib.repr(arguments)} is not the arguments of a micro_batch")
-            if "sequences" not in arguments:
-                names = ", ".join(map(str, arguments)) or "no arguments"
-                raise invalid("sequences", f"must be among the arguments of the micro_batch, got {names}")
-            others = ("sequences", *self._NAMES, *self._OF_PASSES)
-            layout = {name: value for name, value in arguments.items() if name not in others}
-            known = tuple(arguments.get(name) for name in self._NAMES)
-            announced.append(self._described(arguments["sequences"], known, layout))
+        others = {"sequences", *Open.__dataclass_fields__}
+        announced = [
+            self._described(each["sequences"], {name: each[name] for name in each if name not in others})
+            for each in micro_batches
+        ]
         chunks = [chunk.number for chunk in self._chunks if chunk.parts]
         self._steps.prefetch(announced, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
     @contextlib.contextmanager
-    def _opened(
-        self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any], *passes: Any
-    ) -> Iterator[None]:
-        """passes: forward_only and what follows it in `Open`"""
+    def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
+        """passes: what `Open` has of them"""
         if self._open is not None:
             raise unmet("micro_batch", "one is open already")
         if self._mode == "disabled":
             yield
             return
-        self._open = opened = Open(self._described(sequences, arguments, layout), *passes)
+        self._open = opened = Open(self._described(sequences, said), **passes)
         try:
             yield
         except BaseException:
             for chunk, of in opened.begun:
                 if chunk.passes.give_up(of):
                     self._gave_up(chunk, of)
-                self._fetching.give_up(of.key)
+                self._forget(of.key)
             raise
         finally:
             self._open = None
@@ -387,11 +298,11 @@ class Attached:
         forward_only = not gradients if opened.forward_only is None else opened.forward_only
         key = PassKey(self._step, index, chunk.number)
         if chunk.records is None:
-            plan = self._plan(chunk.number, opened.described.layout)
-            begun = self._fetching.read(key, opened.described, plan, forward_only)
+            begun = self._fetch(key, opened.described, self._plan(chunk.number, opened.described.layout), forward_only)
+        elif forward_only if opened.record is None else opened.record:
+            begun = self._record(key, opened.described, chunk.records, forward_only)
         else:
-            whole = functools.partial(self._plan_arguments, chunk.number)
-            begun = self._fetching.record(key, opened.described, chunk.records, forward_only, opened.record, whole)
+            begun = self._replay_records(key, opened.described, chunk.records, forward_only)
         try:
             chunk.passes.begin(begun)
         except BaseException:
@@ -399,6 +310,66 @@ class Attached:
             raise
         chunk.last_index = index
         opened.begun.append((chunk, begun))
+
+    def _fetch(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
+        """A pass with the rows of the source."""
+        assert self._steps is not None
+        with self._taking(plan) as number:
+            sequences = self._steps.apply(described.fetch)
+            batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
+            self._steps.saw(batch)
+            # As begin_step: the policy does not look at versions of samples that route live.
+            self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
+        self._tally.batch(key, batch)
+        watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
+        use = "compare" if self._mode == "shadow" else "replay"
+        return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
+
+    def _replay_records(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
+        """A pass of mode R2 that replays. What passes have recorded stays from here on."""
+        plan = records.plan(described.layout)
+        with self._taking(plan) as number:
+            records.settle()
+            batch = records.fetch(plan, described, self._missing, functools.partial(self._buffers.fetch, number))
+        self._tally.batch(key, batch)
+        return Pass(key, batch, number, "replay", forward_only, kept=self._buffers.tensors(number, plan))
+
+    def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
+        """A pass of mode R2 that records. `_forget` takes that back, until somebody settles it."""
+        records.check(described)
+        if self._writer is not None:
+            self._writer.check(described)
+        plan = records.plan(described.layout)
+        with self._taking(plan) as number:
+            batch = records.empty(plan, self._buffers.empty(number, plan))
+        read = self._buffers.reader(number, plan)
+
+        def keep() -> None:
+            records.keep(key, plan, described, read)
+            if self._writer is not None:
+                self._writer.keep(key, self._plan_arguments(key.chunk, described.named_layout), described, read())
+
+        kept = self._buffers.tensors(number, plan)
+        return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
+
+    @contextlib.contextmanager
+    def _taking(self, plan: Plan) -> Iterator[int]:
+        """A buffer, which an exception in here gives back."""
+        number = self._buffers.take(plan)
+        try:
+            yield number
+        except BaseException:
+            self._buffers.give(number)
+            raise
+
+    def _forget(self, key: PassKey | None = None) -> None:
+        """What a pass has recorded or counted, or all that is not settled, is of a micro-batch or a step that has
+        failed."""
+        self._tally.forget(key)
+        for records in self._records():
+            for recorded in records.forget(key):
+                if self._writer is not None:
+                    self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
         return self._plans.of(chunk, layout)
@@ -425,7 +396,9 @@ class Attached:
         self._step += 1
         self._restart()
         left = [key for chunk in self._chunks for key in chunk.passes.drop_all()]
-        self._fetching.settle()
+        self._tally.settle()
+        for records in self._records():
+            records.settle()
         self._contract.end_pass()
         self._watch.end_step()
         if left and self._steps is not None:
@@ -441,7 +414,7 @@ class Attached:
         pass has replayed since."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
-        self._fetching.give_up()
+        self._forget()
         self._watch.forget()
         if self._steps is not None:
             self._steps.forget_pass()
@@ -475,18 +448,19 @@ class Attached:
         self._remove()
         self._mode = "disabled"
         if self._steps is not None:
-            self._steps.close()
+            self._steps.source.close()
             self._steps = None
 
     def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
         """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
         this rank, or of all ranks of `reduce`, which call this together."""
-        counters = Counters() if self._steps is None else self._steps.take_counters()
-        for counted in (self._tally, self._watch, self._contract):
-            counted.count_into(counters)
+        if self._steps is not None:
+            self._steps.count()
+        self._tally.count_into(self._counters)
+        self._watch.count_into(self._counters)
         if self._mode == "R2":
-            counters.count("record_bytes", sum(records.bytes for records in self._records()))
-        return counters.report(reduce)
+            self._counters.count("record_bytes", sum(records.bytes for records in self._records()))
+        return self._counters.report(reduce)
 
     @property
     def buffer_bytes(self) -> int:

@@ -245,11 +245,14 @@ def check_choice(field: str, value: Any, choices: Iterable[Any]) -> None:
         raise invalid(field, f"must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
+FOR_EVER = 3.2e9  # A hundred years, in seconds.
+
+
 def seconds(value: Any, field: str) -> float:
-    """A deadline, above 0; for ever is a hundred years."""
+    """A deadline, above 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
         raise invalid(field, f"must be seconds above 0, got {value!r}")
-    return min(float(value), 3.2e9)
+    return min(float(value), FOR_EVER)
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from routing_replay import errors
 
 from routing_replay_trainer import ops
 from routing_replay_trainer._core import invalid
 from routing_replay_trainer._passes import Answer, ChunkPasses, Pass, PassKey
 from routing_replay_trainer.fetch import LIVE, REPLAYED, UNRECORDED, Batch
 from routing_replay_trainer.metrics import Counters, layer_key
-from routing_replay_trainer.plan import Layer
 
 
 class PassHooks:
@@ -131,30 +129,7 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-_MOST = 512  # Kept apart at one time.
-
-
-class Counted:
-    """The counters of a router's calls. Adding none of them waits for the device or launches anything, but for one in
-    many."""
-
-    def __init__(self) -> None:
-        self._kept: list[torch.Tensor] = []
-
-    def __bool__(self) -> bool:
-        """Whether there was a call since the last time."""
-        return bool(self._kept)
-
-    def add(self, counters: torch.Tensor) -> None:
-        self._kept.append(counters)
-        if len(self._kept) == _MOST:
-            self._kept = [torch.stack(self._kept).sum(0)]
-
-    def read(self) -> dict[str, int]:
-        """All calls since the last time, by `ops.COUNTERS`; waits for the device."""
-        kept, self._kept = self._kept, []
-        total = torch.stack(kept).sum(0).tolist() if kept else [0] * len(ops.COUNTERS)
-        return dict(zip(ops.COUNTERS, total, strict=True))
+_MOST = 512  # Counters of calls that are kept apart at one time.
 
 
 _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Of a batch.
@@ -169,7 +144,7 @@ class Tally:
         self._open: dict[PassKey, Counter[str]] = {}
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
-        self._calls = Counted()
+        self._calls: list[torch.Tensor] = []
 
     def batch(self, key: PassKey, batch: Batch) -> None:
         counts = {name: getattr(batch, name) for name in _COUNTED}
@@ -194,8 +169,11 @@ class Tally:
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
 
     def called(self, counters: torch.Tensor) -> None:
-        """counters: `ops.Replayed.counters` of a replaying call"""
-        self._calls.add(counters)
+        """counters: `ops.Replayed.counters` of a replaying call. Adding them waits for the device or launches anything
+        in one call of many alone."""
+        self._calls.append(counters)
+        if len(self._calls) == _MOST:
+            self._calls = [torch.stack(self._calls).sum(0)]
 
     def repeat(self, layer: int, rows: torch.Tensor) -> None:
         """rows: [] whose choice was another one when the forward code was run again"""
@@ -218,9 +196,10 @@ class Tally:
         for layer, differing in self._repeated.items():
             counters.count(layer_key("recompute_mismatch", layer), differing.item())
         if self._calls:
-            calls = self._calls.read()
+            total = dict(zip(ops.COUNTERS, torch.stack(self._calls).sum(0).tolist(), strict=True))
             for name in ("clamped_ids", "zero_probabilities"):
-                counters.count(name, calls[name])
+                counters.count(name, total[name])
+        self._calls.clear()
         self._rows.clear()
         self._overlap.clear()
         self._repeated.clear()
@@ -256,7 +235,7 @@ class Binding:
         answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
-        layer = self._slab(answer)
+        layer = answer.of.batch.plan.layers[answer.slot]
         wanted = (answer.of.batch.plan.rows, layer.num_experts, layer.top_k)
         if (*shape, top_k) != wanted:
             raise invalid(
@@ -339,15 +318,9 @@ class Binding:
         if answer.of.watch is None or answer.of.forward_only:
             return
         # Ids that are alike are so in two bytes, too, which torch.uint16 could not be asked about.
-        narrow = torch.uint8 if self._slab(answer).num_experts <= 256 else torch.int16
+        narrow = torch.uint8 if answer.of.batch.plan.layers[answer.slot].num_experts <= 256 else torch.int16
         choice, key = chosen.to(narrow).sort(1).values, ("used", answer.slot)
         if not answer.recompute:
             answer.of.kept[key] = choice
         elif key in answer.of.kept:
             self._tally.repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())
-
-    def _slab(self, answer: Answer) -> Layer:
-        layer = answer.of.batch.plan.layers[answer.slot]
-        if layer.layer != self.layer:
-            raise errors.InternalError(f"slot {answer.slot} is layer {layer.layer}, not {self.layer}")
-        return layer

@@ -186,12 +186,12 @@ def _packed_seq_params(params: Any) -> dict[str, Any]:
 
 def of_hf(
     sequences: int,
-    tokens: Any,
-    attention_mask: Any,
-    position_ids: Any,
-    cu_seqlens: Any,
-    lengths: Any,
-    layout: Mapping[str, Any],
+    tokens: Any = None,
+    attention_mask: Any = None,
+    position_ids: Any = None,
+    cu_seqlens: Any = None,
+    lengths: Any = None,
+    **layout: Any,
 ) -> Given:
     """See `hf.Replay.micro_batch` for the arguments. sequences: how many there are"""
     if cu_seqlens is not None:

@@ -20,19 +20,19 @@ import numpy as np
 from routing_replay import errors
 from routing_replay._values import INT64, integer
 
-from routing_replay_trainer._core import invalid, unmet
+from routing_replay_trainer._core import unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
+    Alone,
     Collective,
     Decision,
-    LocalGroup,
     SampleReport,
     StepDecision,
     agree,
     take_no_part,
 )
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source
-from routing_replay_trainer.metrics import UNKNOWN, Contract, Counters, summarize
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing
+from routing_replay_trainer.metrics import UNKNOWN, Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 
@@ -72,40 +72,30 @@ _Seen = Counter[tuple[str | int, str, str]]  # How often (sample, status, what i
 class Steps:
     """One step at a time, used by one thread.
 
-    source: one of this package is read through a StepSource, which holds nothing of rows that are in memory anyway
+    source: what all rows are read through; its deadline is that of `begin`, too
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
-    deadline: seconds that `begin` may take
+    contract: which is told of all samples that replay, and has the counters
     binds: a sample that the ranks agreed on must still be what it was, or the fetch fails. False: such a sample falls
         back as any other, of a replay that only compares
     """
 
     def __init__(
         self,
-        source: Source,
+        source: StepSource,
         missing: Missing,
         collective: Collective | None = None,
         max_fallback_fraction: float = 0.05,
-        deadline: float = 120.0,
-        cache_bytes: int = 1 << 30,
         contract: Contract | None = None,
         binds: bool = True,
     ) -> None:
-        self._made: StepSource | None = None
-        self._reads_ahead = isinstance(source, StepSource)
-        if isinstance(source, RowSource) and not isinstance(source, StepSource):
-            kept = 0 if source.keeps_rows else cache_bytes
-            self._reads_ahead = kept > 0
-            source = self._made = StepSource(source, cache_bytes=kept, deadline=deadline)
         self.source = source
         self.last = NO_STEP  # What the last `begin` decided.
         self._missing: Missing = missing
-        self._collective = LocalGroup(1)[0] if collective is None else collective
+        self._collective = Alone() if collective is None else collective
         self._limit = max_fallback_fraction
-        self._deadline = deadline
         self._binds = binds
         self._contract = Contract() if contract is None else contract
-        self._counters = Counters()
         self._step: Any = None
         self._warned: set[str] = set()  # Of what there is one warning.
         self._forget()
@@ -116,16 +106,6 @@ class Steps:
         self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
         self._rowless: set[str | int] = set()  # Samples of the step that have no rows.
         self._fetched: _Seen = Counter()  # Where nothing was decided before.
-
-    @property
-    def geometry(self) -> Any:
-        """The run's, where the source says it."""
-        return getattr(self.source, "geometry", None)
-
-    @property
-    def required(self) -> bool:
-        """Whether a fetch without an agreement could let this rank fall back alone."""
-        return self._collective.size > 1 and self._missing != "strict"
 
     def begin(
         self,
@@ -141,21 +121,20 @@ class Steps:
         geometry: `Plan.geometry_fingerprint`, which the ranks compare; 0 if not known
         step: the one before goes on if that had the same name; None: it does not
         """
-        end = time.monotonic() + self._deadline
+        end = time.monotonic() + self.source.deadline
         self._forget()
         try:
             version = _version(weight_version)
         except Exception as error:
             self.stay_away(error)
             raise
-        if isinstance(self.source, StepSource):
-            self.source.begin_step(goes_on=step is not None and step == self._step)
+        self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step
         named = [sequence for sequence in sequences if not sequence.live]
         if sequences and not named:
             self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
         samples = _claims([sequence for sequence in named if sequence.num_tokens not in (0, 1)])
-        records, failure = self._inspect(samples, _contradiction(named) if self._missing == "strict" else None)
+        records, failure = self._inspect(samples)
         reports = [SampleReport.of(claim.sample, record) for claim, record in zip(samples, records, strict=True)]
         why = {
             claim.sample: record["message"]
@@ -168,20 +147,22 @@ class Steps:
                 self._collective, reports, self._missing, left, geometry=geometry, failed=failure is not None
             )
             seen = Counter((one.sample, one.status, one.action) for one in decision.samples)
-            self._check_limit("begin_step", seen)
-            self._check_compares(seen)
+            self._judge("begin_step", seen)
         self._decided = {}
         self._rowless = {sequence.sample for sequence in named if sequence.num_tokens in (0, 1)}
         for claim, decided in zip(samples, decision.samples, strict=True):
             self._decided.setdefault(claim.sample, []).append((claim, decided))
-        weights = _weights(decision, records)
-        begun = _begun(decision, summarize(weights, version).lag)
         self._contract.begin_step(version)
-        self._contract.take(weights)
-        self._counters.count("step_samples", len(begun.decisions))
-        self._counters.count("step_fallback_samples", len(begun.live))
-        self._counters.count("step_dropped_samples", len(begun.dropped))
-        self.last = begun
+        lag = self._contract.take(
+            {"sample": decided.sample, "weights": record.get("weights")}
+            for decided, record in zip(decision.samples, records, strict=True)
+            if decided.action == "replay"
+        )
+        begun = self.last = _begun(decision, lag)
+        counters = self._contract.counters
+        counters.count("step_samples", len(begun.decisions))
+        counters.count("step_fallback_samples", len(begun.live))
+        counters.count("step_dropped_samples", len(begun.dropped))
         return begun
 
     def stay_away(self, wrong: Exception) -> None:
@@ -190,7 +171,7 @@ class Steps:
         self._forget()
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
-                take_no_part(self._collective, self._deadline, wrong)
+                take_no_part(self._collective, self.source.deadline, wrong)
 
     def prefetch(
         self,
@@ -198,27 +179,20 @@ class Steps:
         plans: Callable[[Mapping[str, Any]], Sequence[Plan]],
         next_step: bool,
     ) -> None:
-        """plans: of one micro-batch, per chunk of the model. Nothing to do where rows are in memory or not kept."""
-        for described in micro_batches if self._reads_ahead else ():
+        """plans: of one micro-batch, per chunk of the model"""
+        for described in micro_batches:
             announced = [(plan, described.fetch) for plan in plans(described.layout)]
             self.source.prefetch(announced, next_step=next_step)
 
-    def take_counters(self) -> Counters:
-        """What was counted since the last call."""
-        counters, self._counters = self._counters, Counters()
-        if isinstance(self.source, StepSource):
-            counts = self.source.counts()
-            counters.count("fetch_wait_s", counts["wait_s"])
-            counters.count("fetch_timeouts", counts["timeouts"])
-            counters.ratio("prefetch_hit_rate", counts["hits"], counts["hits"] + counts["misses"])
-            counters.count("fetched_bytes", counts["bytes_read"])
-            counters.count("cache_bytes", counts["bytes"])
-            counters.count("cache_evictions", counts["evictions"])
-        return counters
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
+    def count(self) -> None:
+        """What the source has counted since the last call."""
+        counters, counts = self._contract.counters, self.source.counts()
+        counters.count("fetch_wait_s", counts["wait_s"])
+        counters.count("fetch_timeouts", counts["timeouts"])
+        counters.ratio("prefetch_hit_rate", counts["hits"], counts["hits"] + counts["misses"])
+        counters.count("fetched_bytes", counts["bytes_read"])
+        counters.count("cache_bytes", counts["bytes"])
+        counters.count("cache_evictions", counts["evictions"])
 
     @contextlib.contextmanager
     def _blaming(self, failure: Exception | None, why: Mapping[str | int, str]) -> Iterator[None]:
@@ -247,7 +221,7 @@ class Steps:
         """As the ranks agreed; what is live stays live. FailedPreconditionError for a sample that the step does not
         have, or if no step was begun where there must be one."""
         if self._decided is None:
-            if self.required:
+            if self._collective.size > 1 and self._missing != "strict":  # This rank could fall back alone.
                 raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
         applied = [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
@@ -267,14 +241,15 @@ class Steps:
     def end_pass(self) -> None:
         """After the passes of a schedule: FallbackLimitError for what `begin` could not know, as `begin` raises it."""
         fetched, self._fetched = self._fetched, Counter()
-        self._check_limit("end_step", fetched)
-        self._check_compares(fetched)
+        self._judge("end_step", fetched)
 
     def forget_pass(self) -> None:
         """The passes of a schedule have failed: what they fetched is judged by nothing."""
         self._fetched.clear()
 
-    def _check_limit(self, where: str, seen: _Seen) -> None:
+    def _judge(self, where: str, seen: _Seen) -> None:
+        """FallbackLimitError; or one warning for each set of reasons, of a replay that only compares and has nothing to
+        compare with."""
         by_status: Counter[str] = Counter()
         for (_, status, action), count in seen.items():
             if action != "replay":
@@ -292,17 +267,10 @@ class Steps:
                 by_status=dict(by_status),
                 first=_first(seen),
             )
-
-    def _check_compares(self, seen: _Seen) -> None:
-        """One warning for each set of reasons, of a replay that only compares and has nothing to compare with."""
-        by_status: Counter[str] = Counter()
-        for (_, status, _), count in seen.items():
-            by_status[status] += count
         del by_status["UNSPECIFIED"]  # Live by what was decided, or said, before.
-        if self._binds or not by_status or "OK" in by_status:
-            return
-        words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, seen)}"
-        self._warn_once(f"nothing: {sorted(by_status)}", words)
+        if not self._binds and by_status and fallen == total:
+            words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, seen)}"
+            self._warn_once(f"nothing: {sorted(by_status)}", words)
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
@@ -327,24 +295,12 @@ class Steps:
         here, there = ("ids", "handles") if by_id else ("handles", "ids")
         return f": these are {here}, and begin_step was told {there}. Name samples alike in both"
 
-    def _inspect(
-        self, samples: list[FetchSequence], wrong: Exception | None
-    ) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
-        """What the source has of each, and how it failed.
-
-        wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
+    def _inspect(self, samples: list[FetchSequence]) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
+        """What the source has of each, and how it failed: the other ranks wait for what this one says."""
         try:
-            if wrong is not None:
-                raise wrong
             # The rest of the time is for ranks to meet.
-            end = time.monotonic() + _ASKING * self._deadline
-            records = list(self.source.inspect(samples, timeout=_ASKING * self._deadline))
-            if len(records) != len(samples):
-                raise invalid(
-                    "source", f"inspect must say something of {len(samples)} samples, got {len(records)}", "LENGTH"
-                )
-            for claim, record in zip(samples, records, strict=True):
-                SampleReport.of(claim.sample, record)  # Of which the rest is made.
+            end = time.monotonic() + _ASKING * self.source.deadline
+            records: list[Mapping[str, Any]] = list(self.source.inspect(samples, timeout=end - time.monotonic()))
             self._compare_before_tails(samples, records, end)
             return [_judged(claim, record) for claim, record in zip(samples, records, strict=True)], None
         except Exception as error:
@@ -441,34 +397,6 @@ def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]
         named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
     words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
     return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
-
-
-def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgumentError | None:
-    """Of sequences of one sample, which has one length."""
-    lengths: dict[str | int, int] = {}
-    for sample, count in ((sequence.sample, sequence.num_tokens) for sequence in sequences):
-        if count is not None and lengths.setdefault(sample, count) != count:
-            what = f"sample {sample} has {lengths[sample]} tokens in one sequence and {count} in another"
-            return invalid("lengths", what, "LENGTH", sample)
-    return None
-
-
-def _weights(decision: StepDecision, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of the samples that are replayed, their weights, on all ranks alike: those that this rank's source tells, as the
-    ranks have agreed on the content; or of a source that tells others than those of the other ranks, the oldest and the
-    newest."""
-    weights = []
-    for decided, record in zip(decision.samples, records, strict=True):
-        if decided.action != "replay":
-            continue
-        spans = [tuple(span) for span in record.get("weights") or ()]
-        extremes = [decided.oldest_weight_version, decided.newest_weight_version]
-        versions = [version for _, _, version, _ in spans]
-        if [min(versions, default=None), max(versions, default=None)] != extremes:
-            rows = max(0, (decided.num_tokens or 1) - 1)
-            spans = [(0, rows, version, "") for version in dict.fromkeys(extremes) if version is not None]
-        weights.append({"sample": decided.sample, "weights": spans})
-    return weights
 
 
 def _begun(decision: StepDecision, lag: int | None) -> BegunStep:

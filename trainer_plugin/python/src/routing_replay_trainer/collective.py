@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import datetime
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from routing_replay import errors
 from routing_replay._values import integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, plain, unmet
+from routing_replay_trainer._core import FOR_EVER, LIBRARY, plain, unmet
 
 Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]
@@ -121,97 +120,20 @@ class Collective(Protocol):
         ...
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        """What each rank gave, by rank; equally many bytes each."""
+        """What each rank gave, by rank."""
         ...
 
 
-class LocalGroup(Sequence["LocalCollective"]):
-    """The ranks of a group as threads of this process: `group[rank]` is for the thread of that rank."""
+class Alone:
+    """A rank that has no others."""
 
-    def __init__(self, size: int) -> None:
-        meeting = _Meeting(integer(size, "size", (1, 4096)))
-        self._ranks = [LocalCollective(meeting, rank) for rank in range(meeting.size)]
-
-    def __getitem__(self, rank: Any) -> Any:
-        return self._ranks[rank]
-
-    def __len__(self) -> int:
-        return len(self._ranks)
-
-
-class _Meeting:
-    """Where the ranks of a group meet, again and again: the next meeting cannot end before all have left this one, as
-    each of them comes to it, too."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._changed = threading.Condition()
-        self._here: dict[int, Any] = {}  # What those brought that wait.
-        self._met: list[Any] = []  # Of the last meeting, by rank.
-        self._number = 0
-        self._failure: errors.RoutingReplayError | None = None
-
-    def meet(self, rank: int, brought: Any, deadline: float) -> list[Any]:
-        """What all ranks brought. brought: a function's name, and what it was called with"""
-        end = _end(min(deadline, threading.TIMEOUT_MAX))
-        with self._changed:
-            if self._failure is None:
-                self._failure = self._wrong(rank, brought)
-            if self._failure is None:
-                self._here[rank] = brought
-                if len(self._here) == self.size:
-                    self._met = [self._here[other][1] for other in range(self.size)]
-                    self._here = {}
-                    self._number += 1
-                    self._changed.notify_all()
-                    return self._met
-                number = self._number
-                while self._number == number and self._failure is None:
-                    if not self._changed.wait(max(0.0, end - time.monotonic())) and self._number == number:
-                        self._failure = self._failure or self._late()
-                if self._number != number:
-                    return self._met
-            self._changed.notify_all()
-            raise type(self._failure)(self._failure.message, code_name=self._failure.code)
-
-    def _wrong(self, rank: int, brought: Any) -> errors.RoutingReplayError | None:
-        for other, (function, value) in self._here.items():
-            if other == rank:
-                return unmet("collective", f"rank {rank} calls twice at a time")
-            if function != brought[0] or len(value) != len(brought[1]):
-                what = f"{brought[0]} of {len(brought[1])} values, rank {other} {function} of {len(value)}"
-                return unmet("collective", f"rank {rank} calls {what}")
-        return None
-
-    def _late(self) -> errors.RoutingReplayError:
-        late = ", ".join(str(rank) for rank in range(self.size) if rank not in self._here)
-        what = f"collective: of {self.size} ranks these did not come: {late}"
-        return errors.DeadlineExceededError(what, code_name="DEADLINE_EXCEEDED")
-
-
-class LocalCollective:
-    """A rank of a LocalGroup."""
-
-    def __init__(self, meeting: _Meeting, rank: int) -> None:
-        self._meeting = meeting
-        self._failure: str | None = None
-        self.rank = rank
-        self.size = meeting.size
+    rank, size = 0, 1
 
     def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
-        return np.max(self._meet("all_reduce_max", np.array(values, np.int64), deadline), axis=0)
+        return values
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        return list(self._meet("all_gather", bytes(data), deadline))
-
-    def _meet(self, function: str, value: Any, deadline: float) -> list[Any]:
-        if self._failure is not None:
-            raise unmet("collective", f"not usable after an earlier failure: {self._failure}")
-        try:
-            return self._meeting.meet(self.rank, (function, value), deadline)
-        except errors.RoutingReplayError as error:
-            self._failure = error.message
-            raise
+        return [data]
 
 
 class TorchCollective:
@@ -257,7 +179,10 @@ class TorchCollective:
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
         end = _end(deadline)
-        gathered = np.frombuffer(data, np.uint8)
+        sizes = np.zeros(self.size, np.int64)
+        sizes[self.rank] = len(data)
+        sizes = self.all_reduce_max(sizes, deadline)
+        gathered = np.frombuffer(data.ljust(int(sizes.max()), b"\0"), np.uint8)
         for group, device in zip(self._groups, self._devices, strict=True):
             with self._failing(end):
                 tensor = self._torch.from_numpy(gathered.copy()).to(device)
@@ -265,7 +190,7 @@ class TorchCollective:
                 if gathered.size:
                     self._wait(self._distributed.all_gather(parts, tensor, group, async_op=True), end)
                 gathered = self._torch.cat(parts).cpu().numpy()
-        return _cut(gathered.tobytes(), self.size)
+        return [part[:size].tobytes() for part, size in zip(gathered.reshape(self.size, -1), sizes, strict=True)]
 
     @contextlib.contextmanager
     def _failing(self, end: float) -> Iterator[None]:
@@ -283,7 +208,8 @@ class TorchCollective:
             raise errors.RoutingReplayError(self._failure, code_name="UNAVAILABLE") from error
 
     def _wait(self, work: Any, end: float) -> None:
-        left = datetime.timedelta(milliseconds=max(1, _milliseconds(end - time.monotonic())))  # 0 would be for ever.
+        seconds = min(end - time.monotonic(), FOR_EVER)
+        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # 0 would be for ever.
         if work.wait(left) is False:
             raise TimeoutError(f"not ended after {left}")
 
@@ -293,26 +219,6 @@ _ROUNDING = 0.01  # Timeouts of torch are whole milliseconds.
 
 def _end(deadline: float) -> float:
     return time.monotonic() + deadline
-
-
-def _milliseconds(seconds: float) -> int:
-    """For ever is a hundred years."""
-    return math.ceil(1000 * min(max(seconds, 0.0), 3.2e9))
-
-
-def _cut(gathered: bytes, parts: int) -> list[bytes]:
-    size = len(gathered) // parts
-    return [gathered[part * size : (part + 1) * size] for part in range(parts)]
-
-
-def all_gather_any_size(collective: Collective, data: bytes, deadline: float) -> list[bytes]:
-    """`all_gather` of bytes of which each rank has any number."""
-    end = _end(deadline)
-    sizes = np.zeros(collective.size, np.int64)
-    sizes[collective.rank] = len(data)
-    sizes = collective.all_reduce_max(sizes, deadline)
-    gathered = collective.all_gather(data.ljust(int(sizes.max()), b"\0"), end - time.monotonic())
-    return [part[:size] for part, size in zip(gathered, sizes, strict=True)]
 
 
 def agree(

@@ -33,48 +33,9 @@ Watched = Literal["first", "all", "off"]
 _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """of: "rows" or "layers"
-    mistakes: names of those that cannot be told apart here; ("none",) is the right way, () where nothing fits
-    what: the first of them in a sentence
-    matched, compared: experts; exact where they are equal
-    """
-
-    of: str
-    mistakes: tuple[str, ...]
-    what: str
-    matched: int
-    compared: int
-    exact: bool
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Whether a record fits what routers choose by themselves.
-
-    misaligned: beyond what drift of the weights is likely to do (routing_replay/trainer/diagnose.h)
-    kept: share of the recorded experts that is chosen live, beyond chance: 1 for equal weights, 0 for unrelated rows
-    chance: share of experts that a row has in common with the record of another
-    explained_kept: `kept` under the best explanation
-    sequence, layer: whose record fits worst: the index in the micro-batch, and the decoder layer; None where nothing is
-        compared
-    rows, layers: the best explanation; matched and compared count experts
-    """
-
-    misaligned: bool
-    kept: float
-    chance: float
-    explained_kept: float
-    sequence: int | None
-    layer: int | None
-    rows: Explanation
-    layers: Explanation
-
-
-def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> Alignment:
-    """Whether the rows that a plan replays are those of its tokens and layers. Explanations are in terms of what is
-    replayed.
+def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> dict[str, Any]:
+    """Whether the rows that a plan replays are those of its tokens and layers: the JSON of rrt_judge_alignment
+    (routing_replay/trainer/capi.h). Explanations are in terms of what is replayed.
 
     recorded: per sequence of the plan (per piece where there are some) ids [rows, all MoE layers, K] from row 0 on, -1
         where nothing is known; None of one that is left out
@@ -86,17 +47,7 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
     rows = np.array([0 if ids is None else len(ids) for ids in recorded], np.int64)
     seen = _ids(live, "seen")
     given = _core.RouteIds(rows.size, rows.ctypes.data, joined.ctypes.data, joined.size, seen.ctypes.data, seen.size)
-    alignment = _core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given))
-    of_rows, of_layers = (
-        Explanation(**explanation | {"mistakes": tuple(explanation["mistakes"])})
-        for explanation in alignment.pop("explanations")
-    )
-    return Alignment(rows=of_rows, layers=of_layers, **alignment)
-
-
-def geometry_of(plan: Plan) -> dict[str, Any]:
-    """The geometry that a plan was made for: {"num_layers", "moe_layers", "num_experts", "top_k"}."""
-    return plan.geometry
+    return _core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given))
 
 
 def _ids(values: ArrayLike, field: str) -> NDArray[np.int32]:
@@ -178,9 +129,10 @@ class Watch:
         except Exception as error:  # Whatever it is: an alarm stops no training.
             self._warn(("unjudged",), f"router replay: what is replayed could not be judged: {error}")
             return
-        if alignment.misaligned:
+        if alignment["misaligned"]:
             self.alarms += 1
-            self._warn(_cause(alignment), self._words(seen, alignment, no_overlap))
+            cause = tuple(name for each in alignment["explanations"] for name in each["mistakes"])
+            self._warn(cause, self._words(seen, alignment, no_overlap))
 
     def _warn(self, cause: tuple[str, ...], words: str) -> None:
         """Once per run and cause."""
@@ -188,29 +140,25 @@ class Watch:
             self._causes.add(cause)
             LOG.warning("%s", words)
 
-    def _words(self, seen: _Seen, alignment: Alignment, no_overlap: float) -> str:
-        mistakes = [e for e in (alignment.rows, alignment.layers) if e.mistakes != ("none",)]
+    def _words(self, seen: _Seen, alignment: dict[str, Any], no_overlap: float) -> str:
+        mistakes = [each for each in alignment["explanations"] if each["mistakes"] != ["none"]]
         measured = (
             f"router replay: what is replayed and what the model's routers choose differ, most of all for sample "
-            f"{_sample(seen.described, alignment.sequence)} and in layer {alignment.layer}. Measured in one "
+            f"{_sample(seen.described, alignment['sequence'])} and in layer {alignment['layer']}. Measured in one "
             f"micro-batch: {no_overlap:.1%} of the rows have no expert in common (alarm_no_overlap is "
-            f"{self._alarm:.1%}), and beyond chance {alignment.kept:.0%} of the record is chosen live (100% with equal "
-            "weights, 0% with the routes of unrelated tokens). "
+            f"{self._alarm:.1%}), and beyond chance {alignment['kept']:.0%} of the record is chosen live (100% with "
+            "equal weights, 0% with the routes of unrelated tokens). "
         )
         if not mistakes:
             return measured + (
                 "No known mistake of rows or layers explains it. Likely causes: model, samples or tokens are not the "
                 "recorded ones, or the weights are far from those of the rollout."
             )
-        named = " and ".join(f"{mistake.mistakes[0]} ({mistake.what})" for mistake in mistakes)
+        named = " and ".join(f"{mistake['mistakes'][0]} ({mistake['what']})" for mistake in mistakes)
         return measured + (
-            f"Nearest known mistake: {named}; with it taken back {alignment.explained_kept:.0%} would be chosen live, "
+            f"Nearest known mistake: {named}; with it taken back {alignment['explained_kept']:.0%} would be chosen live, "
             "so it is the likely cause, rather than drift of the weights."
         )
-
-
-def _cause(alignment: Alignment) -> tuple[str, ...]:
-    return *alignment.rows.mistakes, *alignment.layers.mistakes
 
 
 def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
@@ -221,7 +169,7 @@ def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
 def _live(seen: _Seen) -> NDArray[np.int32]:
     """Live ids [local rows, layers, K], -1 where none were seen."""
     plan = seen.batch.plan
-    shape = _record_shape(geometry_of(plan), plan.rows)
+    shape = _record_shape(plan.geometry, plan.rows)
     live = np.full((plan.rows, len(plan.layers), shape[2]), -1, np.int32)
     for slot, ids in seen.live.items():
         live[: len(ids), slot, : plan.layers[slot].top_k] = host(ids)
@@ -231,7 +179,7 @@ def _live(seen: _Seen) -> NDArray[np.int32]:
 def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
     """What the rank itself has of the samples: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
-    geometry = geometry_of(plan)
+    geometry = plan.geometry
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
     kept = max(map(len, replayed.values()), default=0)
     records: list[NDArray[np.int32] | None] = []

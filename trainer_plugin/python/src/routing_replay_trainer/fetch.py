@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,7 @@ from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain,
 from routing_replay_trainer.plan import Plan
 
 _ENDLESS = 1e9  # Seconds. A call takes no infinity.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
@@ -61,7 +62,7 @@ class FetchSequence:
     rows: int | None = None
 
     def _fill(self, made: _core.Sequence, check_every: int) -> None:
-        """check_every: as RowSource has it"""
+        """check_every: as `Source` has it"""
         if isinstance(self.sample, str):
             made.sample = _values.native_text(self.sample, "sample")
         else:
@@ -119,54 +120,25 @@ class Batch:
         return len(self.states) - self.replayed_rows - self.unrecorded_rows - self.pad_rows
 
 
-class Source(Protocol):
-    """Anything that rows come from. One that also has `stage(plan, *, sequences, missing) -> Staged`, as the sources
-    here, lets a GPU realign its rows; those of others are realigned on the host and then copied there."""
-
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence] | None = None,
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch: ...
-
-    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]: ...
-
-
 class _Records(Sequence[dict[str, Any]]):
     """What the library says of the sequences of a fetch, read when somebody asks."""
 
-    def __init__(self, owner: _native.Handle, said: Any) -> None:
-        self._owner: _native.Handle | None = owner
+    def __init__(self, owner: _native.Handle, said: _core.Records) -> None:
+        self._owner = owner
         self._said = said
-        self._known: tuple[dict[str, Any], ...] = ()
 
-    def _all(self) -> tuple[dict[str, Any], ...]:
-        if self._owner is not None:
-            self._known = tuple(_record(one) for one in self._said)
-            self._owner = self._said = None
-        return self._known
+    @functools.cached_property
+    def _all(self) -> list[dict[str, Any]]:
+        return [{"sequence": one.sequence, "sample": str(one.sample), **_state(one.said)} for one in self._said]
 
     def __getitem__(self, index: Any) -> Any:
-        return self._all()[index]
+        return self._all[index]
 
     def __len__(self) -> int:
-        return len(self._known) if self._owner is None else self._said.count
+        return self._said.count
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._all() == tuple(other)
-
-    def __repr__(self) -> str:
-        return repr(self._all())
-
-    def __reduce__(self) -> Any:
-        return tuple, (self._all(),)
-
-
-def _record(one: _core.Record) -> dict[str, Any]:
-    return {"sequence": one.sequence, "sample": str(one.sample), **_state(one.said)}
+        return isinstance(other, Sequence) and self._all == list(other)
 
 
 def _state(said: _native.SampleRows) -> dict[str, Any]:
@@ -187,35 +159,14 @@ def _state(said: _native.SampleRows) -> dict[str, Any]:
     return known
 
 
-class _Reading:
-    """What fetches and inspections of one source are told alike: rrt_fetch_options.
-
-    check_every: as RowSource has it
-    """
-
-    def __init__(self, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1) -> None:
-        self._run = _native.text(run)
-        self._producer = _convert.producer(producer, "producer")
-        self._wait = bool(wait)
-        self._check_every = check_every
-
-    def options(self, sequences: Sequence[FetchSequence] | None, missing: int = 0) -> _core.FetchOptions:
-        if sequences is None:
-            return _core.FetchOptions(self._run, self._producer, missing, self._wait)
-        made = (_core.Sequence * len(sequences))()
-        for sequence, target in zip(sequences, made, strict=True):
-            sequence._fill(target, self._check_every)
-        return _core.FetchOptions(self._run, self._producer, missing, self._wait, made, len(sequences))
-
-
 class _Fetch:
     """rrt_fetch, and the plan that must outlive it."""
 
-    __slots__ = ("_handle", "_plan", "pointer")
+    __slots__ = ("_handle", "missing", "plan", "pointer")
 
-    def __init__(self, plan: Plan, reading: _Reading, sequences: Sequence[FetchSequence] | None, missing: str) -> None:
-        options = reading.options(sequences, _values.choice(missing, "missing", _MISSING))
-        self._plan = plan
+    def __init__(self, plan: Plan, missing: Missing, options: _core.FetchOptions) -> None:
+        self.plan = plan
+        self.missing = missing
         self._handle = _core.make(LIBRARY.rrt_fetch_new, plan.pointer, byref(options))
         self.pointer = self._handle.pointer
 
@@ -224,20 +175,27 @@ class _Fetch:
         encoded = why.encode(errors="replace")
         LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
-    def outcome(self) -> tuple[int, Sequence[dict[str, Any]], tuple[Any, ...]]:
-        """fallback_sequences, sequences and dropped of a batch."""
-        records = c_void_p()
-        LIBRARY.rrt_fetch_result(self.pointer, None, byref(records))
-        return _outcome(records)[1]
+    def batch(self, indices: Any, states: Any, records: c_void_p | None = None, counted: Any = None) -> Batch:
+        """records: rrt_records where there are some already, which go with the batch; counted: has the counts of rows,
+        if they have not"""
+        if records is None:
+            records = c_void_p()
+            LIBRARY.rrt_fetch_result(self.pointer, None, byref(records))
+        owner = _native.Handle(LIBRARY.rr_free, records.value)
+        found = _core.Records.from_address(owner.pointer or 0)
+        counted = found if counted is None else counted
+        counts = counted.replayed_rows, counted.unrecorded_rows, counted.pad_rows, found.fallback_sequences
+        dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
+        names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
+        return Batch(self.plan, indices, states, *counts, _Records(owner, found), names)
 
 
 class _Target:
-    """Where the rows of a fetch go, and what comes of it."""
+    """Where the rows of a fetch go."""
 
-    __slots__ = ("_buffer", "_plan", "_states", "native", "records")
+    __slots__ = ("_buffer", "_states", "native", "records")
 
     def __init__(self, plan: Plan, out: NDArray[np.uint8] | None) -> None:
-        self._plan = plan
         self._buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
         self._states = np.empty(plan.rows, np.uint8)
         self.native = _core.Target(
@@ -251,18 +209,7 @@ class _Target:
     def batch(self, fetch: _Fetch) -> Batch:
         if not self.records:
             LIBRARY.rrt_fetch_result(fetch.pointer, byref(self.native), byref(self.records))
-        found, outcome = _outcome(self.records)
-        counts = found.replayed_rows, found.unrecorded_rows, found.pad_rows
-        return Batch(self._plan, slabs(self._plan, self._buffer), self._states, *counts, *outcome)
-
-
-def _outcome(records: c_void_p) -> tuple[Any, tuple[int, Sequence[dict[str, Any]], tuple[Any, ...]]]:
-    """rrt_records; and fallback_sequences, sequences and dropped of a batch, which own them."""
-    owner = _native.Handle(LIBRARY.rr_free, records.value)
-    found = _core.Records.from_address(owner.pointer or 0)
-    dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
-    names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
-    return found, (found.fallback_sequences, _Records(owner, found), names)
+        return fetch.batch(slabs(fetch.plan, self._buffer), self._states, self.records)
 
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
@@ -300,29 +247,32 @@ class Staged:
         indices: what the batch has as such
         """
         LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
-        shape = self._shape
-        return Batch(
-            self.plan,
-            indices,
-            block[shape.states_offset : shape.states_offset + self.plan.rows].copy(),
-            shape.replayed_rows,
-            shape.unrecorded_rows,
-            shape.pad_rows,
-            *self._fetch.outcome(),
-        )
+        begin = self._shape.states_offset
+        states = block[begin : begin + self.plan.rows].copy()
+        return self._fetch.batch(indices, states, counted=self._shape)
 
 
-def _inspected(kept: Any) -> list[dict[str, Any]]:
+def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
     return [_state(one.said) for one in kept]
 
 
-class RowSource:
+class Source:
     """What the sources of this package have in common: a fetch is described, its rows are brought, and realigned. What
-    stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between."""
+    stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between.
+
+    geometry: the run's
+    run, producer, wait: what every fetch and inspection is told
+    check_every: multiples of this many rows have token checks, beside the end of each sample
+    """
 
     keeps_rows = False  # Whether all rows are in this process's memory in any case.
-    check_every = 1  # Multiples of this many rows have token checks, beside the end of each sample.
-    geometry: dict[str, Any]  # The run's.
+
+    def __init__(
+        self, geometry: Any, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1
+    ) -> None:
+        self.geometry = geometry
+        self._told = _native.text(run), _convert.producer(producer, "producer"), bool(wait)
+        self._check_every = check_every
 
     def fetch(
         self,
@@ -344,13 +294,17 @@ class RowSource:
         What goes wrong with a service or its connection is raised as routing_replay raises it.
         """
         target = _Target(plan, out)
-        return target.batch(self._fetched(plan, sequences, missing, target))
+        fetch = self._start(plan, sequences, missing)
+        self._bring(fetch, None, target)
+        return target.batch(fetch)
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
     ) -> Staged:
         """The same for a device to realign."""
-        return Staged(plan, self._fetched(plan, sequences, missing))
+        fetch = self._start(plan, sequences, missing)
+        self._bring(fetch, None)
+        return Staged(plan, fetch)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched; of one that
@@ -360,27 +314,42 @@ class RowSource:
         """
         raise NotImplementedError
 
-    def _fetched(
-        self,
-        plan: Plan,
-        sequences: Sequence[FetchSequence] | None,
-        missing: Missing,
-        target: _Target | None = None,
-    ) -> _Fetch:
-        """target: where the rows may be realigned at once"""
-        fetch = self._start(plan, sequences, missing)
-        self._bring(fetch, None, target)
-        return fetch
-
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        raise NotImplementedError
+        return _Fetch(plan, missing, self._options(sequences, _values.choice(missing, "missing", _MISSING)))
 
     def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
-        """Reads what the fetch asks for, and ends it."""
+        """Reads what the fetch asks for, and ends it.
+
+        target: where the rows may be realigned at once
+        """
         raise NotImplementedError
 
+    def _options(self, sequences: Sequence[FetchSequence] | None, missing: int = 0) -> _core.FetchOptions:
+        run, producer, wait = self._told
+        if sequences is None:
+            return _core.FetchOptions(run, producer, missing, wait)
+        made = (_core.Sequence * len(sequences))()
+        for sequence, target in zip(sequences, made, strict=True):
+            sequence._fill(target, self._check_every)
+        return _core.FetchOptions(run, producer, missing, wait, made, len(sequences))
 
-class LocalSource(RowSource):
+
+class _HostSource(Source):
+    """Rows that the core reads without the service."""
+
+    _handle: _native.Handle  # rrt_source
+
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        out, options = c_void_p(), self._options(sequences)
+        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
+        owner = _native.Handle(LIBRARY.rr_free, out.value)
+        return _inspected(_core.Records.from_address(owner.pointer or 0))
+
+    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
+        LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
+
+
+class LocalSource(_HostSource):
     """Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: replay without the service.
 
     geometry: as `Plan` takes it. Not thread-safe while it changes; `fetch` may run on many threads.
@@ -389,9 +358,8 @@ class LocalSource(RowSource):
     keeps_rows = True
 
     def __init__(self, geometry: Any) -> None:
-        self.geometry = geometry_json(geometry)
+        super().__init__(geometry_json(geometry))
         self._handle = _core.make(LIBRARY.rrt_local_source_new, _core.text(self.geometry))
-        self._reading = _Reading()
 
     def add(
         self,
@@ -452,21 +420,8 @@ class LocalSource(RowSource):
         name = str(plain(sample, "sample")).encode(errors="surrogatepass")
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, _native.Text(name, len(name))))
 
-    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        out = c_void_p()
-        options = self._reading.options(sequences)
-        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
-        owner = _native.Handle(LIBRARY.rr_free, out.value)
-        return _inspected(_core.Records.from_address(owner.pointer or 0))
 
-    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, self._reading, sequences, missing)
-
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
-        LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
-
-
-class DirectorySource(RowSource):
+class DirectorySource(_HostSource):
     """Rows of a run that was exported to a directory (its format: proto/FORMAT.md, "Exported runs").
 
     Raises FailedPreconditionError where no export has ended, DataLossError for what is not as it was written. Holds the
@@ -481,25 +436,11 @@ class DirectorySource(RowSource):
         index = _core.take_json(described)
         self.run: str = index["run"]
         self.producer: Literal["rollout", "trainer"] = index["producer"]
-        self.geometry = index["geometry"]
         self.samples: tuple[str, ...] = tuple(index["samples"])
-        self._reading = _Reading(producer=self.producer)
-
-    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        out = c_void_p()
-        options = self._reading.options(sequences)
-        LIBRARY.rrt_source_inspect(self._handle.pointer, byref(options), byref(out))
-        owner = _native.Handle(LIBRARY.rr_free, out.value)
-        return _inspected(_core.Records.from_address(owner.pointer or 0))
-
-    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, self._reading, sequences, missing)
-
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
-        LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
+        super().__init__(index["geometry"], producer=self.producer)
 
 
-class ServiceSource(RowSource):
+class ServiceSource(Source):
     """Rows of one run of a routing-replay-server.
 
     run: a routing_replay.Run, or one of routing_replay.aio, whose connection is used. Thread-safe.
@@ -515,31 +456,29 @@ class ServiceSource(RowSource):
         wait: bool = True,
         producer: Literal["rollout", "trainer"] = "rollout",
     ) -> None:
+        super().__init__(geometry_json(run.geometry), run.name, producer, wait, run.settings.block_rows)
         self._run = run
         self._timeout = timeout
-        self.geometry = geometry_json(run.geometry)
         self._wait = wait
-        self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
-        self._reading = _Reading(run.name, producer, wait, self.check_every)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         # The server waits for rows, and for the seal only where the length is told.
         while self._wait and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:
                 break
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
             again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
             for i, record in zip(open_ones, again, strict=True):
                 records[i] = record
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
-        native, options = self._run.native, self._reading.options(sequences)
+        native, options = self._run.native, self._options(sequences)
         return _calls.operation(
             LIBRARY.rrt_inspect,
             (native.pointer, byref(options)),
@@ -549,9 +488,6 @@ class ServiceSource(RowSource):
             kept=native,
         ).wait()
 
-    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, self._reading, sequences, missing)
-
     def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
         native, seconds = self._run.native, self._timeout if timeout is None else timeout
         outputs = (None, None) if target is None else (byref(target.native), byref(target.records))
@@ -559,15 +495,11 @@ class ServiceSource(RowSource):
             LIBRARY.rrt_fetch_read,
             (fetch.pointer, native.pointer),
             outputs,
-            _nothing,
+            lambda: None,
             None if target is None else target.discard,
             timeout=min(max(seconds, 0.0), _ENDLESS),
             kept=(fetch, native, target),
         ).wait()
-
-
-def _nothing() -> None:
-    """There is no result."""
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

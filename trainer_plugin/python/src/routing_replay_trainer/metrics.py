@@ -10,19 +10,17 @@ that a rank happens to hold: all ranks decide alike whatever the parallelism.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from routing_replay import errors
-from routing_replay._values import INT64, integer
 
 from routing_replay_trainer._core import check_choice, invalid, unmet
-from routing_replay_trainer.collective import Collective, all_gather_any_size
+from routing_replay_trainer.collective import Collective
 
 PREFIX = "routing_replay/"
+_DEADLINE = 120.0  # Seconds that the ranks of a report wait for each other.
 Reduction = Literal["sum", "max", "min", "ratio"]
 
 
@@ -71,13 +69,6 @@ KEYS = (
         "sum",
         "micro-batches whose record fits their tokens or layers so little that a fault is likely",
     ),
-    Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
-    Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
-    Key(
-        "mismatch/fraction_above_2x",
-        "ratio",
-        "tokens whose two probabilities differ by more than a factor of 2",
-    ),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 _LAYER = re.compile(r"layer_\d+$")
@@ -105,10 +96,12 @@ class Counters:
         _reduction(name, ("ratio",))
         self._values[name] = _combined("ratio", self._values.get(name), (float(numerator), float(denominator)))
 
-    def report(self, reduce: Collective | None = None, deadline: float = 120.0) -> dict[str, float]:
-        """{"routing_replay/…": value}, of all ranks of `reduce`, which call this together; a ratio over nothing is left
-        out."""
-        values = self._values if reduce is None else _reduced(self._values, reduce, deadline)
+    def report(self, reduce: Collective | None = None) -> dict[str, float]:
+        """{"routing_replay/…": value} since the last report, of all ranks of `reduce`, which call this together; a
+        ratio over nothing is left out."""
+        values, self._values = self._values, {}
+        if reduce is not None:
+            values = _reduced(values, reduce)
         report = {}
         for name, (value, denominator) in sorted(values.items()):
             if _reduction(name) != "ratio":
@@ -116,41 +109,6 @@ class Counters:
             elif denominator:
                 report[PREFIX + name] = value / denominator
         return report
-
-
-def mismatch(
-    rollout_logprobs: Any,
-    train_logprobs: Any,
-    mask: Any = None,
-    *,
-    reduce: Collective | None = None,
-    deadline: float = 120.0,
-) -> dict[str, float]:
-    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: what replay brings down.
-
-    rollout_logprobs, train_logprobs: arrays of numpy or torch of one shape
-    mask: of that shape, nonzero where a token counts; all do if absent
-    reduce: over whose ranks; they call this together
-
-    mismatch/k3_kl is the mean of r - 1 - log r, r = train / rollout probability: an unbiased estimate of KL(rollout ‖
-    train) from samples of the rollout that is never negative (k3 in J. Schulman, "Approximating KL Divergence", 2020).
-    Beside it mismatch/mean_abs_diff and mismatch/fraction_above_2x. Empty if no token counts.
-    """
-    rollout, train = _host(rollout_logprobs, "rollout_logprobs"), _host(train_logprobs, "train_logprobs")
-    if rollout.shape != train.shape:
-        raise invalid("train_logprobs", f"shape {train.shape} is not {rollout.shape}", "SHAPE")
-    if mask is not None:
-        counted = _host(mask, "mask")
-        if counted.shape != rollout.shape:
-            raise invalid("mask", f"shape {counted.shape} is not {rollout.shape}", "SHAPE")
-        rollout, train = rollout[counted != 0], train[counted != 0]
-    log_ratio = train - rollout
-    tokens = log_ratio.size
-    counters = Counters()
-    counters.ratio("mismatch/k3_kl", float((np.expm1(log_ratio) - log_ratio).sum()), tokens)
-    counters.ratio("mismatch/mean_abs_diff", float(np.abs(log_ratio).sum()), tokens)
-    counters.ratio("mismatch/fraction_above_2x", int((np.abs(log_ratio) > math.log(2)).sum()), tokens)
-    return counters.report(reduce, deadline)
 
 
 def _reduction(name: str, allowed: tuple[str, ...] = ("sum", "max", "min", "ratio")) -> Reduction:
@@ -168,94 +126,31 @@ def _combined(reduction: Reduction, held: tuple[float, float] | None, more: tupl
     return held[0] + more[0], held[1] + more[1]
 
 
-def _reduced(
-    values: Mapping[str, tuple[float, float]], collective: Collective, deadline: float
-) -> dict[str, tuple[float, float]]:
+def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) -> dict[str, tuple[float, float]]:
     """Ranks may have counted for other keys: each of the layers of its pipeline stage."""
     total: dict[str, tuple[float, float]] = {}
-    for part in all_gather_any_size(collective, json.dumps(values).encode(), deadline):
+    for part in collective.all_gather(json.dumps(values).encode(), _DEADLINE):
         for name, value in json.loads(part).items():
             total[name] = _combined(_reduction(name), total.get(name), tuple(value))
     return total
 
 
-def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """As doubles; also tensors that need a gradient, are on a device or of bfloat16."""
-    if hasattr(values, "detach"):
-        values = values.detach().double().cpu().numpy()
-    try:
-        return np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise invalid(field, str(error), "DTYPE") from None
-
-
 OnPolicy = Literal["strict", "lax"]
 UNKNOWN = -1  # The version of rows whose producer did not know it.
-_VERSIONS = (UNKNOWN, INT64[1])
-
-
-class WeightSummary(NamedTuple):
-    """samples: that say their versions at all
-    mixed: of those, the ones of several versions; a version is a number with its label
-    first_mixed: number of the first one, among all that were given
-    oldest: of the rows whose version has a number
-    lag: how many versions that is behind the trainer's
-    """
-
-    samples: int
-    mixed: int
-    first_mixed: int | None = None
-    oldest: int | None = None
-    lag: int | None = None
-
-
-def summarize(samples: Iterable[Mapping[str, Any]], current: int | None = None) -> WeightSummary:
-    """The one rule about weight versions.
-
-    samples: "weights" of each as `Batch.sequences` has them
-    current: the trainer's version, if it knows one
-    """
-    known_of = mixed = 0
-    first_mixed = oldest = None
-    for number, sample in enumerate(samples):
-        versions = {_version(span) for span in sample.get("weights") or ()}
-        known_of += bool(versions)
-        if len(versions) > 1:
-            mixed += 1
-            first_mixed = number if first_mixed is None else first_mixed
-        known = [version for version, _ in versions if version != UNKNOWN]
-        oldest = min(known if oldest is None else [oldest, *known], default=None)
-    lag = None
-    if current is not None and integer(current, "current", _VERSIONS) != UNKNOWN and oldest is not None:
-        lag = int(current) - oldest
-    return WeightSummary(known_of, mixed, first_mixed, oldest, lag)
-
-
-def _version(span: Any) -> tuple[int, str]:
-    """Of [begin, end, version, label]."""
-    try:
-        begin, end, version, label = span
-    except (TypeError, ValueError):
-        raise invalid("weights", f"{span!r} must be [begin, end, version, label]") from None
-    if not isinstance(label, str):
-        raise invalid("weights", f"label must be a string, got {label!r}")
-    for row in (begin, end):
-        integer(row, "weights")
-    return integer(version, "weights", _VERSIONS), label
 
 
 class Contract:
-    """kind: None counts as "lax" does and rejects nothing"""
+    """kind: None counts as "lax" does and rejects nothing
+    counters: what is counted goes there
+    """
 
-    def __init__(self, kind: OnPolicy | None = None) -> None:
+    def __init__(self, kind: OnPolicy | None = None, counters: Counters | None = None) -> None:
         check_choice("on_policy", kind, ("strict", "lax", None))
         self._kind = kind
+        self.counters = Counters() if counters is None else counters
         self._current: int | None = None
         self._taken: set[Any] = set()
         self._begun = False
-        self._samples = self._mixed = 0
-        self._oldest: int | None = None
-        self._lag: int | None = None
 
     def begin_step(self, current: int | None = None) -> None:
         """current: version of the trainer's weights, in the numbers that the rollout gives its own"""
@@ -267,39 +162,34 @@ class Contract:
         if not self._begun:
             self._taken.clear()
 
-    def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
+    def take(self, samples: Iterable[Mapping[str, Any]]) -> int | None:
         """Counts each sample once a step. Those of a step that ranks have begun are all taken then, before its passes.
+        A version is a number with its label. Returns how many versions the oldest row is behind the trainer's, where
+        both are known.
 
         samples: "sample" and "weights" of each as `Batch.sequences` has them
 
         Under "strict" FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") naming the first sample with
         rows of several versions, and these.
         """
-        new: dict[Any, Mapping[str, Any]] = {}
-        for one in samples:
-            if one.get("weights") and one["sample"] not in self._taken:
-                new.setdefault(one["sample"], one)
-        listed = list(new.values())
-        found = summarize(listed, self._current)
-        if found.first_mixed is not None and self._kind == "strict":
-            raise _mixed(listed[found.first_mixed])
-        self._taken.update(new)
-        self._samples += found.samples
-        self._mixed += found.mixed
-        if found.oldest is not None:
-            self._oldest = found.oldest if self._oldest is None else min(self._oldest, found.oldest)
-        if found.lag is not None:
-            self._lag = found.lag if self._lag is None else max(self._lag, found.lag)
-
-    def count_into(self, counters: Counters) -> None:
-        """Since the last call, where samples said something."""
-        counters.ratio("weight_version/mixed_ratio", self._mixed, self._samples)
-        if self._oldest is not None:
-            counters.count("weight_version/oldest", self._oldest)
-        if self._lag is not None:
-            counters.count("weight_lag_max", self._lag)
-        self._samples = self._mixed = 0
-        self._oldest = self._lag = None
+        lags = []
+        for sample in samples:
+            versions = {(version, label) for _, _, version, label in sample.get("weights") or ()}
+            if not versions or sample["sample"] in self._taken:
+                continue
+            mixed = len(versions) > 1
+            if mixed and self._kind == "strict":
+                raise _mixed(sample)
+            self._taken.add(sample["sample"])
+            self.counters.ratio("weight_version/mixed_ratio", mixed, 1)
+            oldest = min((version for version, _ in versions if version != UNKNOWN), default=None)
+            if oldest is None:
+                continue
+            self.counters.count("weight_version/oldest", oldest)
+            if self._current is not None:
+                lags.append(self._current - oldest)
+                self.counters.count("weight_lag_max", lags[-1])
+        return max(lags, default=None)
 
 
 def _mixed(sample: Mapping[str, Any]) -> errors.FailedPreconditionError:

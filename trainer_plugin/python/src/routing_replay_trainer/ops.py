@@ -1,13 +1,11 @@
-"""Router replay as operators of torch, over the same core as `routing_replay_trainer.router`. Needs torch 2.6 or later.
+"""Router replay on tensors of torch, over the same core as `routing_replay_trainer.router`. Needs torch 2.6 or later.
 
     probs, routing_map, chosen, counters = ops.router_replay(router, logits, ids, states)
 
-The operators run where their tensors are, on the CPU or on a GPU, there with one kernel on the current stream: they
-neither wait for it nor copy anything, so they may be captured in a CUDA graph. They have fake and autograd
-registrations: torch.compile keeps them in the graph, and activation checkpointing runs them again with the same result.
-In eager mode `router_replay` goes around them, as what torch.library puts around each call takes longer than the rest.
-Nothing is linked against torch: the core gets addresses. `compare` needs no kernel: without one it is made of torch's
-own operators, on any device.
+It runs where its tensors are, on the CPU or on a GPU, there with one kernel on the current stream: it neither waits for
+it nor copies anything, so it may be captured in a CUDA graph. Activation checkpointing runs it again with the same
+result; torch.compile leaves it out of its graphs. Nothing is linked against torch: the core gets addresses. `compare`
+needs no kernel: without one it is made of torch's own operators, on any device.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # What the number
 COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_CONFIG = "str score_function, bool pre_softmax, float? scaling_factor, int? num_groups, int? group_topk, str rounding"
 
 
 def has_code(device: torch.device) -> bool:
@@ -109,6 +105,7 @@ def id_dtype(num_experts: int) -> torch.dtype:
     return torch.uint8 if num_experts <= 256 else torch.uint16
 
 
+@torch.compiler.disable
 def router_replay(
     router: Router,
     logits: torch.Tensor,
@@ -132,30 +129,16 @@ def router_replay(
     """
     if logits.ndim != 2 or logits.shape[1] != router.num_experts:
         raise _wrong("logits", f"shape {tuple(logits.shape)} is not (N, {router.num_experts})")
-    if indices.ndim != 2 or indices.shape[1] != router.top_k:
-        raise _wrong("indices", f"shape {tuple(indices.shape)} is not (N, {router.top_k})")
     if states is None:
         states = torch.full((logits.shape[0],), REPLAYED, dtype=torch.uint8, device=logits.device)
     if expert_bias is not None:
         expert_bias = expert_bias.detach().float()
-    if not _is_eager(logits):
-        config = _config(router)
-        return Replayed(*torch.ops.routing_replay.router_forward(logits, indices, states, expert_bias, *config))
-    if logits.requires_grad and torch.is_grad_enabled():
-        rest: list[Any] = []
-        probs = _Eager.apply(logits, indices, states, expert_bias, router, rest)
-        return Replayed(probs, *rest)
-    return Replayed(*_run_forward(_handle(router, logits.dtype), logits, indices, states, expert_bias))
-
-
-def _is_eager(tensor: torch.Tensor) -> bool:
-    """Whether nobody but autograd wants to know of the operators that run."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(tensor) in _PLAIN
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-    )
+    handle = _handle(router, logits.dtype)
+    if not (logits.requires_grad and torch.is_grad_enabled()):
+        return Replayed(*_forward(handle, logits, indices, states, expert_bias))
+    rest: list[Any] = []
+    probs = _Differentiable.apply(logits, indices, states, expert_bias, handle, rest)
+    return Replayed(probs, *rest)
 
 
 def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tensor | None = None) -> Replayed:
@@ -174,127 +157,6 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     replayed: [N, K] compact ids of `id_dtype`
     states: [N] uint8
     """
-    return torch.ops.routing_replay.compare(live.to(replayed.dtype), replayed, states)
-
-
-def _config(router: Router) -> tuple[Any, ...]:
-    """In the order of Router's fields, as operators take them."""
-    scores, groups = (router.score_function, router.pre_softmax, router.scaling_factor), router.num_groups
-    return *scores, groups, router.group_topk, router.rounding
-
-
-@functools.lru_cache(maxsize=1024)
-def _handle(router: Router, dtype: torch.dtype) -> Any:
-    """rrt_router"""
-    if dtype not in _DTYPES:
-        raise _wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
-    return router._core(_DTYPES[dtype])
-
-
-def _configured(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...]) -> Any:
-    """rrt_router of what an operator gets of one."""
-    return _handle(Router(experts, top_k, *config), dtype)
-
-
-def _exactly(
-    field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    if tensor.shape != shape:
-        raise _wrong(field, f"shape {tuple(tensor.shape)} is not {shape}")
-    if tensor.dtype != dtype:
-        raise _wrong(field, f"{tensor.dtype} is not {dtype}", "DTYPE")
-    if tensor.device != device:
-        raise _wrong(field, f"is on {tensor.device}, not on {device}", "FIELD")
-    return tensor.contiguous()
-
-
-def _wrong(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
-    return invalid(f"router.{field}", what, reason)
-
-
-def _forward(
-    logits: torch.Tensor,
-    indices: torch.Tensor,
-    states: torch.Tensor,
-    expert_bias: torch.Tensor | None,
-    *config: Any,
-) -> tuple[torch.Tensor, ...]:
-    router = _configured(logits.shape[1], indices.shape[1], logits.dtype, config)
-    return _run_forward(router, logits, indices, states, expert_bias)
-
-
-def _run_forward(
-    router: Any, logits: torch.Tensor, indices: torch.Tensor, states: torch.Tensor, expert_bias: torch.Tensor | None
-) -> tuple[torch.Tensor, ...]:
-    """router: rrt_router"""
-    (rows, experts), device = logits.shape, logits.device
-    logits = logits.contiguous()
-    indices = _exactly("indices", indices, (rows, router.top_k), id_dtype(experts), device)
-    states = _exactly("states", states, (rows,), torch.uint8, device)
-    if expert_bias is not None:
-        expert_bias = _exactly("expert_bias", expert_bias, (experts,), torch.float32, device)
-    probs = torch.empty_like(logits)
-    routing_map = torch.empty(logits.shape, dtype=torch.bool, device=device)
-    chosen = torch.empty_like(indices)
-    counters = zeros(len(COUNTERS), device)
-    launch(
-        "router_forward",
-        device,
-        byref(router),
-        rows,
-        logits.data_ptr(),
-        indices.data_ptr(),
-        states.data_ptr(),
-        None if expert_bias is None else expert_bias.data_ptr(),
-        probs.data_ptr(),
-        routing_map.data_ptr(),
-        None,
-        chosen.data_ptr(),
-        counters.data_ptr(),
-    )
-    return probs, routing_map, chosen, counters
-
-
-def _fake_forward(logits: Any, indices: Any, states: Any, expert_bias: Any, *config: Any) -> tuple[torch.Tensor, ...]:
-    return (
-        logits.new_empty(logits.shape),
-        logits.new_empty(logits.shape, dtype=torch.bool),
-        indices.new_empty(indices.shape),
-        logits.new_empty((len(COUNTERS),), dtype=torch.int64),
-    )
-
-
-def _backward(logits: torch.Tensor, chosen: torch.Tensor, grad_probs: torch.Tensor, *config: Any) -> torch.Tensor:
-    router = _configured(logits.shape[1], chosen.shape[1], logits.dtype, config)
-    return _run_backward(router, logits, chosen, grad_probs)
-
-
-def _run_backward(router: Any, logits: torch.Tensor, chosen: torch.Tensor, grad_probs: torch.Tensor) -> torch.Tensor:
-    (rows, experts), device = logits.shape, logits.device
-    logits = logits.contiguous()
-    chosen = _exactly("chosen", chosen, (rows, router.top_k), id_dtype(experts), device)
-    grad_probs = _exactly("grad_probs", grad_probs, (rows, experts), logits.dtype, device)
-    grad_logits = torch.empty_like(logits)
-    counters = None if device.type == "cuda" else byref(_core.Counters())
-    launch(
-        "router_backward",
-        device,
-        byref(router),
-        rows,
-        logits.data_ptr(),
-        chosen.data_ptr(),
-        grad_probs.data_ptr(),
-        grad_logits.data_ptr(),
-        counters,
-    )
-    return grad_logits
-
-
-def _fake_backward(logits: Any, chosen: Any, grad_probs: Any, *config: Any) -> torch.Tensor:
-    return logits.new_empty(logits.shape)
-
-
-def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     device = replayed.device
     if replayed.ndim != 2:
         raise _wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
@@ -302,7 +164,7 @@ def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -
         raise _wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
     rows, top_k = replayed.shape
     replayed = replayed.contiguous()
-    live = _exactly("live", live, (rows, top_k), replayed.dtype, device)
+    live = _exactly("live", live.to(replayed.dtype), (rows, top_k), replayed.dtype, device)
     states = _exactly("states", states, (rows,), torch.uint8, device)
     if not has_code(device):
         return _compare_sets(live.int(), replayed.int(), states == REPLAYED)
@@ -336,83 +198,89 @@ def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.
 _MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
 
 
-def _fake_compare(live: Any, replayed: Any, states: Any) -> torch.Tensor:
-    return replayed.new_empty((len(COMPARED),), dtype=torch.int64)
+@functools.lru_cache(maxsize=1024)
+def _handle(router: Router, dtype: torch.dtype) -> Any:
+    """rrt_router"""
+    if dtype not in _DTYPES:
+        raise _wrong("logits", f"dtype must be float32, float64, bfloat16 or float16, got {dtype}", "DTYPE")
+    return router._core(_DTYPES[dtype])
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    logits, _, _, _, *ctx.config = inputs
-    ctx.save_for_backward(logits, output[2])
+def _exactly(
+    field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    if tensor.shape != shape:
+        raise _wrong(field, f"shape {tuple(tensor.shape)} is not {shape}")
+    if tensor.dtype != dtype:
+        raise _wrong(field, f"{tensor.dtype} is not {dtype}", "DTYPE")
+    if tensor.device != device:
+        raise _wrong(field, f"is on {tensor.device}, not on {device}", "FIELD")
+    return tensor.contiguous()
 
 
-def _gradient(ctx: Any, grad_probs: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
-    logits, chosen = ctx.saved_tensors
-    grad = None
-    if grad_probs is not None:
-        grad = torch.ops.routing_replay.router_backward(logits, chosen, grad_probs.to(logits.dtype), *ctx.config)
-    return (grad, *(None,) * (3 + len(ctx.config)))
+def _wrong(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
+    return invalid(f"router.{field}", what, reason)
 
 
-class _Eager(torch.autograd.Function):
+def _forward(
+    router: Any, logits: torch.Tensor, indices: torch.Tensor, states: torch.Tensor, expert_bias: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    """router: rrt_router"""
+    (rows, experts), device = logits.shape, logits.device
+    logits = logits.contiguous()
+    indices = _exactly("indices", indices, (rows, router.top_k), id_dtype(experts), device)
+    states = _exactly("states", states, (rows,), torch.uint8, device)
+    if expert_bias is not None:
+        expert_bias = _exactly("expert_bias", expert_bias, (experts,), torch.float32, device)
+    probs = torch.empty_like(logits)
+    routing_map = torch.empty(logits.shape, dtype=torch.bool, device=device)
+    chosen = torch.empty_like(indices)
+    counters = zeros(len(COUNTERS), device)
+    launch(
+        "router_forward",
+        device,
+        byref(router),
+        rows,
+        logits.data_ptr(),
+        indices.data_ptr(),
+        states.data_ptr(),
+        None if expert_bias is None else expert_bias.data_ptr(),
+        probs.data_ptr(),
+        routing_map.data_ptr(),
+        None,
+        chosen.data_ptr(),
+        counters.data_ptr(),
+    )
+    return probs, routing_map, chosen, counters
+
+
+class _Differentiable(torch.autograd.Function):
     """Its one output is probs; the others, which have no gradient, go to `rest`: each output costs the host."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Any, indices: Any, states: Any, expert_bias: Any, router: Router, rest: list[Any]
+        ctx: Any, logits: Any, indices: Any, states: Any, expert_bias: Any, router: Any, rest: list[Any]
     ) -> Any:
-        probs, *rest[:] = _run_forward(_handle(router, logits.dtype), logits, indices, states, expert_bias)
+        probs, *rest[:] = _forward(router, logits, indices, states, expert_bias)
         ctx.router = router
         ctx.save_for_backward(logits, rest[1])
         return probs
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_probs: Any) -> Any:
-        return (_first_gradients if torch.is_grad_enabled() else _gradients)(ctx, grad_probs)
-
-
-def _gradients(ctx: Any, grad_probs: Any) -> Any:
-    logits, chosen = ctx.saved_tensors
-    handle = _handle(ctx.router, logits.dtype)
-    return _run_backward(handle, logits, chosen, grad_probs.to(logits.dtype)), None, None, None, None, None
-
-
-_first_gradients = torch.autograd.function.once_differentiable(_gradients)  # Of which there are no second ones.
-
-
-# Not torch.library.custom_op: what it puts around each call takes longer than the kernel.
-_OPERATORS = torch.library.Library("routing_replay", "DEF")
-
-
-def _define(name: str, schema: str, run: Any, fake: Any, *keys: str) -> None:
-    """keys: of torch's dispatcher, for which tensors"""
-    _OPERATORS.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for key in keys:
-        _OPERATORS.impl(name, run, key)
-    torch.library.register_fake(f"routing_replay::{name}", fake, lib=_OPERATORS)
-
-
-_TENSORS = "Tensor logits, Tensor indices, Tensor states, Tensor? expert_bias, "
-_define(
-    "router_forward",
-    f"({_TENSORS}{_CONFIG}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _forward,
-    _fake_forward,
-    "CPU",
-    "CUDA",
-)
-_define(
-    "router_backward",
-    f"(Tensor logits, Tensor chosen, Tensor grad_probs, {_CONFIG}) -> Tensor",
-    _backward,
-    _fake_backward,
-    "CPU",
-    "CUDA",
-)
-_define(
-    "compare",
-    "(Tensor live, Tensor replayed, Tensor states) -> Tensor",
-    _compare,
-    _fake_compare,
-    "CompositeExplicitAutograd",
-)
-torch.library.register_autograd("routing_replay::router_forward", _gradient, setup_context=_save, lib=_OPERATORS)
+        logits, chosen = ctx.saved_tensors
+        logits, grad_probs = logits.contiguous(), grad_probs.to(logits.dtype).contiguous()
+        grad_logits = torch.empty_like(logits)
+        launch(
+            "router_backward",
+            logits.device,
+            byref(ctx.router),
+            logits.shape[0],
+            logits.data_ptr(),
+            chosen.data_ptr(),
+            grad_probs.data_ptr(),
+            grad_logits.data_ptr(),
+            None if logits.is_cuda else byref(_core.Counters()),
+        )
+        return grad_logits, None, None, None, None, None

@@ -5,13 +5,11 @@ with producer = trainer (`RecordWriter`). No torch.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,84 +20,54 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, invalid, plain, token_ids, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import PassKey
-from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
+from routing_replay_trainer.collective import Alone, Collective
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
 
-LOG = logging.getLogger("routing_replay_trainer")
-_NAMED = 8
 
-
-class Appends:
-    """run: routing_replay.Run, of which it has an appender of its own; who: would need one"""
+class _Appends:
+    """Of one `write`: run: routing_replay.Run, of which it has an appender of its own; who: would need one"""
 
     def __init__(self, run: Any, who: str) -> None:
         self._run = run
         self._who = who
         self._appender: Any = None
-        self._queued: list[str] = []
-        self._told: dict[str, Any] = {}  # Outcomes, from a thread of the appender.
-        self.failures: list[Exception] = []
-        self.written: list[str] = []  # In the order of the appends, once they are finished.
+        self.failures: list[Exception] = []  # Also from a thread of the appender.
+        self.samples: list[str] = []
 
-    @contextlib.contextmanager
-    def going_on(self) -> Iterator[None]:
-        """An exception in here is one of the failures."""
+    def add(self, sample: str, rows: Any, **options: Any) -> None:
+        """What goes wrong is one of the failures."""
         try:
-            yield
+            if self._run is None:
+                raise unmet("write", f"{self._who} has no run")
+            if self._appender is None:
+                self._appender = self._run.appender(on_outcome=self._ended)
+            self._appender.append(sample, rows, **options)
+            self.samples.append(sample)
         except Exception as error:
             self.failures.append(error)
 
-    def add(self, sample: str, rows: Any, **options: Any) -> None:
-        if self._run is None:
-            raise unmet("write", f"{self._who} has no run")
-        if self._appender is None:
-            self._appender = self._run.appender(on_outcome=self._on_outcome)
-        self._appender.append(sample, rows, **options)
-        self._queued.append(sample)
-
     def finish(self, timeout: float) -> None:
-        """Waits for all, and says which of them the service has."""
+        """Waits for all."""
         if self._appender is None:
             return
-        trouble: Exception | None = None
         try:
             self._appender.flush(max(0.0, timeout))
-        except Exception as error:  # Of one append, which its outcome says too, or of all that have none.
-            trouble = error
+        except Exception as error:
+            self.failures.append(error)
         finally:
             self._appender.close(0.0)
-        lost = []
-        for sample in self._queued:
-            outcome = self._told.get(sample)
-            failure = trouble if outcome is None else _failure(sample, outcome)
-            if failure is None:
-                self.written.append(sample)
-            else:
-                lost.append(sample)
-                self.failures.append(failure)
-        if len(lost) > 1:
-            named = ", ".join(lost[:_NAMED]) + (", …" if len(lost) > _NAMED else "")
-            LOG.warning("write: %d samples were not written: %s", len(lost), named)
 
-    def _on_outcome(self, outcome: Any) -> None:
-        self._told[outcome.sample] = outcome
-
-
-def _failure(sample: str, outcome: Any) -> Exception | None:
-    """Of an append that has ended."""
-    if outcome.error is not None:
-        return outcome.error
-    others = outcome.conflicting_rows + outcome.late_rows
-    if not others:
-        return None
-    return unmet(
-        "write",
-        f"sample {sample}: the service has {others} of its rows already, with other routes or none, and keeps those: "
-        "give the samples of each rollout names of their own, or write with restart=",
-        sample=sample,
-        reason="CONFLICTING_ROWS",
-    )
+    def _ended(self, outcome: Any) -> None:
+        others = outcome.conflicting_rows + outcome.late_rows
+        if outcome.error is not None:
+            self.failures.append(outcome.error)
+        elif others:
+            what = (
+                f"sample {outcome.sample}: the service has {others} of its rows already, with other routes or none, and "
+                "keeps those: give the samples of each rollout names of their own, or write with restart="
+            )
+            self.failures.append(unmet("write", what, sample=outcome.sample, reason="CONFLICTING_ROWS"))
 
 
 def merge_records(records: Sequence[tuple[Plan, NDArray[np.uint8]]]) -> list[NDArray[Any]]:
@@ -209,11 +177,13 @@ class Records:
             self._rows[name] = int(rows[sequence])
             self._open[name] = key, described
 
-    def forget(self, key: PassKey) -> None:
-        """A pass that has recorded was given up; nothing to do where `settle` was called since."""
-        for sample in [sample for sample, of in self._open.items() if of[0] == key]:
+    def forget(self, key: PassKey | None) -> set[PassKey]:
+        """Of a pass that was given up, or of all, what was recorded since `settle`; by which passes."""
+        gone = [sample for sample, of in self._open.items() if key in (None, of[0])]
+        for sample in gone:
             self._source.remove(sample)
-            del self._open[sample], self._rows[sample]
+            del self._rows[sample]
+        return {self._open.pop(sample)[0] for sample in gone}
 
     def settle(self) -> None:
         """What was recorded is there to be replayed."""
@@ -286,7 +256,6 @@ def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSeque
 
 
 _NOBODY = np.iinfo(np.int64).min
-_Batch = tuple[int, int]  # Step and micro-batch.
 
 
 class _Sample(NamedTuple):
@@ -308,19 +277,6 @@ class _Record:
     samples: list[_Sample]
 
 
-@dataclass
-class _Kept:
-    """Of one micro-batch. chunks: its records; written: samples that a `write` has appended already, on the rank that
-    appends"""
-
-    chunks: dict[int, _Record] = field(default_factory=dict)
-    written: set[str] = field(default_factory=set)
-
-    @property
-    def samples(self) -> list[_Sample]:
-        return next(iter(self.chunks.values())).samples
-
-
 class RecordWriter:
     """Appends what the ranks of a model replica recorded, as whole rows of its samples.
 
@@ -335,9 +291,9 @@ class RecordWriter:
     """
 
     def __init__(self, collective: Collective | None, run: Any = None) -> None:
-        self._collective: Collective = LocalGroup(1)[0] if collective is None else collective
+        self._collective: Collective = Alone() if collective is None else collective
         self._run = run
-        self._kept: dict[_Batch, _Kept] = {}
+        self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, and by chunk.
 
     def check(self, described: MicroBatch) -> None:
         """Before a pass records: InvalidArgumentError naming a sequence that is no whole sample with an id."""
@@ -347,13 +303,13 @@ class RecordWriter:
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
         """A pass has recorded. Raises as `check`."""
         record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
-        self._kept.setdefault((key.step, key.micro_batch), _Kept()).chunks[key.chunk] = record
+        self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
 
     def forget(self, key: PassKey) -> None:
         """A pass that has recorded was given up."""
-        kept = self._kept.get((key.step, key.micro_batch), _Kept())
-        kept.chunks.pop(key.chunk, None)
-        if not kept.chunks:
+        kept = self._kept.get((key.step, key.micro_batch), {})
+        kept.pop(key.chunk, None)
+        if not kept:
             self._kept.pop((key.step, key.micro_batch), None)
 
     def release(self) -> None:
@@ -373,32 +329,27 @@ class RecordWriter:
         that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
         has, or that two have differently), after all ranks are through and all other samples appended, and
         FailedPreconditionError on the others. Then, and where the ranks have recorded different numbers of
-        micro-batches, what was not appended stays for the next `write`, or `release`. DeadlineExceededError where a
-        rank does not come.
+        micro-batches, all records stay for the next `write`, which finds there what this one has appended, or
+        `release`. DeadlineExceededError where a rank does not come.
         """
         end = time.monotonic() + deadline
-        counting = self._counting()
-        batches, writer = self._prepare(len(counting), end)
-        appends = Appends(self._run, f"rank {writer}, which appends,")
+        latest = self._latest()
+        batches, writer = self._prepare(len(latest), end)
+        appends = _Appends(self._run, f"rank {writer}, which appends,")
         for number in range(batches):
-            kept, samples = counting[number][1:] if counting else (_Kept(), [])
-            parts = all_gather_any_size(self._collective, _pack(kept.chunks.values()), end - time.monotonic())
+            records, samples = latest[number] if latest else ([], [])
+            parts = self._collective.all_gather(_pack(records), end - time.monotonic())
             if writer == self._collective.rank:
-                with appends.going_on():
-                    self._append(parts, [one for one in samples if one.name not in kept.written], appends, options)
+                self._append(parts, samples, appends, options)
         appends.finish(end - time.monotonic())
-        written = appends.written
-        for _, kept, _ in counting:
-            kept.written.update(written)
-        open_ = [any(one.name not in kept.written for one in samples) for _, kept, samples in counting]
-        done = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
-        some_failed, *stays = self._collective.all_reduce_max(done.astype(np.int64), end - time.monotonic()).tolist()
-        self._kept = {batch: kept for (batch, kept, _), stay in zip(counting, stays, strict=False) if stay}
+        failed = np.array([bool(appends.failures)], np.int64)
+        (some_failed,) = self._collective.all_reduce_max(failed, end - time.monotonic()).tolist()
         if appends.failures:
             raise appends.failures[0]
         if some_failed:
             raise unmet("write", f"rank {writer} could not append; it says why")
-        return written
+        self._kept.clear()
+        return appends.samples
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
         """How many micro-batches the ranks have, and the lowest rank that has any."""
@@ -410,27 +361,32 @@ class RecordWriter:
             raise unmet("write", f"one rank has recorded {~least} micro-batches, another {most}")
         return most, ~writer
 
-    def _counting(self) -> list[tuple[_Batch, _Kept, list[_Sample]]]:
-        """The micro-batches in order, and which of their samples no later one has recorded again; those of which none
-        is left are no part of it."""
-        counting, later = [], set()
-        for batch, kept in sorted(self._kept.items(), reverse=True):
-            samples = [sample for sample in kept.samples if sample.name not in later]
+    def _latest(self) -> list[tuple[list[_Record], list[_Sample]]]:
+        """Of the micro-batches in order their records, and which of their samples no later one has recorded again;
+        those of which none is left are no part of it."""
+        latest = []
+        later: set[str] = set()
+        for _, chunks in sorted(self._kept.items(), reverse=True):
+            records = list(chunks.values())
+            samples = [sample for sample in records[0].samples if sample.name not in later]
             later.update(sample.name for sample in samples)
             if samples:
-                counting.append((batch, kept, samples))
-        return counting[::-1]
+                latest.append((records, samples))
+        return latest[::-1]
 
-    def _append(self, parts: list[bytes], samples: list[_Sample], appends: Appends, options: Mapping[str, Any]) -> None:
-        if not samples:
+    def _append(
+        self, parts: list[bytes], samples: list[_Sample], appends: _Appends, options: Mapping[str, Any]
+    ) -> None:
+        try:
+            merged = merge_records([record for part in parts for record in _unpack(part)])
+        except Exception as error:
+            appends.failures.append(error)
             return
-        merged = merge_records([record for part in parts for record in _unpack(part)])
         for sample in samples:
             rows = merged[sample.sequence]
             ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
             fields = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
-            with appends.going_on():
-                appends.add(sample.name, rows, **fields, **options)
+            appends.add(sample.name, rows, **fields, **options)
 
 
 def _samples(described: MicroBatch) -> Iterable[_Sample]:
@@ -446,11 +402,10 @@ def _samples(described: MicroBatch) -> Iterable[_Sample]:
         yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
 
 
-def _pack(records: Iterable[_Record]) -> bytes:
+def _pack(records: Sequence[_Record]) -> bytes:
     """Their descriptions as a line of JSON, then their ids."""
-    listed = list(records)
-    head = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in listed])
-    return b"\n".join([head.encode(), b"".join(record.ids for record in listed)])
+    head = json.dumps([{"plan": record.plan, "size": len(record.ids)} for record in records])
+    return b"".join([head.encode(), b"\n", *(record.ids for record in records)])
 
 
 def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:

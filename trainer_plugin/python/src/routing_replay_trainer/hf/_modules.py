@@ -3,9 +3,9 @@
 Where a block chooses its experts differs by version: in the forward of the block (softmax families, 4.x), in a method
 of the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
 5.x). What is the same is that one function calls torch.topk for self.top_k experts, once: `rewritten` finds it or says
-why not. A block of no family here is taken by the same rule, where only one function does. Of that function this one
-call is changed, torch.topk(scores, self.top_k, …) to self._routing_replay_choice(scores, self.top_k, …): scores,
-normalisation, scale, bias, types and gradients stay the model's own code, of whatever version.
+why not. Of that function this one call is changed, torch.topk(scores, self.top_k, …) to
+self._routing_replay_choice(scores, self.top_k, …): scores, normalisation, scale, bias, types and gradients stay the
+model's own code, of whatever version.
 """
 
 from __future__ import annotations
@@ -20,54 +20,15 @@ from typing import Any
 
 from routing_replay_trainer._core import invalid, unmet
 
-
-@dataclass(frozen=True)
-class Family:
-    """blocks: names of classes of its MoE blocks
-    router: attribute of the block that holds its router, a linear layer or a module of its own
-    """
-
-    name: str
-    blocks: tuple[str, ...]
-    router: str
-
-
-FAMILIES = (
-    Family(
-        "Qwen3-MoE",
-        ("Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock", "Qwen3NextSparseMoeBlock", "Qwen3_5MoeSparseMoeBlock"),
-        "gate",
-    ),
-    Family("Mixtral", ("MixtralSparseMoeBlock",), "gate"),
-    Family("DeepSeek-V3", ("DeepseekV3MoE",), "gate"),
-    Family("gpt-oss", ("GptOssMLP",), "router"),
-    Family("GLM-MoE", ("Glm4MoeMoE", "Glm4MoeLiteMoE"), "gate"),
-    Family("OLMoE", ("OlmoeSparseMoeBlock",), "gate"),
-)
-ROUTERS = ("gate", "router")  # What a block of another family may call its router.
-
-# Methods that may choose the experts, of the router and of the block; in a family the first one that does is it.
+ROUTERS = ("gate", "router")  # What a block may call its router, a linear layer or a module of its own.
+# Methods that may choose the experts, of the router and of the block.
 CHOICES = (
     ("router", "get_topk_indices"),
     ("block", "route_tokens_to_experts"),
     ("router", "forward"),
     ("block", "forward"),
 )
-
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes of whoever chooses: E.
-
-
-def family_of(block: type) -> Family | None:
-    """Of a class or of one that it is derived from: FSDP2 and others derive."""
-    names = {base.__name__ for base in block.__mro__}
-    return next((family for family in FAMILIES if names.intersection(family.blocks)), None)
-
-
-def unlisted(block: object) -> Family | None:
-    """What a block of no family is taken for, if it has a router."""
-    router = next((name for name in ROUTERS if getattr(block, name, None) is not None), None)
-    return None if router is None else Family("no known family", (), router)
-
 
 # Of FSDP, torch.compile and checkpoint wrappers: no part of where a module stands.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -111,21 +72,14 @@ def decoder(model: Any) -> Decoder:
     routers: list[LiveRouter] = []
     stacks: set[str] = set()
     for name, block in modules.items():
-        parts = name.split(".")
-        family = family_of(type(block))
-        if "mtp" in parts or (family is None and not _has_experts(block)):
+        above = any(name.startswith(f"{router.name}.") for router in routers)
+        if "mtp" in name.split(".") or above or not _has_experts(block):
             continue
-        if family is None:
-            if any(_is_above(router.name, name) for router in routers):
-                continue
-            family = unlisted(block)
-            if family is None:
-                raise unmet(name, f"{type(block).__name__} has experts, and no {' or '.join(ROUTERS)}")
         stack, layer = _place(name)
         stacks.add(stack)
-        routers.append(_router(block, family, name, layer))
+        routers.append(_router(block, name, layer))
     if len(stacks) != 1:
-        found = " and ".join(sorted(stacks)) if stacks else "no MoE layer that is known"
+        found = " and ".join(sorted(stacks)) if stacks else "no MoE layer"
         raise unmet("model", f"one decoder can be attached, and {type(model).__name__} has {found}")
     holder = stacks.pop()
     layers = modules[f"{holder}.layers" if holder else "layers"]
@@ -139,10 +93,6 @@ def _has_experts(module: Any) -> bool:
     return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
 
 
-def _is_above(above: str, name: str) -> bool:
-    return name.startswith(f"{above}.")
-
-
 def _place(name: str) -> tuple[str, int]:
     """Of "model.layers.3.mlp" the path of what holds the layers, "model", and 3."""
     parts = name.split(".")
@@ -152,11 +102,16 @@ def _place(name: str) -> tuple[str, int]:
     raise unmet(name, "it stands in no list of layers")
 
 
-def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
-    owners = {"router": _unwrapped(getattr(block, family.router, None)), "block": block}
-    if owners["router"] is None:
-        raise unmet(name, f"{family.name}: {type(block).__name__} has no {family.router}")
-    _check_calls(block, family, name)
+def _router(block: Any, name: str, layer: int) -> LiveRouter:
+    kind = type(block).__name__
+    attribute = next((attribute for attribute in ROUTERS if getattr(block, attribute, None) is not None), None)
+    if attribute is None:
+        raise unmet(name, f"{kind} has experts, and no {' or '.join(ROUTERS)}")
+    owners = {"router": _unwrapped(getattr(block, attribute)), "block": block}
+    # A kernel in the place of the class's own forward asks nobody.
+    forward = inspect.unwrap(getattr(type(block), "forward", None))
+    if attribute not in getattr(getattr(forward, "__code__", None), "co_names", ()):
+        raise unmet(name, f"the forward of {kind} does not ask its {attribute}")
     reasons: list[str] = []
     found: list[tuple[Any, str, Callable[..., Any]]] = []
     for owner, method in CHOICES:
@@ -169,21 +124,14 @@ def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
     if not found:
-        raise unmet(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
-    if len(found) > 1 and not family.blocks:
+        raise unmet(name, f"{kind} chooses experts in no known way: {'; '.join(reasons)}")
+    if len(found) > 1:
         several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
-        raise unmet(name, f"{type(block).__name__} is of {family.name}, and {several} each choose experts")
+        raise unmet(name, f"of {kind} {several} each choose experts")
     module, method, replacement = found[0]
     _check_own(block, "forward", name, replacement)
     _check_own(module, method, name, replacement)
     return LiveRouter(module, method, replacement, name, layer, *_sizes(module, name))
-
-
-def _check_calls(block: Any, family: Family, name: str) -> None:
-    """That the forward of the class is one that asks the router, and no kernel in its place."""
-    forward = inspect.unwrap(getattr(type(block), "forward", None))
-    if family.router not in getattr(getattr(forward, "__code__", None), "co_names", ()):
-        raise unmet(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:

@@ -13,86 +13,54 @@ from typing import Any, Literal
 import torch
 from routing_replay._values import INT32, integer
 
-from routing_replay_trainer._attached import Attached, Chunk, Mode, Options
+from routing_replay_trainer._attached import Attached, Chunk, Options
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._core import check_choice, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, in_backward
 from routing_replay_trainer._micro_batch import Given, of_hf
 from routing_replay_trainer._passes import ChunkPasses
-from routing_replay_trainer.agreed import BegunStep
-from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.diagnose import Watched
-from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.hf import _modules
 from routing_replay_trainer.hf._modules import ATTRIBUTE, LiveRouter
-from routing_replay_trainer.metrics import OnPolicy
-from routing_replay_trainer.records import Records, RecordWriter
+from routing_replay_trainer.records import Records
 
 
 def attach(
     model: Any,
     config: Any = None,
     *,
-    source: Source | None = None,
-    mode: Mode = "R3",
-    missing: Missing = "strict",
     pads: Literal["live", "filler"] = "live",
-    last_row: Literal["filler", "live"] = "filler",
     ranks: Mapping[str, int] | None = None,
     cp_size: int = 1,
     ep_size: int = 1,
-    agree: Collective | None = None,
-    max_fallback_fraction: float = 0.05,
-    fetch_deadline: float = 120.0,
-    cache_bytes: int = 1 << 30,
-    watch: Watched = "first",
-    alarm_no_overlap: float | None = 0.01,
-    on_policy: OnPolicy | None = None,
-    writer: RecordWriter | None = None,
+    **options: Any,
 ) -> Replay:
-    """Binds the routers of a model to what will be replayed in them. Options that are not here are those of
-    `megatron.attach`.
+    """Binds the routers of a model to what will be replayed in them.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. No other model's routers are touched, be it a copy of this one
     config: its PretrainedConfig, which the live model is compared with; that of the model if absent
-    pads: rows of padding choose live, as without replay, or take filler spread over experts
-    last_row: where padding of the micro-batch chooses live, last tokens do as well
+    pads: rows of padding choose live, as without replay, or take filler spread over experts; where they choose live,
+        last tokens do as well, whatever last_row says
     ranks: {"cp"} of this process where sequences are cut, and
     cp_size: over how many, in contiguous pieces (Ulysses and the like)
     ep_size: size of the expert-parallel group, which filler is spread over
-    agree: the cp_size processes that share a sequence, which decide together in begin_step. Only cp_size = 1, the
-        other modes, and missing="strict" need none
+    options: those of `Options`: source, mode, missing, agree, …; agree has the cp_size processes that share a sequence
 
     Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model is not what the
     configuration says, and FailedPreconditionError naming a module that chooses its experts in no known way: without
     one function that calls torch.topk for self.top_k experts, once, or a block whose forward somebody has replaced.
     """
-    options = Options(
-        source=source,
-        mode=mode,
-        missing=missing,
-        last_row=last_row,
-        agree=agree,
-        max_fallback_fraction=max_fallback_fraction,
-        fetch_deadline=fetch_deadline,
-        cache_bytes=cache_bytes,
-        watch=watch,
-        alarm_no_overlap=alarm_no_overlap,
-        on_policy=on_policy,
-        writer=writer,
-    )
+    made = Options(**options)
     check_choice("pads", pads, ("live", "filler"))
-    options.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
-    return Replay(model, config, options, pads == "live", dict(ranks or {}), cp_size, ep_size)
+    made.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
+    return Replay(model, config, made, pads == "live", dict(ranks or {}), cp_size, ep_size)
 
 
 class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
 
     _NAMES = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
-    _OF_PASSES = ("forward_only", "record")
 
     def __init__(
         self,
@@ -115,7 +83,7 @@ class Replay(Attached):
         _modules.check_config(getattr(model, "config", None) if config is None else config, found)
         self._geometry = _modules.geometry(found)
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
-        plan = self._plan(0, self._described([], (None, None, None, [0], None), {}).layout)  # Of no rows.
+        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Of no rows.
         self._fingerprint = plan.geometry_fingerprint
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
@@ -125,29 +93,6 @@ class Replay(Attached):
         chunk.parts.append(PassHooks(found.module, chunk.passes, self._begin))
         self._chunks.append(chunk)
         self._install()
-
-    def begin_step(
-        self,
-        sequences: Listing[Any],
-        *,
-        tokens: Any = None,
-        attention_mask: Any = None,
-        position_ids: Any = None,
-        cu_seqlens: Any = None,
-        lengths: Any = None,
-        weight_version: int | None = None,
-        step: Any = None,
-        **layout: Any,
-    ) -> BegunStep:
-        """Before the passes of a step; the processes of `agree` call it together.
-
-        tokens, attention_mask, position_ids, cu_seqlens, lengths, layout: of all sequences of the step together, as
-            `micro_batch` takes them of its own. Without any of them nothing is compared before the passes are
-
-        Other arguments, result and errors are those of `megatron.Replay.begin_step`.
-        """
-        arguments = (tokens, attention_mask, position_ids, cu_seqlens, lengths)
-        return self._begin_step(sequences, arguments, layout, weight_version, step)
 
     def micro_batch(
         self,
@@ -188,14 +133,20 @@ class Replay(Attached):
         in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an
         auxiliary loss that transformers computes from the routers' logits goes by the live one.
         """
-        arguments = (tokens, attention_mask, position_ids, cu_seqlens, lengths)
-        return self._opened(sequences, arguments, layout, forward_only, record)
+        said = {
+            "tokens": tokens,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "cu_seqlens": cu_seqlens,
+            "lengths": lengths,
+        }
+        return self._opened(sequences, said | layout, forward_only=forward_only, record=record)
 
     def _restart(self) -> None:
         self._index = 0
 
-    def _given(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> Given:
-        return of_hf(len(sequences), *arguments, {"cp_size": self._cp_size} | layout)
+    def _given(self, sequences: Listing[Any], **said: Any) -> Given:
+        return of_hf(len(sequences), **{"cp_size": self._cp_size} | said)
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -10,23 +10,18 @@ from typing import Any, Literal
 import torch
 from routing_replay._values import INT32, integer
 
-from routing_replay_trainer._attached import Attached, Chunk, Mode, Options
+from routing_replay_trainer._attached import Attached, Chunk, Options
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._core import check_choice, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
 from routing_replay_trainer._micro_batch import Given, of_megatron
 from routing_replay_trainer._passes import ChunkPasses, Pass
-from routing_replay_trainer.agreed import BegunStep
-from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.diagnose import Watched
-from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _modules
 from routing_replay_trainer.megatron._inject import INJECTIONS, is_bound
 from routing_replay_trainer.megatron._schedule import check_group, micro_batch_index
-from routing_replay_trainer.metrics import OnPolicy
 from routing_replay_trainer.plan import MegatronLayers
-from routing_replay_trainer.records import Records, RecordWriter
+from routing_replay_trainer.records import Records
 
 _EMPTY = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
 
@@ -35,80 +30,33 @@ def attach(
     model_chunks: Any,
     config: Any = None,
     *,
-    source: Source | None = None,
-    mode: Mode = "R3",
     inject: Literal["native", "fused"] = "native",
-    missing: Missing = "strict",
-    last_row: Literal["filler", "live"] = "filler",
     ranks: Mapping[str, int] | None = None,
-    agree: Collective | None = None,
-    max_fallback_fraction: float = 0.05,
-    fetch_deadline: float = 120.0,
-    cache_bytes: int = 1 << 30,
-    watch: Watched = "first",
-    alarm_no_overlap: float | None = 0.01,
-    on_policy: OnPolicy | None = None,
-    writer: RecordWriter | None = None,
+    **options: Any,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
         model or a list), wrapped or not. No other model's routers are touched, be it a copy of this one
     config: its TransformerConfig; that of the first chunk if absent
-    source: where rows come from; needed in the modes R3 and shadow
-    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own layers and rows (`release_records` says what that holds); "shadow"
-        compares alone, and counts missing samples whatever the other options say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
-        does as well, and begin_step names it for the caller to leave it out of the loss
-    last_row: of a sequence whose last token alone has no route, as that of a whole sample: "filler" gives that token
-        experts spread over the ranks, like padding; "live" lets it choose, for losses over all tokens
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
-    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
-        Only replicas of one rank (tensor x context x pipeline ranks of the configuration), the other modes, and
-        missing="strict" need none
-    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
-    fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
-        each fetch (of one model chunk and micro-batch) may wait
-    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
-    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
-        each step and model chunk, "all", or none ("off"). Mode shadow compares all
-    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
-        their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
-        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
-    on_policy: "strict" rejects samples with rows of several weight versions; "lax", or None, reports them
-    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
+    options: those of `Options`: source, mode, missing, agree, …
 
     Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model's layers are not
     those of the configuration, and FailedPreconditionError naming a router or an option that would ignore the replay,
     or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
-    options = Options(
-        source=source,
-        mode=mode,
-        missing=missing,
-        last_row=last_row,
-        agree=agree,
-        max_fallback_fraction=max_fallback_fraction,
-        fetch_deadline=fetch_deadline,
-        cache_bytes=cache_bytes,
-        watch=watch,
-        alarm_no_overlap=alarm_no_overlap,
-        on_policy=on_policy,
-        writer=writer,
-    )
     check_choice("inject", inject, tuple(INJECTIONS))
-    return Replay(chunks, config, options, inject, ranks)
+    return Replay(chunks, config, Options(**options), inject, ranks)
 
 
 class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the schedule; recompute may come from the autograd engine's."""
 
     _NAMES = ("tokens", "packed_seq_params", "lengths")
-    _OF_PASSES = ("index", "schedule", "forward_only", "record")
 
     def __init__(
         self, chunks: Listing[Any], config: Any, options: Options, inject: str, ranks: Mapping[str, int] | None
@@ -144,7 +92,7 @@ class Replay(Attached):
         self._layers = MegatronLayers.of(_modules.config_json(config, models[0]))
         self._run_geometry: Any = None
         if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
-            self._run_geometry = self._steps.geometry  # A run may be without hash layers.
+            self._run_geometry = self._steps.source.geometry  # A run may be without hash layers.
         self._layer_modules: list[list[Any]] = []
         for number, (model, routers) in enumerate(zip(models, found, strict=True)):
             chunk = Chunk(number, ChunkPasses(number, self._buffers, self._lock))
@@ -164,36 +112,6 @@ class Replay(Attached):
             if self._mode == "R2" and plan.layers:
                 chunk.records = Records(config.num_layers, plan.layers, self._ranks, self._ep_size)
         self._install()
-
-    def begin_step(
-        self,
-        sequences: Listing[Any],
-        *,
-        tokens: Any = None,
-        packed_seq_params: Any = None,
-        lengths: Any = None,
-        weight_version: int | None = None,
-        step: Any = None,
-        **layout: Any,
-    ) -> BegunStep:
-        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
-
-        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
-            them
-        tokens, packed_seq_params, lengths, layout: of all of them together, as `micro_batch` takes them of its own:
-            token ids as a list of arrays, a packed stream or a rectangle, which are compared with those that the rows
-            were recorded for, and how many there are. Without any of them nothing is compared before the passes are
-        weight_version: that the trainer has now, for metrics; -1 or None if it knows none
-        step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
-            stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
-
-        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
-        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
-        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
-        `collective.agree` raises. A step lasts until the next one begins.
-        """
-        arguments = (tokens, packed_seq_params, lengths)
-        return self._begin_step(sequences, arguments, layout, weight_version, step)
 
     def micro_batch(
         self,
@@ -234,9 +152,9 @@ class Replay(Attached):
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
         An exception in here gives up the passes that were begun in here, with what they have recorded.
         """
-        arguments = (tokens, packed_seq_params, lengths)
+        said = {"tokens": tokens, "packed_seq_params": packed_seq_params, "lengths": lengths, **layout}
         index = None if index is None else integer(index, "index", (0, INT32[1]))
-        return self._opened(sequences, arguments, layout, forward_only, record, index, schedule)
+        return self._opened(sequences, said, forward_only=forward_only, record=record, index=index, schedule=schedule)
 
     def _check_groups(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
         """Before begin_step: InvalidArgumentError naming local_cp_size where one of the micro-batches, each with the
@@ -245,8 +163,14 @@ class Replay(Attached):
             for arguments in micro_batches:
                 check_group(arguments.get("packed_seq_params"), arguments, self._parallel["cp_size"])
 
-    def _given(self, sequences: Listing[Any], arguments: tuple[Any, ...], layout: Mapping[str, Any]) -> Given:
-        tokens, packed_seq_params, lengths = arguments
+    def _given(
+        self,
+        sequences: Listing[Any],
+        tokens: Any = None,
+        packed_seq_params: Any = None,
+        lengths: Any = None,
+        **layout: Any,
+    ) -> Given:
         self._check_groups([{**layout, "packed_seq_params": packed_seq_params}])
         return of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel)
 
