@@ -156,8 +156,8 @@ class Watch:
             )
         named = " and ".join(f"{mistake['mistakes'][0]} ({mistake['what']})" for mistake in mistakes)
         return measured + (
-            f"Nearest known mistake: {named}; with it taken back {alignment['explained_kept']:.0%} would be chosen live, "
-            "so it is the likely cause, rather than drift of the weights."
+            f"Nearest known mistake: {named}; with it taken back {alignment['explained_kept']:.0%} would be chosen "
+            "live, so it is the likely cause, rather than drift of the weights."
         )
 
 

@@ -64,8 +64,8 @@ class _Appends:
             self.failures.append(outcome.error)
         elif others:
             what = (
-                f"sample {outcome.sample}: the service has {others} of its rows already, with other routes or none, and "
-                "keeps those: give the samples of each rollout names of their own, or write with restart="
+                f"sample {outcome.sample}: the service has {others} of its rows already, with other routes or none, "
+                "and keeps those: give the samples of each rollout names of their own, or write with restart="
             )
             self.failures.append(unmet("write", what, sample=outcome.sample, reason="CONFLICTING_ROWS"))
 
