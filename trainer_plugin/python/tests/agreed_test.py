@@ -297,7 +297,9 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual(begun.fallen_back, fallen_back)
             batch = self.source.fetch(plan, sequences=steps.apply(said.fetch), missing="live")
             self.assertEqual((batch.live_rows, batch.unrecorded_rows, batch.pad_rows), (live, unrecorded, 0))
-            self.assertEqual((plan.row_map["live"], int((batch.states == trainer.LIVE).sum())), (live, live))
+            self.assertEqual(
+                (plan.described["row_map"]["live"], int((batch.states == trainer.LIVE).sum())), (live, live)
+            )
 
     def test_a_step_of_no_sample_says_so(self) -> None:
         steps = self.steps("live", 0.0)
@@ -323,7 +325,8 @@ class AgreedTest(unittest.TestCase):
         )
         self.assertEqual((batch.replayed_rows, batch.unrecorded_rows, batch.pad_rows), (19, 9, 2))
         for slot, ids in enumerate(batch.indices):
-            np.testing.assert_array_equal(ids[[19, 29]], plan.filler(slot, 2))
+            filler = np.arange(4).reshape(2, 2) + 2 * plan.layers[slot].ordinal
+            np.testing.assert_array_equal(ids[[19, 29]], filler)
         # Of a part of a sample the last token of the sequence; others may attend to those in its middle.
         for rows, last in ((3, 1), (2, 0)):
             pieces = [{"sample": "s0", "tokens": 3, "rows": 2}, {"sample": "s0", "tokens": 4, "start": 6, "rows": rows}]

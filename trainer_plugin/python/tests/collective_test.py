@@ -12,22 +12,39 @@ import tempfile
 import threading
 import unittest
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from local_group import LocalGroup
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.collective import (
-    Collective,
-    SampleReport,
-    StepDecision,
-    TorchCollective,
-    agree,
-)
+from routing_replay_trainer import collective as collectives
+from routing_replay_trainer.collective import Collective, StepDecision, TorchCollective
 
 POLICIES = ("strict", "live", "drop")
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """What a rank's source says of a sample."""
+
+    sample: Any
+    status: str = "OK"
+    num_tokens: Any = None
+    revision: Any = None
+    content_id: Any = None
+    oldest_weight_version: int | None = None
+    newest_weight_version: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        versions = (self.oldest_weight_version, self.newest_weight_version)
+        return vars(self) | {"weights": [[0, 1, version, ""] for version in versions if version is not None]}
+
+
+def agree(collective: Collective, seen: list[SampleReport] | None, *arguments: Any, **options: Any) -> StepDecision:
+    samples, records = (None, None) if seen is None else ([one.sample for one in seen], [one.record() for one in seen])
+    return collectives.agree(collective, samples, records, *arguments, **options)
 
 
 def on_all(size: int, body: Callable[[Collective], Any]) -> list[Any]:
@@ -78,7 +95,7 @@ class AgreementTest(unittest.TestCase):
             decision = self.agree(policy=policy, geometry=2**64 - 1)
             self.assertEqual((decision.replayed, decision.fallen_back, decision.counts), (5, 0, {"OK": 5}))
             self.assertEqual(
-                SampleReport(**{f: getattr(decision.samples[2], f) for f in vars(states()[2])}), states()[2]
+                SampleReport(**{f: getattr(decision.decisions[2], f) for f in vars(states()[2])}), states()[2]
             )
             self.assertIsNone(decision.source_failed_on)
 
@@ -93,8 +110,8 @@ class AgreementTest(unittest.TestCase):
         self.assertIn("LOST, first on rank 13; 1 of 5", error.message)
         for policy in ("live", "drop"):
             decision = self.agree(lose, policy=policy)
-            self.assertEqual([said.action for said in decision.samples], ["replay"] * 3 + [policy, "replay"])
-            fallen = decision.samples[3]
+            self.assertEqual([said.action for said in decision.decisions], ["replay"] * 3 + [policy, "replay"])
+            fallen = decision.decisions[3]
             self.assertEqual((fallen.status, fallen.missing_on, fallen.missing_everywhere), ("LOST", 13, False))
             self.assertEqual((decision.counts, decision.fallen_back), ({"OK": 4, "LOST": 1}, 1))
 
@@ -124,13 +141,13 @@ class AgreementTest(unittest.TestCase):
             plan = trainer.plan(geometry, layout, rank={"cp": collective.rank})
             source = trainer.LocalSource(geometry)
             source.record(plan, 0, np.array([[row, 7 - row] for row in range(4)], np.uint8).reshape(-1))
-            seen = [SampleReport.of("a", record) for record in source.inspect([trainer.FetchSequence("a", 8)])]
-            decision = agree(collective, seen, "strict", 600.0)
-            agreed = trainer.FetchSequence("a", 8, content_id=decision.samples[0].content_id)
+            records = source.inspect([trainer.FetchSequence("a", 8)])
+            decision = collectives.agree(collective, ["a"], records, "strict", 600.0)
+            agreed = trainer.FetchSequence("a", 8, content_id=decision.decisions[0].content_id)
             return decision, source.fetch(plan, sequences=[agreed]).replayed_rows
 
         (decision, first), (other, second) = on_all(2, step)
-        self.assertEqual((decision, decision.replayed, decision.samples[0].content_id), (other, 1, None))
+        self.assertEqual((decision, decision.replayed, decision.decisions[0].content_id), (other, 1, None))
         self.assertEqual((first, second), (3, 4))
 
     def test_other_steps(self) -> None:
@@ -185,14 +202,13 @@ class AgreementTest(unittest.TestCase):
         source.add("a", np.zeros((3, 1, 1), np.int32) + 1)
         layout = {"format": "THD", "cu_seqlens_padded": [0, 4, 8], "total_rows": 8, "partition": "contiguous"}
         plan = trainer.plan(geometry, layout | {"sequences": [{"sample": s, "tokens": 4} for s in "ab"]})
-        seen = [SampleReport.of("ab"[s["sequence"]], s) for s in source.fetch(plan, missing="live").sequences]
-        decision = agree(LocalGroup(1)[0], seen, "drop", geometry=plan.geometry_fingerprint)
-        self.assertEqual([said.status for said in decision.samples], ["OK", "NOT_FOUND"])
-        self.assertEqual((decision.samples[0].num_tokens, decision.samples[1].missing_everywhere), (4, True))
-        self.assertEqual(
-            SampleReport.of("a", {"status": "OK", "weights": [[0, 2, 5, ""], [2, 3, 3, ""]]}),
-            SampleReport("a", oldest_weight_version=3, newest_weight_version=5),
-        )
+        seen, fingerprint = source.fetch(plan, missing="live").sequences, plan.described["geometry_fingerprint"]
+        decision = collectives.agree(LocalGroup(1)[0], "ab", seen, "drop", geometry=fingerprint)
+        self.assertEqual([said.status for said in decision.decisions], ["OK", "NOT_FOUND"])
+        self.assertEqual((decision.decisions[0].num_tokens, decision.decisions[1].missing_everywhere), (4, True))
+        told = {"status": "OK", "weights": [[0, 2, 5, ""], [2, 3, 3, ""]]}
+        (decided,) = collectives.agree(LocalGroup(1)[0], "a", [told]).decisions
+        self.assertEqual((decided.oldest_weight_version, decided.newest_weight_version), (3, 5))
 
 
 def check_reductions(collective: Collective, seed: int) -> None:
@@ -242,7 +258,7 @@ def check_agreement(collective: Collective, rounds: int) -> None:
         seen, policy = random_states(rng, collective.size), rng.choice(POLICIES)
         want = expected(seen, policy)
         try:
-            got: Any = [said.action for said in agree(collective, seen[collective.rank], policy, 600.0).samples]
+            got: Any = [said.action for said in agree(collective, seen[collective.rank], policy, 600.0).decisions]
         except trainer.FailedPreconditionError as error:
             got, want = error.sample, want if isinstance(want, str) else None
         assert got == want, (got, want)

@@ -184,7 +184,7 @@ class CudaBuffersTest(BuffersTest):
             batch = buffers.fetch(number, source, plan)
             buffers.give(number)
         self.assert_brought(buffers, number, batch, plan, expected)
-        self.assertLessEqual(queue.pinned_bytes, 4 * 49 * 3 * 3 * 2 * 2)
+        self.assertLessEqual(sum(len(memory) for memory, _ in queue._blocks), 4 * 49 * 3 * 3 * 2 * 2)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class FaultsTest(MegatronCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
             forward(0, self.hidden(0)[:3])
         self.assertEqual(replay.kept, 0)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0, virtual stage 0"):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0 of step 0, chunk 0"):
             forward(0, self.hidden(0))
             replay.end_step()
         self.assertEqual(replay.kept, 0)

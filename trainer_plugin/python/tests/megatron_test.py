@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import threading
 import types
 import unittest
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._attached import Options
 from routing_replay_trainer._buffers import Buffers, Slots
 from routing_replay_trainer._micro_batch import MicroBatch, described, expected, of_megatron
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _modules as modules
+from routing_replay_trainer.metrics import Contract
 from routing_replay_trainer.step import StepSource
 
 
@@ -233,7 +235,7 @@ class MicroBatchTest(unittest.TestCase):
                     self.assertEqual(batch.states.tolist()[3:], rest)
                 steps.end_pass()
                 alone = trainer.plan(geometry, said.named_layout)
-                self.assertEqual(alone.row_map["pads"], len(rest))
+                self.assertEqual(alone.described["row_map"]["pads"], len(rest))
         for padding in (5, -1, 1.5):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "padding_documents"):
                 describe(["a"], packed_seq_params=params, padding_documents=padding)
@@ -356,7 +358,7 @@ class SlotsTest(unittest.TestCase):
     def test_index_buffers_have_no_gaps(self) -> None:
         for chunk in LAYERS:
             plan = plan_of(chunk)
-            self.assertEqual(plan.buffer_bytes, plan.index_bytes)
+            self.assertEqual(plan.buffer_bytes, plan.described["index_bytes"])
 
 
 class PassesTest(unittest.TestCase):
@@ -364,7 +366,7 @@ class PassesTest(unittest.TestCase):
 
     def setUp(self) -> None:
         self.buffers = Buffers()
-        lock = new_lock()
+        lock = threading.RLock()
         self.chunks = [ChunkPasses(chunk, self.buffers, lock) for chunk in LAYERS]
         self.plans = [plan_of(chunk) for chunk in LAYERS]
 
@@ -421,10 +423,10 @@ class PassesTest(unittest.TestCase):
 
     def test_what_does_not_fit_the_pass_names_it(self) -> None:
         of = self.begin(1, 2, 0)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "kept for step 1, micro-batch 2, .* 0 already"):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "for micro-batch 2 of step 1, chunk 0 already"):
             self.begin(1, 2, 0)
         with self.assertRaisesRegex(
-            trainer.FailedPreconditionError, "micro-batch 2, virtual stage 0, layer 5"
+            trainer.FailedPreconditionError, "micro-batch 2 of step 1, chunk 0, layer 5"
         ) as caught:
             self.chunks[0].ask(5, recompute=False)
         self.assertEqual((caught.exception.field, caught.exception.layer), ("targets", 5))
@@ -433,7 +435,7 @@ class PassesTest(unittest.TestCase):
         self.chunks[0].ask(0, recompute=True)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "layer 1 before its forward pass"):
             self.chunks[0].ask(1, recompute=True)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "1 passes .* step 1, micro-batch 2"):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "1 passes .* micro-batch 2 of step 1"):
             check_all_finished(self.chunks[0].drop_all())
         self.assertEqual(self.chunks[0].in_flight, 0)
 
@@ -503,6 +505,7 @@ class PassesTest(unittest.TestCase):
 class OptionsTest(unittest.TestCase):
     def test_options(self) -> None:
         source = trainer.LocalSource({"num_layers": 2, "num_experts": 64, "top_k": 1})
+        source.keeps_rows = False  # As a service's.
         fine = {
             "mode": "R3",
             "source": source,
@@ -524,7 +527,7 @@ class OptionsTest(unittest.TestCase):
             recording | {"writer": 1},
             {"mode": "disabled"},
         ):
-            Options(**fine | change)
+            Options(**fine | change).steps(Contract())
         for name, change in (
             ("mode", {"mode": "R4"}),
             ("missing", {"missing": "nonsense"}),
@@ -543,7 +546,7 @@ class OptionsTest(unittest.TestCase):
             ("on_policy", recording | {"on_policy": "strict"}),
         ):
             with self.subTest(change), self.assertRaises(trainer.InvalidArgumentError) as caught:
-                Options(**fine | change)
+                Options(**fine | change).steps(Contract())
             self.assertEqual(caught.exception.field, name)
 
     def test_no_rank_of_a_replica_decides_alone(self) -> None:

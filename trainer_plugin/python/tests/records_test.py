@@ -350,7 +350,7 @@ class WriterTest(unittest.TestCase):
                 name = samples(0)[shown.sequence[local]]
                 own = routes(name, MICRO_BATCHES[0][shown.sequence[local]])
                 self.assertEqual(ids[local].tolist(), own[shown.row[local], layer.ordinal].tolist())
-        self.assertEqual(batch.unrecorded_rows, plan.row_map["unrecorded"])
+        self.assertEqual(batch.unrecorded_rows, plan.described["row_map"]["unrecorded"])
 
         # A sample of one token has no rows.
         writer = RecordWriter(None, run)

@@ -163,12 +163,12 @@ class ReplayTest(unittest.TestCase):
             GEOMETRY, {"sequences": sequences, **sizes, "padding": {"policy": "verl"}}, rank={"cp": 1, "tp": 1}
         )
         given = make_plan(0, 1, 1)
-        self.assertEqual(predicted.layout, given.layout)
-        self.assertEqual(predicted.row_map, given.row_map)
-        self.assertEqual(predicted.warnings, ())
+        self.assertEqual(predicted.described["layout"], given.described["layout"])
+        self.assertEqual(predicted.described["row_map"], given.described["row_map"])
+        self.assertEqual(predicted.described["warnings"], [])
         other = make_plan(0, 1, 1, padding={"policy": "slime"})
-        self.assertEqual(other.layout, given.layout)
-        self.assertRegex(other.warnings[0], "has 0 rows, slime gives [0-9]+")
+        self.assertEqual(other.described["layout"], given.described["layout"])
+        self.assertRegex(other.described["warnings"][0], "has 0 rows, slime gives [0-9]+")
 
     def test_local_source_needs_no_grpc(self) -> None:
         code = (
@@ -264,11 +264,6 @@ class RouterTest(unittest.TestCase):
             ),
             "router.group_topk": lambda: trainer.router_replay_forward(
                 trainer.Router(64, 6, num_groups=1, group_topk=2**32 + 1), self.logits, self.indices
-            ),
-            "router.scaling_factor": lambda: trainer.router_replay_forward(
-                trainer.Router(64, 6, scaling_factor="2"),
-                self.logits,
-                self.indices,  # type: ignore[arg-type]
             ),
             "router.score_function": lambda: trainer.router_replay_forward(
                 trainer.Router(64, 6, score_function=[]),

@@ -14,7 +14,8 @@ from step_test import SAMPLES, CountingSource, drain, geometry_of, plan_of, rows
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf, megatron
 from routing_replay_trainer._micro_batch import MicroBatch, expected
-from routing_replay_trainer.agreed import NO_STEP, Steps
+from routing_replay_trainer.agreed import Steps
+from routing_replay_trainer.collective import NO_STEP
 from routing_replay_trainer.megatron import replayed
 from routing_replay_trainer.megatron._schedule import check_group
 from routing_replay_trainer.step import StepSource

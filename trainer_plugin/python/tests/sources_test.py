@@ -294,7 +294,6 @@ class SourcesTest(unittest.TestCase):
             "sequences": [{"sample": "a", "tokens": 3}],
         }
         batch |= {"cu_seqlens_padded": [0, 3], "total_rows": 3}
-        plan = trainer.plan(geometry, batch)
         source = trainer.LocalSource(geometry)
         cases: list[tuple[str, Any]] = [
             ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": 3.0})),
@@ -304,11 +303,6 @@ class SourcesTest(unittest.TestCase):
             ("rank.pp", lambda: trainer.plan(geometry, batch, rank={"pp": 0.0})),
             ("ep_size", lambda: trainer.plan(geometry, batch, ep_size=1.5)),  # type: ignore[arg-type]
             ("ep_size", lambda: trainer.plan(geometry, batch, ep_size=2**32 + 1)),
-            ("slot", lambda: plan.filler(True, 1)),
-            ("slot", lambda: plan.filler(2**32, 1)),
-            ("rows", lambda: plan.filler(0, 1.5)),  # type: ignore[arg-type]
-            ("rows", lambda: plan.filler(0, 2**40)),
-            ("first", lambda: plan.filler(0, 1, first=2**64)),
             ("num_tokens", lambda: source.inspect([trainer.FetchSequence("a", num_tokens=2.5)])),  # type: ignore[arg-type]
         ]
         for name, call in cases:
@@ -331,22 +325,6 @@ class SourcesTest(unittest.TestCase):
                 source.fetch(plan, missing="live", out=wrong)
             self.assertEqual(caught.exception.field, "out")
 
-    def test_filler(self) -> None:
-        scenario = random_scenario(np.random.default_rng(4))
-        experts, top_k = scenario.geometry["num_experts"], scenario.geometry["top_k"]
-        group = 8
-        plan = scenario.plan(0, 0, ep_size=group)
-        for slot, layer in enumerate(plan.layers):
-            ids = plan.filler(slot, 33, first=5).astype(np.int64)
-            a = (np.arange(5, 38)[:, None] * top_k + np.arange(top_k)) + layer.ordinal * group * top_k
-            each = experts // group
-            np.testing.assert_array_equal(ids, a % group * each + a // group % each)
-        self.assertEqual(plan.filler(0, 0).shape, (0, top_k))
-        for slot, rows, first, name in ((9, 1, 0, "slot"), (0, -1, 0, "rows"), (0, 1, -1, "first")):
-            with self.assertRaises(trainer.InvalidArgumentError) as caught:
-                plan.filler(slot, rows, first=first)
-            self.assertEqual(caught.exception.field, name)
-
     def test_layers_from_megatron_and_a_live_model(self) -> None:
         batch: dict[str, Any] = {
             "format": "THD",
@@ -367,7 +345,7 @@ class SourcesTest(unittest.TestCase):
         rank: dict[str, Any] = {"pp": 1, "model": [{"layer_numbers": [3, 4, 5]}, {"layer_numbers": [8]}]}
         plan = trainer.plan(None, batch, megatron=megatron, rank=rank, native_layers=[3])
         self.assertEqual([(layer.layer, layer.chunk) for layer in plan.layers], [(2, 0), (4, 0), (7, 1)])
-        self.assertEqual(plan.mtp_layers, 1)
+        self.assertEqual(plan.described["mtp_layers"], 1)
         rank["model"][1]["layer_numbers"] = [7]
         with self.assertRaises(trainer.InvalidArgumentError) as caught:
             trainer.plan(None, batch, megatron=megatron, rank=rank)

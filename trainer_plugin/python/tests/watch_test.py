@@ -212,7 +212,7 @@ class DiagnoseTest(unittest.TestCase):
         nothing = diagnose.judge_alignment(plan, [None] * 3, np.stack(batch.indices, axis=1))
         self.assertEqual((nothing["misaligned"], nothing["sequence"]), (False, None))
         self.assertEqual(nothing["explanations"][0]["compared"], 0)
-        self.assertEqual(plan.geometry, {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
+        self.assertEqual(plan.described["geometry"], {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
         live = np.stack(batch.indices, axis=1)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "recorded"):
             diagnose.judge_alignment(plan, [model.choices()[0]], live)

@@ -6,23 +6,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import numbers
+import threading
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from routing_replay._values import INT64, integer
-
-from routing_replay_trainer._core import check_choice, invalid, seconds, unmet
+from routing_replay_trainer._core import check_choice, invalid, plain, unmet
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished, new_lock
-from routing_replay_trainer.agreed import NO_STEP, BegunStep, Steps
-from routing_replay_trainer.collective import Collective
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished
+from routing_replay_trainer.agreed import Steps
+from routing_replay_trainer.collective import NO_STEP, Collective, StepDecision
 from routing_replay_trainer.diagnose import Watch, Watched
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.metrics import Contract, Counters, OnPolicy
-from routing_replay_trainer.plan import Plan, Plans
+from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.records import Records, RecordWriter
 from routing_replay_trainer.step import StepSource
 
@@ -91,8 +91,6 @@ class Options:
                 continue
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
                 raise invalid(name, f"must be a number in 0 … 1, got {value!r}")
-        seconds(self.fetch_deadline, "fetch_deadline")
-        integer(self.cache_bytes, "cache_bytes", (0, INT64[1]))
         ignored = {"R2": ("source", "agree", "on_policy"), "disabled": ()}.get(self.mode, ("writer",))
         for name in ignored:
             if getattr(self, name) is not None:
@@ -176,8 +174,8 @@ class Attached:
         self._steps = options.steps(self._contract)
         self._buffers = buffers
         self._tally = tally
-        self._plans = Plans(lambda chunk, layout: Plan(**self._plan_arguments(chunk, layout)))
-        self._lock = new_lock()
+        self._plans = functools.lru_cache(maxsize=512)(self._make_plan)
+        self._lock = threading.RLock()
         self._chunks: list[Chunk] = []
         self._step = 0  # Number of the present one.
         self._open: Open | None = None
@@ -221,7 +219,7 @@ class Attached:
 
     def begin_step(
         self, sequences: Listing[Any], *, weight_version: int | None = None, step: Any = None, **said: Any
-    ) -> BegunStep:
+    ) -> StepDecision:
         """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
 
         sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
@@ -372,10 +370,14 @@ class Attached:
                     self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
-        return self._plans.of(chunk, layout)
+        """A micro-batch that is announced, checked and run has one."""
+        return self._plans(chunk, json.dumps(plain(layout, "micro_batch")))
+
+    def _make_plan(self, chunk: int, layout: str) -> Plan:
+        return Plan(**self._plan_arguments(chunk, json.loads(layout)))
 
     @property
-    def last_step(self) -> BegunStep:
+    def last_step(self) -> StepDecision:
         """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
         loss is to be masked under missing="drop". Of no samples if none has begun, or the last one has failed."""
         return NO_STEP if self._steps is None else self._steps.last

@@ -15,13 +15,13 @@ import math
 import numbers
 import reprlib
 from collections.abc import Iterable, Mapping
-from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_size_t, c_void_p, string_at
+from ctypes import POINTER, Structure, byref, c_double, c_int32, c_size_t, c_void_p, string_at
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from routing_replay import _native, errors
-from routing_replay._native import Handle, Integer, Text, TokenCheck
+from routing_replay._native import Handle, Text
 from routing_replay._values import native_tokens
 
 LIBRARY = _native.lib
@@ -32,12 +32,8 @@ VERSION: str = _native.VERSION
 
 
 class Sequence(Structure):
-    _fields_ = (
-        ("sample", Text),
-        ("handle", c_int64),
-        ("num_tokens", Integer),
-        ("token_check", TokenCheck),
-        *_native.fields("q:content_id w:has_token_check,has_content_id,live"),
+    _fields_ = _native.fields(
+        "t:sample i:handle o:num_tokens TokenCheck:token_check q:content_id w:has_token_check,has_content_id,live"
     )
 
 
@@ -46,7 +42,7 @@ class FetchOptions(Structure):
 
 
 class Record(Structure):
-    _fields_ = (("sequence", c_int32), ("sample", Text), ("said", _native.SampleRows))
+    _fields_ = _native.fields("w:sequence t:sample SampleRows:said")
 
 
 class Dropped(Structure):
@@ -122,7 +118,6 @@ declare(
     {
         "rrt_plan_new": "twpp",
         "rrt_plan_row_map": "ppppz",
-        "rrt_plan_filler": "pwiipz",
         "rrt_judge_alignment": "ppp",
         "rrt_fetch_new": "ppp",
         "rrt_fetch_read": "ppppp",

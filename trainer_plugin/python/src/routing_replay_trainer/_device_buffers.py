@@ -107,10 +107,6 @@ class Queue:
         # Not where torch.set_default_device says.
         return _bytes(self._largest, device="cpu", pin_memory=True)
 
-    @property
-    def pinned_bytes(self) -> int:
-        return sum(len(memory) for memory, _ in self._blocks)
-
 
 def _bytes(size: int, **where: Any) -> torch.Tensor:
     """They outlive a torch.inference_mode() around the first pass, and the next one writes to them outside of it."""

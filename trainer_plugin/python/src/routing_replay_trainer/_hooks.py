@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,7 +61,8 @@ class PassHooks:
             ended.keep()
         if ended.forward_only:
             return
-        outputs = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+        leaves = torch.utils._pytree.tree_leaves(output)
+        outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         if not outputs:
             self._passes.end_backward(ended)
         for tensor in outputs:
@@ -116,17 +117,6 @@ def _remove_copied(module: Any) -> None:
         for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
 
 
 _MOST = 512  # Counters of calls that are kept apart at one time.
@@ -248,18 +238,18 @@ class Binding:
 
     def ids(self, answer: Answer, device: Any) -> torch.Tensor:
         """[N, K] compact ids on the device."""
-        kept = answer.of.kept
         key = ("ids", answer.slot, device)
-        if key not in kept:
-            kept[key] = torch.from_numpy(answer.of.batch.indices[answer.slot]).to(device, non_blocking=True)
-        return kept[key]
+        return self._on(answer, key, device, lambda batch: batch.indices[answer.slot])
 
     def states(self, answer: Answer, device: Any) -> torch.Tensor:
         """[N] uint8 on the device."""
+        return self._on(answer, ("states", device), device, lambda batch: batch.states)
+
+    def _on(self, answer: Answer, key: Any, device: Any, of: Callable[[Batch], Any]) -> torch.Tensor:
         kept = answer.of.kept
-        if ("states", device) not in kept:
-            kept["states", device] = torch.from_numpy(answer.of.batch.states).to(device, non_blocking=True)
-        return kept["states", device]
+        if key not in kept:
+            kept[key] = torch.from_numpy(of(answer.of.batch)).to(device, non_blocking=True)
+        return kept[key]
 
     def replayed(
         self, answer: Answer, device: Any, live: Callable[[], torch.Tensor], *, live_pads: bool = False
@@ -270,7 +260,7 @@ class Binding:
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
         # The plan's own pads: last tokens on filler count as pads, and nothing else may want a choice.
-        live_pads = live_pads and batch.plan.row_map["pads"] > 0
+        live_pads = live_pads and batch.plan.described["row_map"]["pads"] > 0
         has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         if has_live or wants_live:
             with torch.no_grad():

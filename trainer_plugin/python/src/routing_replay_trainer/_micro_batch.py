@@ -26,8 +26,6 @@ PACKED = (  # Fields of Megatron's PackedSeqParams.
     "tokens_per_sample",
     "local_cp_size",
 )
-_BY = "packed_seq_params or tokens"
-_BY_HF = "tokens, attention_mask, position_ids or cu_seqlens"
 _LIVE = FetchSequence("", live=True)  # Of no sample.
 
 
@@ -78,7 +76,6 @@ class Given(NamedTuple):
         padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
     documents: tokens of each document or row, where the layout does not say them
-    by: arguments of the face that could say lengths
     first: of each row of a rectangle, the column of its first token; empty where that is 0
     """
 
@@ -86,7 +83,6 @@ class Given(NamedTuple):
     lengths: Any
     layout: Mapping[str, Any]
     documents: list[int] | None = None
-    by: str = _BY
     first: Listing[int] = ()
 
 
@@ -98,7 +94,7 @@ def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
     parts = _parts(sequences)
     layout, counts, ids, unnamed = _measured(len(parts), given)
     if counts is None:
-        raise _no_lengths(given)
+        raise _no_lengths()
     layout.pop("cu_seqlens", None)
     whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
     layout["sequences"], fetch = [], []
@@ -140,13 +136,13 @@ def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] |
     unnamed = _unnamed(sequences, _documents(layout) if given.documents is None else given.documents, layout)
     counts = _lengths(sequences, given.lengths, given.tokens, layout)
     if counts is None and given.tokens is not None:
-        raise _no_lengths(given)
+        raise _no_lengths()
     ids = None if given.tokens is None or counts is None else _tokens(given.tokens, counts, layout)
     return layout, counts, ids, unnamed
 
 
-def _no_lengths(given: Given) -> Exception:
-    return invalid("lengths", f"neither given nor said by {given.by}", "LENGTH")
+def _no_lengths() -> Exception:
+    return invalid("lengths", "neither given nor said by tokens or what says where sequences are", "LENGTH")
 
 
 def of_megatron(
@@ -202,7 +198,7 @@ def of_hf(
         given = Given(tokens, lengths, _stream(_restarts(host(position_ids)), tokens))
     else:
         given = Given(tokens, lengths, _rectangle(*tokens.shape) if getattr(tokens, "ndim", 0) == 2 else {})
-    return given._replace(layout=given.layout | layout, by=_BY_HF)
+    return given._replace(layout=given.layout | layout)
 
 
 def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ a layer read the same slot of the pass's index buffer, whatever passes come betw
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ class PassKey(NamedTuple):
     chunk: int
 
     def __str__(self) -> str:
-        return f"step {self.step}, micro-batch {self.micro_batch}, virtual stage {self.chunk}"
+        return f"micro-batch {self.micro_batch} of step {self.step}, chunk {self.chunk}"
 
 
 @dataclass(eq=False)
@@ -124,9 +123,8 @@ class ChunkPasses:
             again = self._backward is not None
             if again and not self.is_in_flight(of):
                 raise _error(
-                    f"layer {layer} is recomputed for micro-batch {of.key.micro_batch} of step {of.key.step}, chunk "
-                    f"{self._chunk}, whose rows are gone: its backward part has run before, or its step has ended. Run "
-                    "backward once, before end_step"
+                    f"layer {layer} is recomputed for {of.key}, whose rows are gone: its backward part has run "
+                    "before, or its step has ended. Run backward once, before end_step"
                 )
             if layer not in of.slots:
                 raise _error(f"no ids are kept for {of.key}, layer {layer}", layer)
@@ -194,8 +192,8 @@ class ChunkPasses:
         recomputed in it, or where it is not known because none was run before."""
         if of.recomputed or not of.ended:
             raise _error(
-                f"micro-batch {of.key.micro_batch} of step {of.key.step}, chunk {self._chunk}, is of a replay that has "
-                "been detached since: routers that backward recomputes would choose live. Run backward before detach"
+                f"{of.key} is of a replay that has been detached since: routers that backward recomputes would choose "
+                "live. Run backward before detach"
             )
 
     def check_none_in_flight(self) -> None:
@@ -203,8 +201,8 @@ class ChunkPasses:
         with self._lock:
             for key in self._flying:
                 raise _error(
-                    f"detach: micro-batch {key.micro_batch} of step {key.step}, chunk {key.chunk}, waits for its "
-                    "backward part, which would choose live. Run it, or call end_step, before"
+                    f"detach: {key} waits for its backward part, which would choose live. Run it, or call end_step, "
+                    "before"
                 )
 
     def _drop(self, of: Pass) -> bool:
@@ -224,10 +222,6 @@ def check_all_finished(left: list[PassKey]) -> None:
             f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run. A pass "
             "that has none must be forward_only"
         )
-
-
-def new_lock() -> Any:
-    return threading.RLock()
 
 
 def _error(why: str, layer: int | None = None) -> Exception:

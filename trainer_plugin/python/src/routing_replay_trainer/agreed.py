@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from routing_replay import errors
 from routing_replay._values import INT64, integer
 
-from routing_replay_trainer._core import unmet
+from routing_replay_trainer._core import LOG, unmet
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
+    NO_STEP,
     Alone,
     Collective,
     Decision,
-    SampleReport,
     StepDecision,
     agree,
     take_no_part,
@@ -36,36 +34,10 @@ from routing_replay_trainer.metrics import UNKNOWN, Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 
-LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8  # Samples that an error names.
 _ASKING = 0.75  # Share of the deadline.
 
 
-@dataclass(frozen=True)
-class BegunStep:
-    """What `begin_step` decided, the same on all ranks of the replica.
-
-    decisions: one per sample of the step that can have rows, in the order in which they were given first; of no token
-        or one there is nothing to replay, and nothing is asked. Of a sample whose sequences contradict each other, by
-        their lengths or tokens, one for each of what they say: what is not so recorded falls back alone
-    replayed, fallen_back: decisions to replay, and others
-    counts: decisions by status
-    live, dropped: samples (ids or handles) of which a sequence routes live, and those that the caller is to leave out
-        of the loss, by the policy; those that are dropped route live, too. What was said to be of no sample (None) is
-        in neither
-    weight_lag: how many weight versions the oldest replayed row is behind, where both are known
-    """
-
-    decisions: tuple[Decision, ...]
-    replayed: int
-    fallen_back: int
-    counts: Mapping[str, int]
-    live: tuple[str | int, ...]
-    dropped: tuple[str | int, ...]
-    weight_lag: int | None
-
-
-NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
 _Seen = Counter[tuple[str | int, str, str]]  # How often (sample, status, what is done) was seen.
 
 
@@ -113,12 +85,16 @@ class Steps:
         weight_version: int | None = None,
         geometry: int = 0,
         step: Any = None,
-    ) -> BegunStep:
-        """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
-        but for what is wrong with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service
-        that could not be reached is the cause (`__cause__`) of what is raised, and the first time a warning.
+    ) -> StepDecision:
+        """Of all ranks of the replica with the same samples in the same order. Of samples of no token or one there is
+        nothing to replay, and nothing is asked. Of a sample whose sequences contradict each other, by their lengths or
+        tokens, each of what they say is decided: what is not so recorded falls back alone.
 
-        geometry: `Plan.geometry_fingerprint`, which the ranks compare; 0 if not known
+        What is raised is raised on all of them, but for what is wrong with this rank's own arguments or source, which
+        the others see as SOURCE_FAILED. A service that could not be reached is the cause (`__cause__`) of what is
+        raised, and the first time a warning.
+
+        geometry: the fingerprint of a plan's, which the ranks compare; 0 if not known
         step: the one before goes on if that had the same name; None: it does not
         """
         end = time.monotonic() + self.source.deadline
@@ -135,30 +111,30 @@ class Steps:
             self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
         samples = _claims([sequence for sequence in named if sequence.num_tokens not in (0, 1)])
         records, failure = self._inspect(samples)
-        reports = [SampleReport.of(claim.sample, record) for claim, record in zip(samples, records, strict=True)]
+        names = [claim.sample for claim in samples]
         why = {
-            claim.sample: record["message"]
-            for claim, record in zip(samples, records, strict=True)
+            name: record["message"]
+            for name, record in zip(names, records, strict=True)
             if record["status"] != "OK" and record.get("message")
         }
         with self._blaming(failure, why):
             left = max(0.0, end - time.monotonic())
             decision = agree(
-                self._collective, reports, self._missing, left, geometry=geometry, failed=failure is not None
+                self._collective, names, records, self._missing, left, geometry=geometry, failed=failure is not None
             )
-            seen = Counter((one.sample, one.status, one.action) for one in decision.samples)
+            seen = Counter((one.sample, one.status, one.action) for one in decision.decisions)
             self._judge("begin_step", seen)
         self._decided = {}
         self._rowless = {sequence.sample for sequence in named if sequence.num_tokens in (0, 1)}
-        for claim, decided in zip(samples, decision.samples, strict=True):
+        for claim, decided in zip(samples, decision.decisions, strict=True):
             self._decided.setdefault(claim.sample, []).append((claim, decided))
         self._contract.begin_step(version)
         lag = self._contract.take(
             {"sample": decided.sample, "weights": record.get("weights")}
-            for decided, record in zip(decision.samples, records, strict=True)
+            for decided, record in zip(decision.decisions, records, strict=True)
             if decided.action == "replay"
         )
-        begun = self.last = _begun(decision, lag)
+        begun = self.last = dataclasses.replace(decision, weight_lag=lag)
         counters = self._contract.counters
         counters.count("step_samples", len(begun.decisions))
         counters.count("step_fallback_samples", len(begun.live))
@@ -397,11 +373,3 @@ def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]
         named = [sample for sample in why if not isinstance(sample, str) and f"handle {sample} " in error.message]
     words = "; ".join(f"{sample}: {why[sample]}" for sample in named if sample in why)
     return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
-
-
-def _begun(decision: StepDecision, lag: int | None) -> BegunStep:
-    live, dropped = (
-        tuple(dict.fromkeys(decided.sample for decided in decision.samples if decided.action == action))
-        for action in ("live", "drop")
-    )
-    return BegunStep(decision.samples, decision.replayed, decision.fallen_back, decision.counts, live, dropped, lag)

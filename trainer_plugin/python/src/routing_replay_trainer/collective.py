@@ -1,6 +1,6 @@
 """The ranks of a model replica, and how they agree on a step.
 
-    decision = agree(TorchCollective([tp_cp_group, pp_group]), reports, policy="live", deadline=120.0)
+    decision = agree(TorchCollective([tp_cp_group, pp_group]), samples, records, policy="live", deadline=120.0)
 
 One rule: every rank of the collective calls `agree` once per step, whatever it has seen. A rank whose source failed
 says so (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. All ranks then have the
@@ -15,7 +15,7 @@ import datetime
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -31,48 +31,16 @@ Action = Literal["replay", "live", "drop"]
 
 
 @dataclass(frozen=True)
-class SampleReport:
-    """What one rank has seen of one sample of the step. None: not known, and so not compared.
+class Decision:
+    """What all ranks do with one sample.
 
     sample: id or handle
-    status: "OK", or why it cannot be replayed: NOT_FOUND, NOT_RECORDED, NOT_READY, LOST, VERSION_REFUSED,
-        LENGTH_MISMATCH, TOKENS_MISMATCH, TOKENS_NOT_KNOWN, OUT_OF_RANGE, UNAVAILABLE. Of a rank that could not ask,
-        `agree` is told that it failed
-    num_tokens, revision, content_id: what all ranks that have it must have the same
-    oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
-    """
-
-    sample: str | int
-    status: str = "OK"
-    num_tokens: int | None = None
-    revision: int | None = None
-    content_id: int | None = None
-    oldest_weight_version: int | None = None
-    newest_weight_version: int | None = None
-
-    @classmethod
-    def of(cls, sample: str | int, record: Mapping[str, Any]) -> SampleReport:
-        """From what a fetch says of a sequence (`Batch.sequences`)."""
-        versions = [span[2] for span in record.get("weights", ())]
-        return cls(
-            sample,
-            record["status"],
-            record.get("num_tokens"),
-            record.get("revision"),
-            record.get("content_id"),
-            min(versions, default=None),
-            max(versions, default=None),
-        )
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What all ranks do with one sample. Beside what SampleReport says, which is that of the ranks that have it:
-
     action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
     status: "OK", or the worst that a rank has seen; SOURCE_FAILED where a rank could not ask
     missing_on: the first rank that misses it
     missing_everywhere: no rank has it
+    num_tokens, revision, content_id: of the ranks that have it
+    oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
     """
 
     sample: str | int
@@ -89,17 +57,37 @@ class Decision:
 
 @dataclass(frozen=True)
 class StepDecision:
-    """samples: one entry per sample, in the order in which they were given
-    counts: samples by status
-    replayed, fallen_back: samples that replay, and those that do not
+    """What the ranks of a replica have decided of a step, the same on all of them.
+
+    decisions: one per sample that was asked about, in the order in which they were given first
+    counts: decisions by status
+    replayed, fallen_back: decisions to replay, and others
     source_failed_on: the first rank whose source failed
+    weight_lag: how many weight versions the oldest replayed row is behind, where begin_step knows both
     """
 
-    samples: tuple[Decision, ...]
+    decisions: tuple[Decision, ...]
     counts: Mapping[str, int]
     replayed: int
     fallen_back: int
     source_failed_on: int | None = None
+    weight_lag: int | None = None
+
+    @property
+    def live(self) -> tuple[str | int, ...]:
+        """Samples (ids or handles) of which a sequence routes live. What was said to be of no sample is not in here."""
+        return self._samples("live")
+
+    @property
+    def dropped(self) -> tuple[str | int, ...]:
+        """Those that the caller is to leave out of the loss, by the policy; they route live, too."""
+        return self._samples("drop")
+
+    def _samples(self, action: Action) -> tuple[str | int, ...]:
+        return tuple(dict.fromkeys(decided.sample for decided in self.decisions if decided.action == action))
+
+
+NO_STEP = StepDecision((), {}, 0, 0)
 
 
 class Collective(Protocol):
@@ -143,19 +131,18 @@ class TorchCollective:
 
     groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
         as no other thread uses them meanwhile
-    device: where tensors lie; that which the backend of each group needs if absent
 
     A group whose call has failed, as by a deadline, cannot be used for anything else either: torch has no way to take a
     call back. Who wants to go on with the framework's groups then makes others for this (torch.distributed.new_group).
     """
 
-    def __init__(self, groups: Sequence[Any], device: Any = None) -> None:
+    def __init__(self, groups: Sequence[Any]) -> None:
         import torch.distributed  # Only who uses this needs it.
 
         self._torch = torch
         self._distributed = distributed = torch.distributed
         self._groups = list(groups)
-        self._devices = [self._device(group) if device is None else device for group in self._groups]
+        self._devices = [self._device(group) for group in self._groups]
         self._failure: str | None = None
         self.rank, self.size = 0, 1
         for group in self._groups:
@@ -223,7 +210,8 @@ def _end(deadline: float) -> float:
 
 def agree(
     collective: Collective,
-    reports: Sequence[SampleReport],
+    samples: Sequence[str | int],
+    records: Sequence[Mapping[str, Any]],
     policy: Policy = "strict",
     deadline: float = 120.0,
     *,
@@ -232,12 +220,14 @@ def agree(
 ) -> StepDecision:
     """What all ranks do with the samples of a step; the same on all of them.
 
-    reports: one per sample of the step, in the same order on all ranks
+    samples: those of the step, ids or handles, in the same order on all ranks
+    records: what this rank's source says of each (as `Batch.sequences`). Ranks that have a sample must have the same
+        num_tokens, revision and content_id, as far as they are known
     policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
     deadline: seconds for all of it. It covers how much later the slowest rank comes: all that a rank may spend on
         asking its source, and a margin
-    geometry: fingerprint of the run's geometry (`Plan.geometry_fingerprint`), 0 on all ranks if not known
-    failed: this rank's source failed: it misses all samples, whatever `reports` says of them
+    geometry: fingerprint of the model's geometry (of `Plan.described`), 0 on all ranks if not known
+    failed: this rank's source failed: it misses all samples, whatever `records` say of them
 
     Raises, on all ranks alike, FailedPreconditionError naming the sample and both values where ranks that have a sample
     have another num_tokens, revision or content id of it; where ranks are of other samples, or another policy, geometry
@@ -247,10 +237,10 @@ def agree(
     end = _end(deadline)
     wrong: Exception | None = None
     try:
-        step = _describe(reports, policy, geometry, failed)
+        step = _describe(samples, records, policy, geometry, failed)
     except Exception as error:  # The other ranks must learn of it.
         step, wrong = None, error
-    return _decision(reports, _decided(collective, step, wrong, end))
+    return _decision(samples, _decided(collective, step, wrong, end))
 
 
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
@@ -275,26 +265,30 @@ def _decided(
     return _core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)
 
 
-def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
-    samples = []
-    for report in reports:
-        fields = asdict(report)
-        if not isinstance(report.sample, str):
-            fields["handle"] = integer(fields.pop("sample"), "sample")
-        samples.append(plain(fields, "reports", report.sample))
+def _describe(
+    samples: Sequence[str | int], records: Sequence[Mapping[str, Any]], policy: str, geometry: int, failed: bool
+) -> dict[str, Any]:
+    described = []
+    for sample, record in zip(samples, records, strict=True):
+        versions = [span[2] for span in record.get("weights", ())]
+        fields = {name: record.get(name) for name in ("status", "num_tokens", "revision", "content_id")}
+        fields["oldest_weight_version"] = min(versions, default=None)
+        fields["newest_weight_version"] = max(versions, default=None)
+        fields |= {"sample": sample} if isinstance(sample, str) else {"handle": integer(sample, "sample")}
+        described.append(plain(fields, "records", sample))
     fingerprint = integer(geometry, "geometry", (0, 2**64 - 1))
     return {
         "policy": policy,
         "geometry_fingerprint": fingerprint,
         "source_failed": bool(failed),
-        "samples": samples,
+        "samples": described,
     }
 
 
-def _decision(reports: Sequence[SampleReport], fields: dict[str, Any]) -> StepDecision:
+def _decision(samples: Sequence[str | int], fields: dict[str, Any]) -> StepDecision:
     unknown = dict.fromkeys(Decision.__dataclass_fields__)
-    fields["samples"] = tuple(
-        Decision(**unknown | decision | {"sample": report.sample})
-        for report, decision in zip(reports, fields["samples"], strict=True)
+    decisions = tuple(
+        Decision(**unknown | decision | {"sample": sample})
+        for sample, decision in zip(samples, fields.pop("samples"), strict=True)
     )
-    return StepDecision(**fields)
+    return StepDecision(decisions, **fields)

@@ -12,7 +12,6 @@ mistake.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass, field
@@ -22,13 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, check_choice, invalid
+from routing_replay_trainer._core import LIBRARY, LOG, check_choice, invalid
 from routing_replay_trainer._micro_batch import MicroBatch, host
 from routing_replay_trainer.fetch import REPLAYED, Batch
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan
 
-LOG = logging.getLogger("routing_replay_trainer")
 Watched = Literal["first", "all", "off"]
 _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
@@ -169,7 +167,7 @@ def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
 def _live(seen: _Seen) -> NDArray[np.int32]:
     """Live ids [local rows, layers, K], -1 where none were seen."""
     plan = seen.batch.plan
-    shape = _record_shape(plan.geometry, plan.rows)
+    shape = _record_shape(plan.described["geometry"], plan.rows)
     live = np.full((plan.rows, len(plan.layers), shape[2]), -1, np.int32)
     for slot, ids in seen.live.items():
         live[: len(ids), slot, : plan.layers[slot].top_k] = host(ids)
@@ -179,7 +177,7 @@ def _live(seen: _Seen) -> NDArray[np.int32]:
 def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
     """What the rank itself has of the samples: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
-    geometry = plan.geometry
+    geometry = plan.described["geometry"]
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
     kept = max(map(len, replayed.values()), default=0)
     records: list[NDArray[np.int32] | None] = []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -75,6 +74,11 @@ class Plan:
 
     All fields are those of `rrctl plan` (rrt_plan_new in routing_replay/trainer/capi.h). Raises InvalidArgumentError
     naming the field.
+
+    described: what was planned, as rrt_plan_new tells it: "row_map", "layout", "warnings", …
+    layers, rows, buffer_bytes: of it; local rows, pads included
+    layers_alike: one K and one dtype
+    pointer: of the core's object; lives as long as the plan
     """
 
     def __init__(
@@ -88,58 +92,28 @@ class Plan:
         native_layers: Sequence[int] | None = None,
         ep_size: int = 1,
     ) -> None:
-        description = description_of(
-            geometry, micro_batch, rank=rank, split=split, megatron=megatron, native_layers=native_layers
-        )
+        given = {"micro_batch": micro_batch, "split": split, "rank": rank, "native_layers": native_layers}
+        description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
+        if megatron is not None:
+            if split is not None:
+                raise invalid("megatron", "says the split: leave it out")
+            layers = megatron if isinstance(megatron, MegatronLayers) else MegatronLayers.of(megatron)
+            if geometry is not None:
+                description["run_geometry"] = description["geometry"]
+            description["geometry"] = layers.geometry
+            given |= {"split": layers.split, "hash_layers": layers.hash_layers}
+        description |= {field: plain(value, field) for field, value in given.items() if value is not None}
         size = integer(ep_size, "ep_size", INT32)
         handle, described = c_void_p(), c_void_p()
         LIBRARY.rrt_plan_new(_core.text(description), size, byref(handle), byref(described))
         self._handle = _native.Handle(LIBRARY.rr_object_free, handle.value)
-        self._json = _core.take_json(described)
-        self.buffer_bytes: int = self._json["buffer_bytes"]
-        self.rows: int = self._json["row_map"]["rows"]  # Local ones, pads included.
-        self.layers = tuple(
-            Layer(
-                layer=layer["layer"],
-                ordinal=layer["ordinal"],
-                chunk=layer["chunk"],
-                num_experts=layer["num_experts"],
-                top_k=layer["top_k"],
-                offset=layer["offset"],
-                dtype=np.dtype(np.uint8 if layer["id_bytes"] == 1 else np.dtype("<u2")),
-            )
-            for layer in self._json["layers"]
-        )
+        self.pointer = self._handle.pointer
+        self.described: dict[str, Any] = _core.take_json(described)
+        self.buffer_bytes: int = self.described["buffer_bytes"]
+        self.rows: int = self.described["row_map"]["rows"]
+        self.layers = tuple(_layer(**layer) for layer in self.described["layers"])
         # They lie in the index buffer one after the other, as those of one array.
         self.layers_alike = len({(layer.top_k, layer.dtype) for layer in self.layers}) == 1
-
-    @property
-    def geometry_fingerprint(self) -> int:
-        """Of the model's geometry: what `collective.agree` compares."""
-        return self._json["geometry_fingerprint"]
-
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """That it was made for: {"num_layers", "moe_layers", "num_experts", "top_k"}."""
-        return self._json["geometry"]
-
-    @property
-    def layout(self) -> dict[str, Any]:
-        """The padded micro-batch that was planned for, as given or as the named policy predicts: the fields of
-        `micro_batch` without its sequences."""
-        return self._json["layout"]
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the named policy knows to go wrong in its framework with this micro-batch, and the first difference
-        between its prediction and the layout that was given; empty without a policy."""
-        return tuple(self._json["warnings"])
-
-    @property
-    def row_map(self) -> dict[str, Any]:
-        """{"rows", "replayed", "unrecorded", "pads", "runs": [{"local_row", "stride", "count", "sequence", "row",
-        "state"}]}: local rows that no run names are pads."""
-        return self._json["row_map"]
 
     def local_rows(self) -> LocalRows:
         """The row map, one entry per local row."""
@@ -147,65 +121,12 @@ class Plan:
         LIBRARY.rrt_plan_row_map(self.pointer, *(column.ctypes.data for column in out), self.rows)
         return out
 
-    def filler(self, slot: int, rows: int, *, first: int = 0) -> NDArray[Any]:
-        """Filler ids [rows, K] of self.layers[slot]: those of filler rows first, first + 1, …
 
-        For rows that a host adds to what a `Batch` holds: K different experts each, spread evenly over the
-        expert-parallel group, the same at every call.
-        """
-        slot, rows = integer(slot, "slot", (0, len(self.layers) - 1)), integer(rows, "rows", (0, INT32[1]))
-        first = integer(first, "first")
-        layer = self.layers[slot]
-        ids = np.empty((rows, layer.top_k), layer.dtype)
-        LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
-        return ids
-
-    @property
-    def mtp_layers(self) -> int:
-        """Multi-token-prediction layers in the chunks planned for: they carry no routes and are not in `layers`."""
-        return self._json["mtp_layers"]
-
-    @property
-    def bytes_to_read(self) -> int:
-        """Of ids in decoded form, over all layers."""
-        return self._json["bytes_to_read"]
-
-    @property
-    def index_bytes(self) -> int:
-        """Of ids in the index buffers, all local rows of all layers."""
-        return self._json["index_bytes"]
-
-    @property
-    def pointer(self) -> int | None:
-        """Of the core's object; lives as long as the plan."""
-        return self._handle.pointer
-
-    def __repr__(self) -> str:
-        layers = [layer.layer for layer in self.layers]
-        return f"<Plan: layers {layers}, {self.rows} rows, {self.bytes_to_read} bytes to read>"
+def _layer(id_bytes: int, **fields: Any) -> Layer:
+    return Layer(dtype=np.dtype("u1" if id_bytes == 1 else "<u2"), **fields)
 
 
-class Plans:
-    """The last plans that were asked for, by what they were made from: a micro-batch that is announced, checked and run
-    has one. Used by one thread.
-
-    make: from a chunk of the model and the `micro_batch` of a plan
-    """
-
-    _MOST = 512
-
-    def __init__(self, make: Callable[[int, Mapping[str, Any]], Plan]) -> None:
-        self._make = make
-        self._plans: dict[tuple[int, str], Plan] = {}
-
-    def of(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        layout = plain(micro_batch, "micro_batch")
-        key = chunk, json.dumps(layout)
-        plan = self._plans.pop(key, None) or self._make(chunk, layout)
-        self._plans[key] = plan  # The one that was used last is the last.
-        if len(self._plans) > self._MOST:
-            del self._plans[next(iter(self._plans))]
-        return plan
+plan = Plan
 
 
 class MegatronLayers(NamedTuple):
@@ -250,33 +171,3 @@ def _split_of(reader: Reader) -> dict[str, Any]:
         # Megatron divides by it only after other arguments have been looked at.
         raise reader.error(per_stage, f"leaves the number of virtual stages open: give {_VIRTUAL}")
     return {field: value for field, value in split.items() if value is not None}
-
-
-def description_of(
-    geometry: Any,
-    micro_batch: Mapping[str, Any],
-    *,
-    split: Mapping[str, Any] | None = None,
-    megatron: Mapping[str, Any] | MegatronLayers | None = None,
-    **fields: Any,
-) -> dict[str, Any]:
-    """Of a plan, as the core takes it; fields that are None are left out."""
-    given = {"micro_batch": micro_batch, "split": split} | fields
-    description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
-    if megatron is not None:
-        if split is not None:
-            raise invalid("megatron", "says the split: leave it out")
-        layers = megatron if isinstance(megatron, MegatronLayers) else MegatronLayers.of(megatron)
-        if geometry is not None:
-            description["run_geometry"] = description["geometry"]
-        description["geometry"] = layers.geometry
-        given |= {"split": layers.split, "hash_layers": layers.hash_layers}
-    for field, value in given.items():
-        if value is not None:
-            description[field] = plain(value, field)
-    return description
-
-
-def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
-    """See `Plan`."""
-    return Plan(geometry, micro_batch, **options)

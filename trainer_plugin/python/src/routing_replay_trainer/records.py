@@ -137,7 +137,7 @@ class Records:
 
     def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
         """For routers to record into."""
-        rows = plan.row_map
+        rows = plan.described["row_map"]
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
@@ -196,7 +196,7 @@ class Records:
         record and replay are cut in different ways then. InvalidArgumentError naming a sample that is asked for by id
         where handles were recorded."""
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
-        lost = plan.row_map["replayed"] - batch.replayed_rows
+        lost = plan.described["row_map"]["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
             raise unmet(
                 "micro_batch",

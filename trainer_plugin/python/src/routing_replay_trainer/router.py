@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from ctypes import byref
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,14 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from routing_replay import errors
-from routing_replay._values import INT32, integer
+from routing_replay._values import INT32, choice, integer
 
 from routing_replay_trainer._core import LIBRARY, Counters, invalid
 from routing_replay_trainer._core import Router as _Router
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
-_FLOAT32, _FLOAT64, _BFLOAT16, _FLOAT16 = range(4)
+_FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}  # By the name of a dtype.
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,14 @@ class Router:
     def _core(self, dtype: int) -> _Router:
         return _Router(
             dtype=dtype,
-            score_function=_choice("score_function", self.score_function, _SCORE_FUNCTIONS),
+            score_function=choice(self.score_function, "router.score_function", _SCORE_FUNCTIONS),
             pre_softmax=int(self.pre_softmax),
-            rounding=_choice("rounding", self.rounding, _ROUNDINGS),
+            rounding=choice(self.rounding, "router.rounding", _ROUNDINGS),
             num_experts=integer(self.num_experts, "router.num_experts", INT32),
             top_k=integer(self.top_k, "router.top_k", INT32),
             num_groups=1 if self.num_groups is None else integer(self.num_groups, "router.num_groups", INT32),
             group_topk=1 if self.group_topk is None else integer(self.group_topk, "router.group_topk", INT32),
-            scaling_factor=1.0 if self.scaling_factor is None else _number("scaling_factor", self.scaling_factor),
+            scaling_factor=1.0 if self.scaling_factor is None else self.scaling_factor,
         )
 
 
@@ -152,15 +151,9 @@ def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[An
     values = np.require(array, requirements="CA")
     if values.ndim != 2 or values.shape[1] != router.num_experts:
         raise _invalid(field, f"shape {values.shape} is not (N, {router.num_experts})")
-    if values.dtype == np.float32:
-        return values, _FLOAT32
-    if values.dtype == np.float64:
-        return values, _FLOAT64
-    if values.dtype == np.float16:
-        return values, _FLOAT16
-    if values.dtype == np.uint16 or values.dtype.name == "bfloat16":
-        return values, _BFLOAT16
-    raise _invalid(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
+    if values.dtype.name not in _FLOATS:
+        raise _invalid(field, f"dtype must be float32, float64, float16 or bfloat16, got {values.dtype}", "DTYPE")
+    return values, _FLOATS[values.dtype.name]
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -170,18 +163,6 @@ def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.
     if values.dtype != dtype:
         raise _invalid(field, f"{values.dtype} is not {dtype}", "DTYPE")
     return values
-
-
-def _number(field: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise _invalid(field, f"must be a number, got {value!r}", "FIELD")
-    return float(value)
-
-
-def _choice(field: str, value: str, choices: dict[str, int]) -> int:
-    if not isinstance(value, str) or value not in choices:
-        raise _invalid(field, f"must be one of {', '.join(choices)}, got {value!r}", "FIELD")
-    return choices[value]
 
 
 def _invalid(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:

@@ -60,7 +60,7 @@ class StepSource(Source):
     def __init__(self, source: Source, *, cache_bytes: int = 1 << 30, deadline: float = 120.0) -> None:
         super().__init__(source.geometry)
         self._source = source
-        self.deadline = seconds(deadline, "deadline")
+        self.deadline = seconds(deadline, "fetch_deadline")
         self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
         self._cache = _core.make(LIBRARY.rrt_step_cache_new, self._cache_bytes)
         self._process = os.getpid()
@@ -170,7 +170,7 @@ class StepSource(Source):
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
         try:
-            while not cached or _has_to_read(fetch, _until(end)):
+            while not cached or _has_to_read(fetch, end - time.monotonic()):
                 self._patiently(lambda: self._source._bring(fetch, _some(end)), end)
                 if not cached:
                     return
@@ -192,7 +192,7 @@ class StepSource(Source):
             try:
                 return attempt()
             except ConnectionError:
-                if _until(end) <= pause or self._stopping.wait(pause):
+                if end - time.monotonic() <= pause or self._stopping.wait(pause):
                     raise
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -219,13 +219,9 @@ def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
     return bool(reads.value)
 
 
-def _until(end: float) -> float:
-    return max(0.0, end - time.monotonic())
-
-
 def _some(end: float) -> float:
     """Not for a call that could not even begin."""
-    left = _until(end)
-    if not left:
+    left = end - time.monotonic()
+    if left <= 0:
         raise errors.DeadlineExceededError("nothing of it is left", code_name="DEADLINE_EXCEEDED")
     return left

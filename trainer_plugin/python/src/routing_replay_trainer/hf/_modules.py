@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing_replay_trainer._core import invalid, unmet
+from routing_replay_trainer._core import unmet
 
 ROUTERS = ("gate", "router")  # What a block may call its router, a linear layer or a module of its own.
 # Methods that may choose the experts, of the router and of the block.
@@ -158,21 +158,6 @@ def _unwrapped(module: Any) -> Any:
     while (inner := next((w for w in _WRAPPERS if getattr(module, w, None) is not None), None)) is not None:
         module = getattr(module, inner)
     return module
-
-
-def check_config(config: Any, found: Decoder) -> None:
-    """InvalidArgumentError where a PretrainedConfig says of its text decoder what the live model is not."""
-    config = getattr(config, "text_config", None) or config
-    first = found.routers[0]
-    for names, value in (
-        (("num_hidden_layers",), found.num_layers),
-        (("num_experts", "num_local_experts", "n_routed_experts"), first.num_experts),
-        (("num_experts_per_tok",), first.top_k),
-    ):
-        for name in names:
-            configured = getattr(config, name, None)
-            if configured is not None and configured != value:
-                raise invalid(f"config.{name}", f"must be {value}, as the model has, got {configured}")
 
 
 def geometry(found: Decoder) -> Mapping[str, Any]:

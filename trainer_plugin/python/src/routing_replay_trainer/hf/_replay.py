@@ -27,7 +27,6 @@ from routing_replay_trainer.records import Records
 
 def attach(
     model: Any,
-    config: Any = None,
     *,
     pads: Literal["live", "filler"] = "live",
     ranks: Mapping[str, int] | None = None,
@@ -39,7 +38,6 @@ def attach(
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. No other model's routers are touched, be it a copy of this one
-    config: its PretrainedConfig, which the live model is compared with; that of the model if absent
     pads: rows of padding choose live, as without replay, or take filler spread over experts; where they choose live,
         last tokens do as well, whatever last_row says
     ranks: {"cp"} of this process where sequences are cut, and
@@ -47,14 +45,14 @@ def attach(
     ep_size: size of the expert-parallel group, which filler is spread over
     options: those of `Options`: source, mode, missing, agree, …; agree has the cp_size processes that share a sequence
 
-    Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model is not what the
-    configuration says, and FailedPreconditionError naming a module that chooses its experts in no known way: without
-    one function that calls torch.topk for self.top_k experts, once, or a block whose forward somebody has replaced.
+    Raises InvalidArgumentError for a wrong option and one that the mode does not use, and FailedPreconditionError
+    naming a module that chooses its experts in no known way: without one function that calls torch.topk for self.top_k
+    experts, once, or a block whose forward somebody has replaced.
     """
     made = Options(**options)
     check_choice("pads", pads, ("live", "filler"))
     made.check_agreement(integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
-    return Replay(model, config, made, pads == "live", dict(ranks or {}), cp_size, ep_size)
+    return Replay(model, made, pads == "live", dict(ranks or {}), cp_size, ep_size)
 
 
 class Replay(Attached):
@@ -65,7 +63,6 @@ class Replay(Attached):
     def __init__(
         self,
         model: Any,
-        config: Any,
         options: Options,
         live_pads: bool,
         ranks: Mapping[str, int],
@@ -76,15 +73,14 @@ class Replay(Attached):
         self._ranks, self._cp_size, self._ep_size = ranks, cp_size, ep_size
         self._index = 0  # Of the next pass in this step.
         if options.mode != "disabled":
-            self._bind(model, config, live_pads)
+            self._bind(model, live_pads)
 
-    def _bind(self, model: Any, config: Any, live_pads: bool) -> None:
+    def _bind(self, model: Any, live_pads: bool) -> None:
         found = _modules.decoder(model)
-        _modules.check_config(getattr(model, "config", None) if config is None else config, found)
         self._geometry = _modules.geometry(found)
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
         plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Of no rows.
-        self._fingerprint = plan.geometry_fingerprint
+        self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
         for router in found.routers:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing_replay_trainer._core import unmet
+from routing_replay_trainer._core import LOG, unmet
 
-LOG = logging.getLogger("routing_replay_trainer")
 FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.
 # Choices of experts that no RouterReplay is asked about (TopKRouter.routing).
 _OTHER_CHOICES = ("sinkhorn", "quantile_balancing")

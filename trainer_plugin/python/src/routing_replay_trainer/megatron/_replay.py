@@ -108,7 +108,7 @@ class Replay(Attached):
             self._layer_modules.append([router.layer_module for router in live])
         for chunk in self._chunks:
             plan = self._plan(chunk.number, _EMPTY | self._parallel)  # Compares the model with its configuration.
-            self._fingerprint = plan.geometry_fingerprint
+            self._fingerprint = plan.described["geometry_fingerprint"]
             if self._mode == "R2" and plan.layers:
                 chunk.records = Records(config.num_layers, plan.layers, self._ranks, self._ep_size)
         self._install()

@@ -147,24 +147,18 @@ def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] |
             f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs an iterator of Python "
             "here, or `peek` that knows the batches without one",
         )
-    held = [_Held(iterator, count) for iterator in iterators]
-    if len(held[0].batches) < count:
-        raise invalid("data_iterator", f"gives {len(held[0].batches)} batches, and num_microbatches is {count}")
-    return held[0].batches, list(held)
+    held = [_next(iterator, count) for iterator in iterators]
+    if len(held[0]) < count:
+        raise invalid("data_iterator", f"gives {len(held[0])} batches, and num_microbatches is {count}")
+    return held[0], [iter(batches) for batches in held]
 
 
-class _Held(Iterator[Any]):
-    """The next batches of an iterator, taken out of it."""
-
-    def __init__(self, iterator: Iterator[Any], count: int) -> None:
-        self.batches: list[Any] = []
-        with contextlib.suppress(StopIteration):
-            for _ in range(count):
-                self.batches.append(next(iterator))  # Megatron-Core's RerunDataIterator has no __iter__.
-        self._rest = iter(self.batches)
-
-    def __next__(self) -> Any:
-        return next(self._rest)
+def _next(iterator: Iterator[Any], count: int) -> list[Any]:
+    batches = []
+    with contextlib.suppress(StopIteration):
+        for _ in range(count):
+            batches.append(next(iterator))  # Megatron-Core's RerunDataIterator has no __iter__.
+    return batches
 
 
 _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKeyDictionary()
