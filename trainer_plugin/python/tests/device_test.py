@@ -37,13 +37,6 @@ except ImportError as missing:
 LENGTHS = {"a": 9, "b": 40, "c": 2}
 
 
-class HostOnly:
-    """A source of somebody else, which realigns on the host."""
-
-    def __init__(self, source: Any) -> None:
-        self.fetch = source.fetch
-
-
 class BuffersTest(unittest.TestCase):
     """On the CPU with a queue that is one in name only; the same on a GPU where there is one."""
 
@@ -79,9 +72,6 @@ class BuffersTest(unittest.TestCase):
         for key, tensor in kept.items():
             wanted = expected.states if key[0] == "states" else expected.indices[key[1]]
             self.assertEqual(tensor.cpu().numpy().tolist(), wanted.tolist(), key)
-        self.assertEqual(len(batch.indices), len(plan.layers))
-        for ids, wanted in zip(batch.indices, expected.indices, strict=True):
-            np.testing.assert_array_equal(ids, wanted)
         np.testing.assert_array_equal(batch.states, expected.states)
         for field in ("replayed_rows", "unrecorded_rows", "pad_rows", "fallback_sequences", "sequences"):
             self.assertEqual(getattr(batch, field), getattr(expected, field))
@@ -95,15 +85,14 @@ class BuffersTest(unittest.TestCase):
                 for names, rows in ((["a", "d"], 15), (["b", "a", "c"], 51), (["c"], 64), ([], 0)):
                     plan = self.plan(geometry, names, rows)
                     expected = source.fetch(plan, missing="live")
-                    for of in (source, HostOnly(source)):
-                        number = buffers.take(plan)
-                        batch = buffers.fetch(number, of, plan, missing="live")
-                        self.assert_brought(buffers, number, batch, plan, expected)
-                        buffers.give(number)
+                    number = buffers.take(plan)
+                    batch = buffers.fetch(number, source, plan, missing="live")
+                    self.assert_brought(buffers, number, batch, plan, expected)
+                    buffers.give(number)
             held.append(buffers.bytes)
         self.assertEqual(held[0], held[1])
         if isinstance(queue, HostQueue):
-            expected = (28, 12, 16) if queue.realigns else (32, 0, 32)
+            expected = (12, 12, 0) if queue.realigns else (16, 0, 16)
             self.assertEqual((queue.did["send"], queue.did["realign"], queue.did["copy"]), expected)
 
     def test_passes_in_flight_have_buffers_of_their_own(self) -> None:
@@ -125,9 +114,9 @@ class BuffersTest(unittest.TestCase):
             whole = np.empty(plan.buffer_bytes, np.uint8)
             expected = source.fetch(plan, out=whole)
             number = buffers.take(plan)
-            empty = buffers.empty(number, plan)
-            self.assertFalse(any(ids.any() for ids in empty))
+            buffers.empty(number, plan)
             read = buffers.reader(number, plan)
+            self.assertFalse(read().any())
             for key, tensor in buffers.tensors(number, plan).items():
                 if key[0] == "ids":
                     tensor.copy_(torch.from_numpy(expected.indices[key[1]].astype(np.int64)))

@@ -27,7 +27,7 @@ try:
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, Rollout
     from step_test import SAMPLES, geometry_of, plan_of, rows_of, some
 
-    from routing_replay_trainer._attached import Fetching
+    from routing_replay_trainer._attached import Attached, Options
     from routing_replay_trainer._micro_batch import MicroBatch
     from routing_replay_trainer._passes import PassKey
     from routing_replay_trainer.megatron import _replay
@@ -406,13 +406,14 @@ class FetchingTest(unittest.TestCase):
         self.assertEqual([one["status"] for one in told], ["OK", "LENGTH_MISMATCH"])
         buffers = mock.Mock(fetch=lambda *_, **__: dataclasses.replace(batch, sequences=tuple(told)))
         contract = Contract("strict")
-        fetching = Fetching(mock.Mock(), "live", "replay", buffers, mock.Mock(), None, contract)
-        fetching.read(PassKey(0, 0, 0), MicroBatch({}, []), plan, True)
+        replay = Attached(Options(mode="disabled"), buffers, mock.Mock())
+        replay._contract, replay._steps = contract, mock.Mock()
+        replay._fetch(PassKey(0, 0, 0), MicroBatch({}, []), plan, True)
         self.assertEqual(contract.counters.report()["routing_replay/weight_version/mixed_ratio"], 0)
         told[0] = told[0] | {"weights": weights["s1"]}
         contract.end_pass()
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "MIXED_WEIGHTS"):
-            fetching.read(PassKey(0, 1, 0), MicroBatch({}, []), plan, True)
+            replay._fetch(PassKey(0, 1, 0), MicroBatch({}, []), plan, True)
 
 
 class StagedFaultsTest(Staged, FaultsTest):

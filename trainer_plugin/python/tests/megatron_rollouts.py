@@ -12,7 +12,6 @@ import torch
 from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.fetch import RowSource
 
 MICRO_BATCHES, CHUNKS, PIPELINE = 8, 2, 2
 LENGTHS = ((5, 9, 2), (16,), (3, 3), (7, 6), (12, 4), (2, 2, 2), (11,), (8, 5))  # Tokens, per micro-batch.
@@ -58,10 +57,11 @@ class Rollout:
         return torch.tensor(np.array(ids)), torch.tensor(recorded)
 
 
-class CountingSource(RowSource):
+class CountingSource(trainer.Source):
     """Reads through another one, as if from far away."""
 
     def __init__(self, source: trainer.LocalSource) -> None:
+        super().__init__(source.geometry)
         self._source = source
         self._lock = threading.Lock()
         self.samples = 0
@@ -76,8 +76,7 @@ class CountingSource(RowSource):
 
     def _bring(self, fetch: Any, timeout: float | None, target: Any = None) -> None:
         self._source._bring(fetch, timeout)
-        _, sequences, _ = fetch.outcome()
-        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in sequences)
+        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in fetch.batch((), None).sequences)
         with self._lock:  # Threads read ahead.
             self.samples += read
 

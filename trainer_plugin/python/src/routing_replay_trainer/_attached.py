@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from routing_replay_trainer._core import check_choice, invalid, plain, unmet
 from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
-from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey, check_all_finished
+from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.collective import NO_STEP, Collective, StepDecision
 from routing_replay_trainer.diagnose import Watch, Watched
@@ -125,20 +125,21 @@ class Options:
         return "live" if self.mode == "shadow" else self.missing
 
 
+@dataclass(eq=False)
 class Chunk:
     """A model chunk.
 
+    number: its virtual stage
     parts: what stands on it, with `install` and `remove`: how its routers are told, and hooks on itself
     records: mode R2: what its routers chose
     last_index: micro-batch of its last pass; -1 at the beginning of a step
     """
 
-    def __init__(self, number: int, passes: ChunkPasses) -> None:
-        self.number = number
-        self.passes = passes
-        self.parts: list[Any] = []
-        self.records: Records | None = None
-        self.last_index = -1
+    number: int
+    passes: ChunkPasses
+    parts: list[Any] = field(default_factory=list)
+    records: Records | None = None
+    last_index: int = -1
 
 
 @dataclass(frozen=True)
@@ -188,14 +189,6 @@ class Attached:
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Of `Plan`."""
         raise NotImplementedError
-
-    def _restart(self) -> None:
-        """Micro-batches are counted from the first one on."""
-        for chunk in self._chunks:
-            chunk.last_index = -1
-
-    def _gave_up(self, chunk: Chunk, of: Pass) -> None:
-        """A pass after which its micro-batch failed; it may be run again."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         why = "is attached to a model of this process, and can be neither copied nor pickled: attach one to the copy"
@@ -284,8 +277,8 @@ class Attached:
             yield
         except BaseException:
             for chunk, of in opened.begun:
-                if chunk.passes.give_up(of):
-                    self._gave_up(chunk, of)
+                if chunk.passes.give_up(of):  # It may be run again.
+                    chunk.last_index = min(chunk.last_index, of.key.micro_batch - 1)
                 self._forget(of.key)
             raise
         finally:
@@ -396,7 +389,8 @@ class Attached:
         pass whose backward part never ran; nothing of it reaches the next step. FallbackLimitError if no begin_step
         told it before."""
         self._step += 1
-        self._restart()
+        for chunk in self._chunks:
+            chunk.last_index = -1
         left = [key for chunk in self._chunks for key in chunk.passes.drop_all()]
         self._tally.settle()
         for records in self._records():
@@ -405,7 +399,9 @@ class Attached:
         self._watch.end_step()
         if left and self._steps is not None:
             self._steps.forget_pass()
-        check_all_finished(left)
+        if left:
+            what = f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run"
+            raise unmet("targets", f"{what}. A pass that has none must be forward_only")
         if self._steps is not None:
             self._steps.end_pass()
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._buffers import Buffers, Slots
-from routing_replay_trainer.fetch import Batch, Source, slabs
+from routing_replay_trainer.fetch import Batch, Source
 from routing_replay_trainer.ops import on
 from routing_replay_trainer.plan import Plan
 
@@ -125,7 +125,8 @@ def device_of(module: Any) -> torch.device | None:
 
 
 class DeviceBuffers:
-    """As `Buffers`. A buffer holds the ids of all layers and, behind them, the row states. Not thread-safe."""
+    """As `Buffers`. A buffer holds the ids of all layers and, behind them, the row states; batches have none on the
+    host. Not thread-safe."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
@@ -140,15 +141,14 @@ class DeviceBuffers:
         self._slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        stage = getattr(source, "stage", None) if self._queue.realigns else None
-        if stage is None:
+        if not self._queue.realigns:
             return self._copy(number, source, plan, **options)
-        staged = stage(plan, **options)
-        batch = staged.write(self._queue.pinned(staged.bytes), _OnDevice(plan, self.reader(number, plan)))
+        staged = source.stage(plan, **options)
+        batch, shape = staged.write(self._queue.pinned(staged.shape.bytes)), staged.shape
         if plan.rows > 0:
             self._queue.begin(self._given_back.pop(number, None))
-            block = self._queue.send(staged.bytes)
-            self._queue.realign(block, staged.staging_offset, staged.units, *self._parts(number, plan))
+            block = self._queue.send(shape.bytes)
+            self._queue.realign(block, shape.staging_offset, shape.units, *self._parts(number, plan))
             self._queue.hand_over()
         return batch
 
@@ -161,13 +161,13 @@ class DeviceBuffers:
         self._queue.begin(self._given_back.pop(number, None))
         self._queue.copy(self._slots[number][: len(block)], self._queue.send(len(block)))
         self._queue.hand_over()
-        return replace(batch, indices=_OnDevice(plan, self.reader(number, plan)))
+        return replace(batch, indices=())
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
         self._given_back.pop(number, None)  # By the stream that computes, which records into it.
         self._queue.hand_over()
         self._slots[number].zero_()
-        return _OnDevice(plan, self.reader(number, plan))
+        return ()
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
         """What it gives is a copy, for which the host waits."""
@@ -193,20 +193,6 @@ class DeviceBuffers:
         """Ids and states."""
         memory, offset = self._slots[number], _states_offset(plan)
         return memory[: plan.buffer_bytes], memory[offset : offset + plan.rows]
-
-
-class _OnDevice(Sequence[NDArray[Any]]):
-    """The ids of each layer for whoever wants them on the host: copied when asked for, as long as the pass lasts."""
-
-    def __init__(self, plan: Plan, read: Callable[[], NDArray[np.uint8]]) -> None:
-        self._plan = plan
-        self._read = read
-
-    def __len__(self) -> int:
-        return len(self._plan.layers)
-
-    def __getitem__(self, slot: Any) -> Any:
-        return slabs(self._plan, self._read())[slot]
 
 
 def _states_offset(plan: Plan) -> int:

@@ -239,16 +239,16 @@ class Binding:
     def ids(self, answer: Answer, device: Any) -> torch.Tensor:
         """[N, K] compact ids on the device."""
         key = ("ids", answer.slot, device)
-        return self._on(answer, key, device, lambda batch: batch.indices[answer.slot])
+        return self._on(answer, key, lambda batch: batch.indices[answer.slot])
 
     def states(self, answer: Answer, device: Any) -> torch.Tensor:
         """[N] uint8 on the device."""
-        return self._on(answer, ("states", device), device, lambda batch: batch.states)
+        return self._on(answer, ("states", device), lambda batch: batch.states)
 
-    def _on(self, answer: Answer, key: Any, device: Any, of: Callable[[Batch], Any]) -> torch.Tensor:
+    def _on(self, answer: Answer, key: Any, of: Callable[[Batch], Any]) -> torch.Tensor:
         kept = answer.of.kept
         if key not in kept:
-            kept[key] = torch.from_numpy(of(answer.of.batch)).to(device, non_blocking=True)
+            kept[key] = torch.from_numpy(of(answer.of.batch)).to(key[-1], non_blocking=True)
         return kept[key]
 
     def replayed(

@@ -215,14 +215,5 @@ class ChunkPasses:
         return True
 
 
-def check_all_finished(left: list[PassKey]) -> None:
-    """FailedPreconditionError naming the first of the passes that a step has left."""
-    if left:
-        raise _error(
-            f"{len(left)} passes were not finished, the first one {min(left)}: no backward part of it has run. A pass "
-            "that has none must be forward_only"
-        )
-
-
 def _error(why: str, layer: int | None = None) -> Exception:
     return unmet("targets", why, layer=layer)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,19 +111,7 @@ class Steps:
             self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
         samples = _claims([sequence for sequence in named if sequence.num_tokens not in (0, 1)])
         records, failure = self._inspect(samples)
-        names = [claim.sample for claim in samples]
-        why = {
-            name: record["message"]
-            for name, record in zip(names, records, strict=True)
-            if record["status"] != "OK" and record.get("message")
-        }
-        with self._blaming(failure, why):
-            left = max(0.0, end - time.monotonic())
-            decision = agree(
-                self._collective, names, records, self._missing, left, geometry=geometry, failed=failure is not None
-            )
-            seen = Counter((one.sample, one.status, one.action) for one in decision.decisions)
-            self._judge("begin_step", seen)
+        decision = self._decide([claim.sample for claim in samples], records, failure, geometry, end)
         self._decided = {}
         self._rowless = {sequence.sample for sequence in named if sequence.num_tokens in (0, 1)}
         for claim, decided in zip(samples, decision.decisions, strict=True):
@@ -170,23 +158,31 @@ class Steps:
         counters.count("cache_bytes", counts["bytes"])
         counters.count("cache_evictions", counts["evictions"])
 
-    @contextlib.contextmanager
-    def _blaming(self, failure: Exception | None, why: Mapping[str | int, str]) -> Iterator[None]:
-        """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
-        where the connection is fine, raised itself.
-
-        why: what this rank's source says of samples, which goes into the message
-        """
+    def _decide(
+        self,
+        samples: Sequence[str | int],
+        records: Sequence[Mapping[str, Any]],
+        failure: Exception | None,
+        geometry: int,
+        end: float,
+    ) -> StepDecision:
+        """With the other ranks. On a rank whose own asking failed, that is the cause of what is raised, or, where the
+        connection is fine, raised itself."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
+        failed, left = failure is not None, max(0.0, end - time.monotonic())
         try:
-            yield
+            decision = agree(self._collective, samples, records, self._missing, left, geometry=geometry, failed=failed)
+            self._judge("begin_step", Counter((one.sample, one.status, one.action) for one in decision.decisions))
         except errors.RoutingReplayError as error:
-            if failure is None or unreachable:
+            if not failed or unreachable:
+                said = zip(samples, records, strict=True)
+                why = {sample: one["message"] for sample, one in said if one["status"] != "OK" and one.get("message")}
                 raise _with_numbers(error, why) from failure
         if failure is not None and not unreachable:
             raise failure
+        return decision
 
     def _warn_once(self, of: str, words: str) -> None:
         if of not in self._warned:

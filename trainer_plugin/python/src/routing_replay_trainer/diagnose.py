@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import LIBRARY, LOG, check_choice, invalid
+from routing_replay_trainer._core import LIBRARY, LOG, check_choice
 from routing_replay_trainer._micro_batch import MicroBatch, host
 from routing_replay_trainer.fetch import REPLAYED, Batch
 from routing_replay_trainer.metrics import Counters
@@ -40,19 +40,12 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
     live: what the routers choose by themselves, [local rows, layers of the plan, K], K the largest of all layers;
         unused slots -1
     """
-    record = [_ids(ids, "recorded") for ids in recorded if ids is not None]
-    joined = np.concatenate([ids.reshape(-1) for ids in record]) if record else np.empty(0, np.int32)
+    record = [np.asarray(ids, np.int32).reshape(-1) for ids in recorded if ids is not None]
+    joined = np.concatenate(record) if record else np.empty(0, np.int32)
     rows = np.array([0 if ids is None else len(ids) for ids in recorded], np.int64)
-    seen = _ids(live, "seen")
+    seen = np.ascontiguousarray(live, np.int32)
     given = _core.RouteIds(rows.size, rows.ctypes.data, joined.ctypes.data, joined.size, seen.ctypes.data, seen.size)
     return _core.give(LIBRARY.rrt_judge_alignment, plan.pointer, byref(given))
-
-
-def _ids(values: ArrayLike, field: str) -> NDArray[np.int32]:
-    array = np.asarray(values)
-    if array.ndim != 3 or array.dtype.kind not in "iu":
-        raise invalid(field, f"must be integers [rows, layers, K], got {array.dtype} of {array.ndim} axes", "SHAPE")
-    return np.ascontiguousarray(array, np.int32)
 
 
 @dataclass
@@ -159,16 +152,16 @@ class Watch:
         )
 
 
-def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
-    top_k = geometry["top_k"]
-    return rows, len(geometry["moe_layers"]), max(top_k) if isinstance(top_k, list) else top_k
+def _top_k(plan: Plan) -> int:
+    """The largest of all layers."""
+    top_k = plan.described["geometry"]["top_k"]
+    return max(top_k) if isinstance(top_k, list) else top_k
 
 
 def _live(seen: _Seen) -> NDArray[np.int32]:
     """Live ids [local rows, layers, K], -1 where none were seen."""
     plan = seen.batch.plan
-    shape = _record_shape(plan.described["geometry"], plan.rows)
-    live = np.full((plan.rows, len(plan.layers), shape[2]), -1, np.int32)
+    live = np.full((plan.rows, len(plan.layers), _top_k(plan)), -1, np.int32)
     for slot, ids in seen.live.items():
         live[: len(ids), slot, : plan.layers[slot].top_k] = host(ids)
     return live
@@ -177,7 +170,7 @@ def _live(seen: _Seen) -> NDArray[np.int32]:
 def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
     """What the rank itself has of the samples: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
-    geometry = plan.described["geometry"]
+    moe_layers = len(plan.described["geometry"]["moe_layers"])
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
     kept = max(map(len, replayed.values()), default=0)
     records: list[NDArray[np.int32] | None] = []
@@ -186,7 +179,7 @@ def _records(seen: _Seen) -> list[NDArray[np.int32] | None]:
         at = np.flatnonzero((local.sequence == sequence) & (seen.batch.states == REPLAYED))
         at = at[at < kept]
         rows = local.row[at]
-        shape = _record_shape(geometry, int(rows.max()) + 1 if len(rows) else 0)
+        shape = (int(rows.max()) + 1 if len(rows) else 0, moe_layers, _top_k(plan))
         room -= int(np.prod(shape))
         if not len(rows) or (room < 0 and records):
             records.append(None)

@@ -77,7 +77,8 @@ class FetchSequence:
         if self.content_id is not None:
             made.content_id = integer(self.content_id, "content_id", UINT64, self.sample)
             made.has_content_id = 1
-        made.live = bool(self.live)
+        if self.live:
+            made.live = 1
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
@@ -88,13 +89,13 @@ def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
     return max(0, tokens - 1) // every * every
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # Not frozen: one is made by every fetch.
 class Batch:
     """One micro-batch on one rank, ready to be replayed.
 
     plan: whose it is
     indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
-        buffer, or one array where layers are alike); filler where a row is not replayed
+        buffer, or one array where layers are alike); filler where a row is not replayed. Empty where a device has them
     states: [local rows] uint8: REPLAYED, UNRECORDED (live routing, as nothing is recorded), PAD (filler: no token, or
         the last one of a sequence where the plan has it so) or LIVE (live routing, as the trainer wants it)
     replayed_rows, unrecorded_rows, pad_rows, live_rows: rows by state
@@ -223,33 +224,24 @@ def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDA
 class Staged:
     """What a fetch has brought, checked and planned but not realigned: a device does that, in one launch.
 
-    plan: whose it is
-    bytes: of the block that goes to the device: a packed plan, and the staged rows behind it, in the compact form in
-        which they came
-    staging_offset: of the staged rows in the block
-    units: what a launch is made for
+    shape: rrt_staged_shape, of the block that goes to the device: a packed plan, and the staged rows behind it, in the
+        compact form in which they came
     """
 
-    def __init__(self, plan: Plan, fetch: _Fetch) -> None:
-        self.plan = plan
+    def __init__(self, fetch: _Fetch) -> None:
         self._fetch = fetch
-        self._shape = _core.StagedShape()
+        self.shape = _core.StagedShape()
         out = c_void_p()
-        LIBRARY.rrt_staged_new(fetch.pointer, byref(out), byref(self._shape))
+        LIBRARY.rrt_staged_new(fetch.pointer, byref(out), byref(self.shape))
         self._handle = _native.Handle(LIBRARY.rr_object_free, out.value)
-        self.bytes: int = self._shape.bytes
-        self.staging_offset: int = self._shape.staging_offset
-        self.units: int = self._shape.units
 
-    def write(self, block: NDArray[np.uint8], indices: Sequence[NDArray[Any]]) -> Batch:
-        """Writes the block to an address that is a multiple of 16, and gives the batch that it describes.
-
-        indices: what the batch has as such
-        """
+    def write(self, block: NDArray[np.uint8]) -> Batch:
+        """Writes the block to an address that is a multiple of 16, and gives the batch that it describes, whose indices
+        are not here."""
         LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
-        begin = self._shape.states_offset
-        states = block[begin : begin + self.plan.rows].copy()
-        return self._fetch.batch(indices, states, counted=self._shape)
+        begin = self.shape.states_offset
+        states = block[begin : begin + self._fetch.plan.rows].copy()
+        return self._fetch.batch((), states, counted=self.shape)
 
 
 def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
@@ -304,7 +296,7 @@ class Source:
         """The same for a device to realign."""
         fetch = self._start(plan, sequences, missing)
         self._bring(fetch, None)
-        return Staged(plan, fetch)
+        return Staged(fetch)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched; of one that
@@ -328,10 +320,16 @@ class Source:
         run, producer, wait = self._told
         if sequences is None:
             return _core.FetchOptions(run, producer, missing, wait)
-        made = (_core.Sequence * len(sequences))()
+        made = _sequences(len(sequences))()
         for sequence, target in zip(sequences, made, strict=True):
             sequence._fill(target, self._check_every)
         return _core.FetchOptions(run, producer, missing, wait, made, len(sequences))
+
+
+@functools.lru_cache
+def _sequences(count: int) -> Any:
+    """The type of so many, which ctypes makes each time that nobody has it."""
+    return _core.Sequence * count
 
 
 class _HostSource(Source):

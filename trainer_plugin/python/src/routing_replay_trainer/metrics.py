@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from routing_replay import errors
@@ -193,15 +193,10 @@ class Contract:
 
 
 def _mixed(sample: Mapping[str, Any]) -> errors.FailedPreconditionError:
+    spans = []
+    for begin, end, version, label in sample["weights"]:
+        number = "an unknown version" if version == UNKNOWN else f"version {version}"
+        spans.append(f"rows {begin} … {end - 1} of {number}{f' ({label})' if label else ''}")
     name = sample["sample"]
-    why = f"sample {name} is of several weight versions: {_spans(sample['weights'])}"
+    why = f"sample {name} is of several weight versions: {', '.join(spans)}"
     return unmet("weights", why, reason="MIXED_WEIGHTS", sample=name)
-
-
-def _spans(spans: Sequence[Any]) -> str:
-    return ", ".join(f"rows {begin} … {end - 1} of {_name(version, label)}" for begin, end, version, label in spans)
-
-
-def _name(version: int, label: str) -> str:
-    number = "an unknown version" if version == UNKNOWN else f"version {version}"
-    return f"{number} ({label})" if label else number

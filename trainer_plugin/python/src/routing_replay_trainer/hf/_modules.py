@@ -14,7 +14,7 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,16 @@ class Decoder:
     module: Any
     num_layers: int
     routers: tuple[LiveRouter, ...]
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """The routing geometry of the live model."""
+        return {
+            "num_layers": self.num_layers,
+            "moe_layers": [router.layer for router in self.routers],
+            "num_experts": [router.num_experts for router in self.routers],
+            "top_k": [router.top_k for router in self.routers],
+        }
 
 
 def decoder(model: Any) -> Decoder:
@@ -158,16 +168,6 @@ def _unwrapped(module: Any) -> Any:
     while (inner := next((w for w in _WRAPPERS if getattr(module, w, None) is not None), None)) is not None:
         module = getattr(module, inner)
     return module
-
-
-def geometry(found: Decoder) -> Mapping[str, Any]:
-    """The routing geometry of the live model."""
-    return {
-        "num_layers": found.num_layers,
-        "moe_layers": [router.layer for router in found.routers],
-        "num_experts": [router.num_experts for router in found.routers],
-        "top_k": [router.top_k for router in found.routers],
-    }
 
 
 ATTRIBUTE = "_routing_replay_choice"

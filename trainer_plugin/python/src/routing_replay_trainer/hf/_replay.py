@@ -71,13 +71,12 @@ class Replay(Attached):
     ) -> None:
         super().__init__(options, Buffers() if options.mode == "disabled" else buffers_for(model), Tally())
         self._ranks, self._cp_size, self._ep_size = ranks, cp_size, ep_size
-        self._index = 0  # Of the next pass in this step.
         if options.mode != "disabled":
             self._bind(model, live_pads)
 
     def _bind(self, model: Any, live_pads: bool) -> None:
         found = _modules.decoder(model)
-        self._geometry = _modules.geometry(found)
+        self._geometry = found.geometry
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
         plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Of no rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
@@ -138,9 +137,6 @@ class Replay(Attached):
         }
         return self._opened(sequences, said | layout, forward_only=forward_only, record=record)
 
-    def _restart(self) -> None:
-        self._index = 0
-
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
         return of_hf(len(sequences), **{"cp_size": self._cp_size} | said)
 
@@ -158,11 +154,10 @@ class Replay(Attached):
         if in_backward():
             if chunk.passes.backward_pass is not None:
                 return
-            if self._open is None and self._index > 0:
+            if self._open is None and chunk.last_index >= 0:
                 raise unmet("micro_batch", "backward calls the whole model again, and the context is closed")
         if self._open is not None:
-            self._enter(chunk, self._open, integer(self._index, "index", INT32), torch.is_grad_enabled())
-            self._index += 1
+            self._enter(chunk, self._open, chunk.last_index + 1, torch.is_grad_enabled())
 
 
 _NOBODY = 0

@@ -16,7 +16,7 @@ from routing_replay_trainer._core import check_choice, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
 from routing_replay_trainer._micro_batch import Given, of_megatron
-from routing_replay_trainer._passes import ChunkPasses, Pass
+from routing_replay_trainer._passes import ChunkPasses
 from routing_replay_trainer.megatron import _modules
 from routing_replay_trainer.megatron._inject import INJECTIONS, is_bound
 from routing_replay_trainer.megatron._schedule import check_group, micro_batch_index
@@ -183,9 +183,6 @@ class Replay(Attached):
             "native_layers": self._native_layers or None,
             "ep_size": self._ep_size,
         }
-
-    def _gave_up(self, chunk: Chunk, of: Pass) -> None:
-        chunk.last_index = min(chunk.last_index, of.key.micro_batch - 1)
 
     def _begin(self, chunk: Chunk) -> None:
         """A chunk is called."""
