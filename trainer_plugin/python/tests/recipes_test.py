@@ -222,7 +222,7 @@ class RecipesTest(unittest.TestCase):
         calls = set(re.findall(r"\breplay\.(\w+)\b(?!\()", recipes.README.read_text().split("## Megatron-LM")[0]))
         calls |= set(re.findall(r"\breplay\.(\w+)\(", recipes.README.read_text()))
         self.assertLessEqual(calls, methods)
-        shown = {name for name in methods if not name.startswith("_")} - {"buffer_bytes", "kept"}
+        shown = {name for name in methods if not name.startswith("_")} - {"kept"}
         self.assertEqual(shown - calls, set())
 
     def test_hugging_face(self) -> None:

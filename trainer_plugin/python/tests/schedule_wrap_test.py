@@ -76,8 +76,7 @@ class Reading(Replay):
     def prefetch(self, micro_batches: Any) -> None:
         described = [MicroBatch({}, [trainer.FetchSequence(*one["sequences"])]) for one in micro_batches]
         plans = [plan_of({one["sequences"][0]: one["lengths"][0]}) for one in micro_batches]
-        for one, plan in zip(described, plans, strict=True):
-            self.steps.prefetch([one], lambda _, plan=plan: [plan], False)
+        self.steps.source.prefetch([(plan, one.fetch) for one, plan in zip(described, plans, strict=True)])
         drain(self.steps.source)
         self.reads = self.rows.reads
 

@@ -262,7 +262,9 @@ class Attached:
             for each in micro_batches
         ]
         chunks = [chunk.number for chunk in self._chunks if chunk.parts]
-        self._steps.prefetch(announced, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
+        for one in announced:
+            plans = [(self._plan(chunk, one.layout), one.fetch) for chunk in chunks]
+            self._steps.source.prefetch(plans, next_step=next_step)
 
     @contextlib.contextmanager
     def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
@@ -459,11 +461,6 @@ class Attached:
         if self._mode == "R2":
             self._counters.count("record_bytes", sum(records.bytes for records in self._records()))
         return self._counters.report(reduce)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Held for index buffers, in use or free."""
-        return self._buffers.bytes
 
     @property
     def kept(self) -> int:

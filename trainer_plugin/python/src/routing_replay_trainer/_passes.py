@@ -78,17 +78,9 @@ class ChunkPasses:
         self._chunk = chunk
         self._buffers = buffers
         self._lock = lock
-        self._forward: Pass | None = None
-        self._backward: Pass | None = None
+        self.forward_pass: Pass | None = None
+        self.backward_pass: Pass | None = None
         self._flying: dict[PassKey, Pass] = {}
-
-    @property
-    def forward_pass(self) -> Pass | None:
-        return self._forward
-
-    @property
-    def backward_pass(self) -> Pass | None:
-        return self._backward
 
     @property
     def in_flight(self) -> int:
@@ -102,8 +94,8 @@ class ChunkPasses:
             if entered.key in self._flying:
                 raise _error(f"ids are kept for {entered.key} already")
             self._flying[entered.key] = entered
-            self._forward = entered
-            self._backward = None  # Of a pass whose backward part failed: nobody has ended it.
+            self.forward_pass = entered
+            self.backward_pass = None  # Of a pass whose backward part failed: nobody has ended it.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
         """For the router of a layer; None where the call belongs to no pass that replays. FailedPreconditionError where
@@ -113,14 +105,14 @@ class ChunkPasses:
         recompute: Megatron says that this is one
         """
         with self._lock:
-            of = self._forward if self._backward is None else self._backward
+            of = self.forward_pass if self.backward_pass is None else self.backward_pass
             if of is None:
                 if recompute and self._flying:
                     raise _error(
                         f"layer {layer} is recomputed, and the output of no pass of chunk {self._chunk} has a gradient"
                     )
                 return None
-            again = self._backward is not None
+            again = self.backward_pass is not None
             if again and not self.is_in_flight(of):
                 raise _error(
                     f"layer {layer} is recomputed for {of.key}, whose rows are gone: its backward part has run "
@@ -141,7 +133,7 @@ class ChunkPasses:
     def end_forward(self) -> Pass:
         """The pass whose forward part ends. FailedPreconditionError, the pass being gone, if a router did not ask."""
         with self._lock:
-            ended, self._forward = self._forward, None
+            ended, self.forward_pass = self.forward_pass, None
             assert ended is not None
             silent = next((layer for layer in ended.slots if layer not in ended.asked), None)
             if ended.forward_only or silent is not None:
@@ -153,38 +145,38 @@ class ChunkPasses:
     def abandon(self) -> None:
         """The forward part failed."""
         with self._lock:
-            ended, self._forward = self._forward, None
+            ended, self.forward_pass = self.forward_pass, None
             if ended is not None:
                 self._drop(ended)
 
     def give_up(self, of: Pass) -> bool:
         """Nobody will run the rest of a pass. False if it was over."""
         with self._lock:
-            if self._forward is of:
-                self._forward = None
-            if self._backward is of:
-                self._backward = None
+            if self.forward_pass is of:
+                self.forward_pass = None
+            if self.backward_pass is of:
+                self.backward_pass = None
             return self._drop(of)
 
     def drop_all(self) -> list[PassKey]:
         """Nobody will run the rest of any pass. Those whose backward part has not run."""
         with self._lock:
-            self._forward = self._backward = None
+            self.forward_pass = self.backward_pass = None
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
 
     def begin_backward(self, of: Pass) -> None:
         """Also of a pass that is over, for which only what was saved may be used."""
         with self._lock:
-            self._backward = of
+            self.backward_pass = of
 
     def leave_backward(self) -> None:
         """The chunk is called, and not by a backward part: whichever there was has failed without an end."""
         with self._lock:
-            self._backward = None
+            self.backward_pass = None
 
     def end_backward(self, of: Pass) -> None:
         with self._lock:
-            self._backward = None
+            self.backward_pass = None
             of.ended |= self._drop(of)
 
     def check_after_detach(self, of: Pass) -> None:

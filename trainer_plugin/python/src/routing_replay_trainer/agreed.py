@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from routing_replay import errors
 from routing_replay._values import INT64, integer
 
 from routing_replay_trainer._core import LOG, unmet
-from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.collective import (
     NO_STEP,
     Alone,
@@ -31,7 +30,6 @@ from routing_replay_trainer.collective import (
 )
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing
 from routing_replay_trainer.metrics import UNKNOWN, Contract
-from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 
 _NAMED = 8  # Samples that an error names.
@@ -62,7 +60,6 @@ class Steps:
         binds: bool = True,
     ) -> None:
         self.source = source
-        self.last = NO_STEP  # What the last `begin` decided.
         self._missing: Missing = missing
         self._collective = Alone() if collective is None else collective
         self._limit = max_fallback_fraction
@@ -73,18 +70,14 @@ class Steps:
         self._forget()
 
     def _forget(self) -> None:
-        self.last = NO_STEP
+        self.last = NO_STEP  # What the last `begin` decided.
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
         self._rowless: set[str | int] = set()  # Samples of the step that have no rows.
         self._fetched: _Seen = Counter()  # Where nothing was decided before.
 
     def begin(
-        self,
-        sequences: Sequence[FetchSequence],
-        weight_version: int | None = None,
-        geometry: int = 0,
-        step: Any = None,
+        self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
     ) -> StepDecision:
         """Of all ranks of the replica with the same samples in the same order. Of samples of no token or one there is
         nothing to replay, and nothing is asked. Of a sample whose sequences contradict each other, by their lengths or
@@ -136,17 +129,6 @@ class Steps:
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
                 take_no_part(self._collective, self.source.deadline, wrong)
-
-    def prefetch(
-        self,
-        micro_batches: Sequence[MicroBatch],
-        plans: Callable[[Mapping[str, Any]], Sequence[Plan]],
-        next_step: bool,
-    ) -> None:
-        """plans: of one micro-batch, per chunk of the model"""
-        for described in micro_batches:
-            announced = [(plan, described.fetch) for plan in plans(described.layout)]
-            self.source.prefetch(announced, next_step=next_step)
 
     def count(self) -> None:
         """What the source has counted since the last call."""

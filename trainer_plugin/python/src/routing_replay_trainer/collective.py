@@ -25,8 +25,8 @@ from routing_replay._values import integer
 
 from routing_replay_trainer import _core
 from routing_replay_trainer._core import FOR_EVER, LIBRARY, plain, unmet
+from routing_replay_trainer.fetch import Missing
 
-Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]
 
 
@@ -154,7 +154,7 @@ class TorchCollective:
         return self._torch.device("cpu") if on_host else self._torch.device("cuda", self._torch.cuda.current_device())
 
     def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
-        end = _end(deadline)
+        end = time.monotonic() + deadline
         reduced = np.array(values, np.int64)
         greatest = self._distributed.ReduceOp.MAX
         for group, device in zip(self._groups, self._devices, strict=True):
@@ -165,7 +165,7 @@ class TorchCollective:
         return reduced
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        end = _end(deadline)
+        end = time.monotonic() + deadline
         sizes = np.zeros(self.size, np.int64)
         sizes[self.rank] = len(data)
         sizes = self.all_reduce_max(sizes, deadline)
@@ -204,15 +204,11 @@ class TorchCollective:
 _ROUNDING = 0.01  # Timeouts of torch are whole milliseconds.
 
 
-def _end(deadline: float) -> float:
-    return time.monotonic() + deadline
-
-
 def agree(
     collective: Collective,
     samples: Sequence[str | int],
     records: Sequence[Mapping[str, Any]],
-    policy: Policy = "strict",
+    policy: Missing = "strict",
     deadline: float = 120.0,
     *,
     geometry: int = 0,
@@ -234,7 +230,7 @@ def agree(
     or version; and where an argument is wrong on another rank: on that one it is InvalidArgumentError.
     DeadlineExceededError where a rank does not come.
     """
-    end = _end(deadline)
+    end = time.monotonic() + deadline
     wrong: Exception | None = None
     try:
         step = _describe(samples, records, policy, geometry, failed)
@@ -246,7 +242,7 @@ def agree(
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
     """Instead of `agree`, of a rank that cannot say what its samples are: the others raise FailedPreconditionError that
     names this rank. Raises `wrong`, or what the collective raises."""
-    _decided(collective, None, wrong, _end(deadline))
+    _decided(collective, None, wrong, time.monotonic() + deadline)
 
 
 def _decided(

@@ -64,11 +64,7 @@ KEYS = (
     Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts are others than the replayed ones"),
     Key("recompute_mismatch/layer_NN", "sum", "rows whose experts were others in recompute than in forward: a fault"),
     Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
-    Key(
-        "no_overlap_alarms",
-        "sum",
-        "micro-batches whose record fits their tokens or layers so little that a fault is likely",
-    ),
+    Key("no_overlap_alarms", "sum", "micro-batches whose record fits tokens or layers so badly that a fault is likely"),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 _LAYER = re.compile(r"layer_\d+$")
