@@ -13,6 +13,7 @@ import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
+from routing_replay_trainer.step import StepSource
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 try:
@@ -75,19 +76,32 @@ def run_step(replay: Any, model: Any) -> list[torch.Tensor]:
     return outputs
 
 
-class Versioned:
-    """A source whose samples are told to be of these weight versions."""
+class Versioned(StepSource):
+    """Samples are told to be of these weight versions."""
 
     def __init__(self, source: Any, weights: dict[str, Any]) -> None:
-        self._source, self._weights = source, weights
+        super().__init__(source, cache_bytes=0)
+        self._weights = weights
 
     def fetch(self, plan: Any, **options: Any) -> Any:
-        batch = self._source.fetch(plan, **options)
+        batch = super().fetch(plan, **options)
         self._tell(batch.sequences)
         return batch
 
+    def stage(self, plan: Any, **options: Any) -> Any:
+        staged = super().stage(plan, **options)
+        write = staged.write
+
+        def told(block: Any) -> Any:
+            batch = write(block)
+            self._tell(batch.sequences)
+            return batch
+
+        staged.write = told
+        return staged
+
     def inspect(self, sequences: Any, **options: Any) -> Any:
-        records = self._source.inspect(sequences, **options)
+        records = super().inspect(sequences, **options)
         for sequence, record in zip(sequences, records, strict=True):
             record["sample"] = sequence.sample
         self._tell(records)
@@ -203,16 +217,17 @@ class WatchTest(unittest.TestCase):
 
     def test_on_policy(self) -> None:
         mixed = {"1/0": [[0, 5, 6, ""], [5, 99, 7, ""]]}
-        source = Versioned(self.rollout.source(), mixed)
         lengths = [n for one in LENGTHS for n in one]
         names = [f"{index}/{place}" for index, one in enumerate(LENGTHS) for place in range(len(one))]
-        replay = self.attach(source, on_policy="strict")
+        replay = self.attach(self.rollout.source(), on_policy="strict")
+        replay._steps.source = Versioned(self.rollout.source(), mixed)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             run_step(replay, self.model)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             replay.begin_step(names, lengths=lengths)
         replay.detach()
-        replay = self.attach(source, on_policy="lax")
+        replay = self.attach(self.rollout.source(), on_policy="lax")
+        replay._steps.source = Versioned(self.rollout.source(), mixed)
         replay.begin_step(names, lengths=lengths, weight_version=9)
         run_step(replay, self.model)
         said = replay.metrics()
