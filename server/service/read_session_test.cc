@@ -61,8 +61,8 @@ class AwayKeeper final : public RunKeeper {
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
-  absl::StatusOr<RunStorage> Create(const RunInfo&) override {
-    return RunStorage{std::make_shared<AwayHome>(std::make_shared<RunUsage>(budget_), away_), nullptr};
+  absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo&) override {
+    return std::make_shared<AwayHome>(std::make_shared<RunUsage>(budget_), away_);
   }
   absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
 

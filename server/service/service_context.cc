@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "server/store/sample/row_pieces.h"
-#include "server/store/sample/sample_content.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -249,9 +249,9 @@ class SlowKeeper final : public RunKeeper {
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
-  absl::StatusOr<RunStorage> Create(const RunInfo&) override {
+  absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo&) override {
     std::this_thread::sleep_for(milliseconds(30));
-    return RunStorage{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
+    return std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_));
   }
   absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
 

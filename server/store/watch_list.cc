@@ -6,12 +6,7 @@ namespace routing_replay::server {
 
 class WatchList::Entry {
  public:
-  Entry(Producer producer, std::string sample, std::function<void()> changed)
-      : producer_(producer), sample_(std::move(sample)), changed_(std::move(changed)) {}
-
-  bool Concerns(Producer producer, absl::string_view sample) const {
-    return producer_ == producer && (sample_.empty() || sample_ == sample);
-  }
+  explicit Entry(std::function<void()> changed) : changed_(std::move(changed)) {}
 
   void Fire() {
     {
@@ -35,8 +30,6 @@ class WatchList::Entry {
  private:
   enum class State { kWaiting, kRunning, kDone };
 
-  const Producer producer_;
-  const std::string sample_;
   const std::function<void()> changed_;
   Mutex mutex_;
   CondVar done_;
@@ -45,57 +38,42 @@ class WatchList::Entry {
 
 class WatchList::Handle final : public Store::Watch {
  public:
-  Handle(std::shared_ptr<WatchList> list, int64_t handle, std::shared_ptr<Entry> entry)
-      : list_(std::move(list)), handle_(handle), entry_(std::move(entry)) {}
+  Handle(std::shared_ptr<WatchList> list, const Key& key, std::shared_ptr<Entry> entry)
+      : list_(std::move(list)), key_(key), entry_(std::move(entry)) {}
   ~Handle() override {
-    list_->Remove(handle_, entry_.get());
+    list_->Remove(key_, entry_.get());
     entry_->Cancel();
   }
 
  private:
   const std::shared_ptr<WatchList> list_;
-  const int64_t handle_;
+  const Key key_;
   const std::shared_ptr<Entry> entry_;
 };
 
-std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, std::string sample,
-                                             std::function<void()> changed) {
-  auto entry = std::make_shared<Entry>(producer, std::move(sample), std::move(changed));
+std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, std::function<void()> changed) {
+  const Key key{handle, producer};
+  auto entry = std::make_shared<Entry>(std::move(changed));
   {
     MutexLock lock(mutex_);
-    entries_.emplace(handle, entry);
+    entries_.emplace(key, entry);
     ++size_;
   }
-  return std::make_unique<Handle>(shared_from_this(), handle, std::move(entry));
+  return std::make_unique<Handle>(shared_from_this(), key, std::move(entry));
 }
 
 // Reading size_ without the lock misses no watch that matters: whoever registered and then looked at the sample before
 // this change did both before it under the sample's lock.
-void WatchList::Notify(int64_t handle, Producer producer, absl::string_view sample) {
-  NotifyThose(handle, [&](const Entry& entry) { return entry.Concerns(producer, sample); });
-}
-
-void WatchList::NotifyHandle(int64_t handle) {
-  NotifyThose(handle, [](const Entry&) { return true; });
-}
-
-void WatchList::NotifyThose(int64_t handle, const std::function<bool(const Entry&)>& concerns) {
+void WatchList::Notify(int64_t handle, Producer producer) {
   if (size_ == 0) return;
-  std::vector<std::shared_ptr<Entry>> concerned;
+  Entries concerned;
   {
     MutexLock lock(mutex_);
-    auto [it, end] = entries_.equal_range(handle);
-    while (it != end) {
-      if (!concerns(*it->second)) {
-        ++it;
-        continue;
-      }
-      concerned.push_back(std::move(it->second));
-      it = entries_.erase(it);
-    }
+    auto [it, end] = entries_.equal_range({handle, producer});
+    while (it != end) concerned.insert(entries_.extract(it++));
     size_ -= static_cast<int64_t>(concerned.size());
   }
-  for (const auto& entry : concerned) entry->Fire();
+  for (const auto& [key, entry] : concerned) entry->Fire();
 }
 
 void WatchList::NotifyAll() {
@@ -105,13 +83,13 @@ void WatchList::NotifyAll() {
     all.swap(entries_);
     size_ = 0;
   }
-  for (const auto& [handle, entry] : all) entry->Fire();
+  for (const auto& [key, entry] : all) entry->Fire();
 }
 
-void WatchList::Remove(int64_t handle, const Entry* entry) {
+void WatchList::Remove(const Key& key, const Entry* entry) {
   std::shared_ptr<Entry> removed;  // The callback is destroyed outside the lock.
   MutexLock lock(mutex_);
-  auto [it, end] = entries_.equal_range(handle);
+  auto [it, end] = entries_.equal_range(key);
   while (it != end && it->second.get() != entry) ++it;
   if (it == end) return;
   removed = std::move(it->second);

@@ -10,20 +10,19 @@ namespace {
 
 constexpr auto kRollout = Producer::kRollout;
 
-TEST(WatchListTest, ConcernsHandleProducerAndId) {
+TEST(WatchListTest, ConcernsHandleAndProducer) {
   const auto list = std::make_shared<WatchList>();
-  int by_id = 0, by_handle = 0, trainer = 0;
-  const auto a = list->Add(7, kRollout, "a", [&] { ++by_id; });
-  const auto b = list->Add(7, kRollout, "", [&] { ++by_handle; });
-  const auto c = list->Add(7, Producer::kTrainer, "a", [&] { ++trainer; });
-  list->Notify(8, kRollout, "a");
-  list->Notify(7, kRollout, "other");  // The same handle.
-  EXPECT_EQ(by_id + trainer, 0);
-  EXPECT_EQ(by_handle, 1);
-  list->Notify(7, kRollout, "a");
-  list->Notify(7, kRollout, "a");
-  EXPECT_EQ(by_id, 1);
-  EXPECT_EQ(by_handle, 1);
+  int one = 0, other = 0, trainer = 0;
+  const auto a = list->Add(7, kRollout, [&] { ++one; });
+  const auto b = list->Add(7, kRollout, [&] { ++other; });
+  const auto c = list->Add(7, Producer::kTrainer, [&] { ++trainer; });
+  list->Notify(8, kRollout);
+  EXPECT_EQ(one + other + trainer, 0);
+  list->Notify(7, kRollout);
+  list->Notify(7, kRollout);
+  EXPECT_EQ(one, 1);
+  EXPECT_EQ(other, 1);
+  EXPECT_EQ(trainer, 0);
   list->NotifyAll();
   EXPECT_EQ(trainer, 1);
 }
@@ -32,22 +31,22 @@ TEST(WatchListTest, ACallbackMayWatchAgain) {
   const auto list = std::make_shared<WatchList>();
   std::unique_ptr<Store::Watch> second;
   int calls = 0;
-  const auto first = list->Add(7, kRollout, "a", [&] { second = list->Add(7, kRollout, "a", [&] { ++calls; }); });
-  list->Notify(7, kRollout, "a");
+  const auto first = list->Add(7, kRollout, [&] { second = list->Add(7, kRollout, [&] { ++calls; }); });
+  list->Notify(7, kRollout);
   EXPECT_EQ(calls, 0);
-  list->Notify(7, kRollout, "a");
+  list->Notify(7, kRollout);
   EXPECT_EQ(calls, 1);
 }
 
 TEST(WatchListTest, EndingAWatchWaitsForItsCallback) {
   const auto list = std::make_shared<WatchList>();
   std::atomic<bool> entered{false}, left{false}, release{false};
-  auto watch = list->Add(7, kRollout, "a", [&] {
+  auto watch = list->Add(7, kRollout, [&] {
     entered = true;
     while (!release) std::this_thread::yield();
     left = true;
   });
-  std::thread notifier([&] { list->Notify(7, kRollout, "a"); });
+  std::thread notifier([&] { list->Notify(7, kRollout); });
   while (!entered) std::this_thread::yield();
   std::thread releaser([&] { release = true; });
   watch.reset();

@@ -1,18 +1,23 @@
 #include "server/store/memory/memory_store.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 #include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/run.h"
-#include "server/store/memory/spiller.h"
 #include "server/store/sample/sample_rules.h"
-#include "server/store/spill/spill_home.h"
+#include "server/store/spill/spill.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -21,48 +26,291 @@ namespace {
 
 constexpr double kTenths = 10;
 
-// Of the budget, for a sample that is not in the index yet. Blocks that samples share count for each until one has
-// paid.
-int64_t Unpaid(const KeptSample& sample) {
-  int64_t bytes = sample.content.metadata_bytes();
-  for (const RowPiece& piece : sample.content.pieces.all()) bytes += piece.stored->charged() ? 0 : piece.stored->cost();
+// Of the budget, for all of the runs. Blocks that samples share are paid for once.
+int64_t BytesOf(absl::Span<const KeptRun> runs) {
+  std::set<const StoredBlock*> shared;
+  int64_t bytes = 0;
+  for (const KeptRun& run : runs) {
+    bytes += MemoryRun::RecordBytes(run.info);
+    for (const KeptSample& sample : run.samples) {
+      bytes += sample.content.metadata_bytes();
+      for (const RowPiece& piece : sample.content.pieces.all()) {
+        if (piece.exclusive() || shared.insert(piece.stored.get()).second) bytes += piece.stored->cost();
+      }
+    }
+  }
   return bytes;
+}
+
+absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
+  bytes += budget.used();
+  if (bytes <= budget.limit()) return absl::OkStatus();
+  const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ",
+                                HumanBytes(budget.limit()), " are for it: start with a --memory-budget that is ",
+                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large, or more"),
+                   {.reason = Reason::kOverBudget});
+}
+
+// Where nothing can be spilled, looking for it takes one part in so many of the time.
+constexpr int kLookShare = 10;
+
+// Spills sealed samples, those first that were not used for the longest time. Thread-safe.
+class Spiller {
+ public:
+  // Calls its argument for all samples of the store.
+  using VisitSamples = std::function<void(const std::function<void(std::shared_ptr<MemorySample>)>&)>;
+
+  // `memory` outlives it, as must what `visit` looks at. Requires a disk.
+  Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit);
+  ~Spiller();
+
+  // Where homes of blocks that can be spilled are to put them.
+  const std::shared_ptr<SpillArea>& area() const { return area_; }
+
+  // Something was stored. Cheap where there is nothing to do.
+  void Look();
+  // Spills until so many bytes of the memory budget are free: false if there is not enough to spill. Waits for the
+  // disk: no lock of a sample may be held.
+  bool MakeRoom(int64_t bytes);
+
+  Store::Totals::Spill GetTotals() const;
+
+ private:
+  struct Candidate {
+    Clock::Time last_used;
+    int64_t bytes = 0;
+    std::shared_ptr<MemorySample> sample;
+  };
+
+  bool Above(double part) const {
+    return static_cast<double>(memory_.used()) > part * static_cast<double>(memory_.limit());
+  }
+  bool Fits(int64_t bytes) const { return bytes <= memory_.limit() - memory_.used(); }
+  void Run();
+  // Spills down to `end`.
+  void SpillCold();
+  // Spills one sample; false if there is none that can be.
+  bool SpillOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
+  // The coldest samples that together give back what is wanted.
+  void FindCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
+  void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
+
+  const SpillOptions options_;
+  ByteBudget& memory_;
+  const std::shared_ptr<SpillArea> area_;
+  const VisitSamples visit_;
+
+  Mutex spilling_;                                                // Held for one sample at a time.
+  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // The coldest is the last.
+  std::chrono::steady_clock::time_point next_try_ ABSL_GUARDED_BY(spilling_);
+  std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);  // At all samples.
+  bool failing_ ABSL_GUARDED_BY(spilling_) = false;
+
+  Mutex mutex_;
+  CondVar wanted_changed_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> wanted_{false};
+  std::thread thread_;
+};
+
+Spiller::Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit)
+    : options_(options),
+      memory_(memory),
+      area_(std::make_shared<SpillArea>(options.disk, options.budget_bytes, options.segment_bytes)),
+      visit_(std::move(visit)) {
+  if (options_.background) thread_ = std::thread([this] { Run(); });
+}
+
+Spiller::~Spiller() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  wanted_changed_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Spiller::Look() {
+  if (!Above(options_.begin)) return;
+  if (!options_.background) return SpillCold();
+  if (wanted_.exchange(true)) return;
+  MutexLock lock(mutex_);  // So that the thread is not just between its look and its wait.
+  wanted_changed_.NotifyAll();
+}
+
+bool Spiller::MakeRoom(int64_t bytes) {
+  if (bytes > memory_.limit()) return false;
+  while (!Fits(bytes)) {
+    MutexLock lock(spilling_);
+    if (!Fits(bytes) && !SpillOne()) return Fits(bytes);
+  }
+  return true;
+}
+
+Store::Totals::Spill Spiller::GetTotals() const {
+  const SpillCounts& counts = area_->counts;
+  return {.budget_bytes = area_->space.limit(),
+          .disk_bytes = area_->space.used(),
+          .samples = counts.samples,
+          .bytes = counts.bytes,
+          .loads = counts.loads,
+          .lost_blocks = counts.lost_blocks,
+          .write_failures = counts.write_failures};
+}
+
+void Spiller::Run() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      while (!stop_ && !wanted_) wanted_changed_.Wait(mutex_);
+      if (stop_) return;
+    }
+    wanted_ = false;
+    SpillCold();
+  }
+}
+
+void Spiller::SpillCold() {
+  while (Above(options_.end)) {
+    {
+      MutexLock lock(mutex_);
+      if (stop_) return;
+    }
+    MutexLock lock(spilling_);
+    if (!SpillOne()) return;
+  }
+}
+
+bool Spiller::SpillOne() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_try_) return false;
+  for (bool looked = false;;) {
+    if (candidates_.empty()) {
+      if (looked || now < next_look_) return false;
+      FindCandidates();
+      looked = true;
+      if (candidates_.empty()) return false;
+    }
+    const Candidate candidate = std::move(candidates_.back());
+    candidates_.pop_back();
+    if (candidate.sample->last_used() > candidate.last_used) continue;
+    const absl::StatusOr<int64_t> freed = candidate.sample->Spill();
+    if (!freed.ok()) {
+      Failed(freed.status());
+      return false;
+    }
+    if (*freed == 0) continue;
+    failing_ = false;
+    ++area_->counts.samples;
+    area_->counts.bytes += *freed;
+    return true;
+  }
+}
+
+void Spiller::FindCandidates() {
+  const auto wanted = static_cast<int64_t>(static_cast<double>(memory_.limit()) * (options_.begin - options_.end)) +
+                      std::max<int64_t>(memory_.used() - memory_.limit(), 0);
+  const auto colder = [](const Candidate& a, const Candidate& b) { return a.last_used < b.last_used; };
+  std::vector<Candidate> heap;  // The warmest on top.
+  int64_t bytes = 0;
+  const auto start = std::chrono::steady_clock::now();
+  visit_([&](std::shared_ptr<MemorySample> sample) {
+    const Clock::Time last_used = sample->last_used();
+    if (bytes >= wanted && !heap.empty() && last_used >= heap.front().last_used) return;
+    const int64_t spillable = sample->spillable_bytes();
+    if (spillable == 0) return;
+    heap.push_back({last_used, spillable, std::move(sample)});
+    std::push_heap(heap.begin(), heap.end(), colder);
+    bytes += spillable;
+    while (heap.size() > 1 && bytes - heap.front().bytes >= wanted) {
+      bytes -= heap.front().bytes;
+      std::pop_heap(heap.begin(), heap.end(), colder);
+      heap.pop_back();
+    }
+  });
+  std::sort(heap.begin(), heap.end(), [&](const Candidate& a, const Candidate& b) { return colder(b, a); });
+  candidates_ = std::move(heap);
+  if (!candidates_.empty() || !options_.background) return;
+  const auto now = std::chrono::steady_clock::now();
+  next_look_ = now + kLookShare * (now - start);
+}
+
+void Spiller::Failed(const absl::Status& status) {
+  next_try_ = std::chrono::steady_clock::now() + options_.pause;
+  if (std::exchange(failing_, true)) return;
+  options_.warn(absl::StrCat("cold samples stay in memory: ", status.message()));
 }
 
 class MemoryStore final : public Store {
  public:
   MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper);
   ~MemoryStore() override;
-  // Takes in what the budget has room for, and returns OK where that is not all.
   absl::Status Adopt(KeptRun run);
-  // RESOURCE_EXHAUSTED if anything was left out.
-  absl::Status CheckAdopted() const;
 
   std::string name() const override { return keeper_ == nullptr ? "memory" : keeper_->name(); }
   bool MayWait() const override { return keeper_ != nullptr || spiller_ != nullptr; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
-  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  absl::StatusOr<RunState> StatRun(absl::string_view run) override;
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override {
+    const auto found = FindRun(run);
+    return found.ok() ? absl::StatusOr<RunInfo>((*found)->info()) : found.status();
+  }
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override {
+    const auto found = FindRun(run);
+    return found.ok() ? absl::StatusOr<RunState>((*found)->State()) : found.status();
+  }
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
-  absl::StatusOr<int64_t> CountRuns() override;
+  absl::StatusOr<int64_t> CountRuns() override {
+    MutexLock lock(mutex_);
+    return static_cast<int64_t>(runs_.size());
+  }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
-                                   int64_t num_tokens, int64_t revision) override;
+                                   int64_t num_tokens, int64_t revision) override {
+    const auto found = FindById(run, producer, sample);
+    if (!found.ok()) return found.status();
+    absl::StatusOr<SampleState> state = (*found)->Seal(num_tokens, revision);
+    if (spiller_ != nullptr) spiller_->Look();
+    return state;
+  }
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
-                                       std::optional<int64_t> expected_revision) override;
+                                       std::optional<int64_t> expected_revision) override {
+    const auto found = FindById(run, producer, sample);
+    return found.ok() ? (*found)->Truncate(rows, expected_revision) : found.status();
+  }
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override;
-  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override {
+    const auto found = FindSample(run, producer, sample);
+    return found.ok() ? (*found)->Snapshot(rows, admit) : found.status();
+  }
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
+    const auto found = FindSample(run, producer, sample);
+    return found.ok() ? (*found)->Stat() : found.status();
+  }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                int32_t page_size, absl::string_view page_token) override;
+                                int32_t page_size, absl::string_view page_token) override {
+    const auto found = FindRun(run);
+    return found.ok() ? (*found)->List(producer, groups, page_size, page_token) : found.status();
+  }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples) override;
+                                        absl::Span<const SampleRef> samples) override {
+    const auto found = FindRun(run);
+    return found.ok() ? (*found)->Release(producer, samples) : found.status();
+  }
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups) override;
+                                              GroupRange groups) override {
+    const auto found = FindRun(run);
+    return found.ok() ? (*found)->ReleaseGroups(producer, groups) : found.status();
+  }
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                     std::function<void()> changed) override;
+                                                     std::function<void()> changed) override {
+    const auto found = FindRun(run);
+    if (!found.ok()) return found.status();
+    return (*found)->WatchSample(producer, sample, std::move(changed));
+  }
   int64_t Sweep(int64_t limit) override;
   absl::Status Health() override { return keeper_ == nullptr ? absl::OkStatus() : keeper_->Health(); }
   Totals GetTotals() override;
@@ -71,16 +319,21 @@ class MemoryStore final : public Store {
  private:
   absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
   absl::StatusOr<std::shared_ptr<MemorySample>> FindSample(absl::string_view run, Producer producer,
-                                                           const SampleRef& sample) const;
+                                                           const SampleRef& sample) const {
+    const auto found = FindRun(run);
+    return found.ok() ? (*found)->Find(producer, sample) : found.status();
+  }
   absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
-                                                         absl::string_view sample) const;
+                                                         absl::string_view sample) const {
+    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    return FindSample(run, producer, {.sample = std::string(sample)});
+  }
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
-  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunStorage storage, ByteReservation record);
-  absl::StatusOr<RunStorage> StorageOf(const RunInfo& info);
+  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, std::shared_ptr<BlockHome> home, ByteReservation record);
+  absl::StatusOr<std::shared_ptr<BlockHome>> HomeOf(const RunInfo& info);
 
   const MemoryStoreOptions options_;
   const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
-  int64_t over_budget_ = 0;                  // Of what was to be adopted. Written before the store is shared.
   ContentIds content_ids_;
 
   // Held while a run is made or dropped, which may wait for a disk; taken before mutex_. Whoever uses a run, or joins
@@ -131,77 +384,42 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   info.options = *in_force;
   absl::StatusOr<ByteReservation> record = ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info));
   if (!record.ok()) return record.status();
-  absl::StatusOr<RunStorage> storage = StorageOf(info);
-  if (!storage.ok()) return storage.status();
-  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(storage), *std::move(record));
+  absl::StatusOr<std::shared_ptr<BlockHome>> home = HomeOf(info);
+  if (!home.ok()) return home.status();
+  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(home), *std::move(record));
   MutexLock lock(mutex_);
   runs_.emplace(info.run, made);
   info.created = true;
   return info;
 }
 
-absl::StatusOr<RunStorage> MemoryStore::StorageOf(const RunInfo& info) {
+absl::StatusOr<std::shared_ptr<BlockHome>> MemoryStore::HomeOf(const RunInfo& info) {
   if (keeper_ != nullptr) return keeper_->Create(info);
   auto usage = std::make_shared<RunUsage>(*options_.budget);
-  if (spiller_ == nullptr) return RunStorage{.home = std::make_shared<MemoryHome>(std::move(usage))};
-  return RunStorage{.home = std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area())};
+  if (spiller_ == nullptr) return std::make_shared<MemoryHome>(std::move(usage));
+  return std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area());
 }
 
-std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunStorage storage, ByteReservation record) {
+std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, std::shared_ptr<BlockHome> home,
+                                               ByteReservation record) {
   auto context = std::make_shared<const RunContext>(RunContext{.info = info,
                                                                .budget = *options_.budget,
                                                                .clock = *options_.clock,
                                                                .content_ids = content_ids_,
-                                                               .home = std::move(storage.home),
-                                                               .journal = std::move(storage.journal)});
+                                                               .home = std::move(home)});
   return std::make_shared<MemoryRun>(std::move(context), std::move(record), options_.handle_of);
 }
 
 absl::Status MemoryStore::Adopt(KeptRun kept) {
-  const int64_t record_bytes = MemoryRun::RecordBytes(kept.info);
-  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(record_bytes);
-  std::shared_ptr<MemoryRun> run;
-  if (record.ok()) {
-    run = NewRun(kept.info, std::move(kept.storage), *std::move(record));
-  } else {
-    over_budget_ += record_bytes;
-  }
+  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(MemoryRun::RecordBytes(kept.info));
+  if (!record.ok()) return record.status();
+  std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.home), *std::move(record));
   for (KeptSample& sample : kept.samples) {
-    const int64_t bytes = Unpaid(sample);
-    if (over_budget_ == 0) {
-      absl::Status status = run->Adopt(std::move(sample));
-      if (status.ok()) continue;
-      if (!absl::IsResourceExhausted(status)) return status;
-    }
-    over_budget_ += bytes;  // All are counted, so that the error can say how much it takes.
+    if (absl::Status status = run->Adopt(std::move(sample)); !status.ok()) return status;
   }
-  if (run == nullptr) return absl::OkStatus();
   MutexLock lock(mutex_);
   runs_.emplace(kept.info.run, std::move(run));
   return absl::OkStatus();
-}
-
-absl::Status MemoryStore::CheckAdopted() const {
-  if (over_budget_ == 0) return absl::OkStatus();
-  const double bytes = static_cast<double>(options_.budget->used() + over_budget_);
-  const double limit = static_cast<double>(options_.budget->limit());
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ", HumanBytes(limit),
-                                " are for it: start with a --memory-budget that is ",
-                                HumanNumber(std::ceil(bytes / limit * kTenths) / kTenths), " times as large, or more"),
-                   {.reason = Reason::kOverBudget});
-}
-
-absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->info();
-}
-
-absl::StatusOr<RunState> MemoryStore::StatRun(absl::string_view run) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->State();
 }
 
 absl::StatusOr<RunPage> MemoryStore::ListRuns(absl::string_view page_token, size_t limit) {
@@ -215,11 +433,6 @@ absl::StatusOr<RunPage> MemoryStore::ListRuns(absl::string_view page_token, size
     page.runs.push_back(run->second->State());
   }
   return page;
-}
-
-absl::StatusOr<int64_t> MemoryStore::CountRuns() {
-  MutexLock lock(mutex_);
-  return static_cast<int64_t>(runs_.size());
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
@@ -246,58 +459,6 @@ absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   absl::StatusOr<AppendAck> ack = (*run)->Append(std::move(command));
   spiller_->Look();
   return ack;
-}
-
-absl::StatusOr<SampleState> MemoryStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
-                                              int64_t num_tokens, int64_t revision) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
-  if (!found.ok()) return found.status();
-  absl::StatusOr<SampleState> state = (*found)->Seal(num_tokens, revision);
-  if (spiller_ != nullptr) spiller_->Look();
-  return state;
-}
-
-absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
-                                                  int64_t rows, std::optional<int64_t> expected_revision) {
-  const auto found = FindById(run, producer, sample);
-  return found.ok() ? (*found)->Truncate(rows, expected_revision) : found.status();
-}
-
-absl::StatusOr<SampleSnapshot> MemoryStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                     absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
-  const auto found = FindSample(run, producer, sample);
-  return found.ok() ? (*found)->Snapshot(rows, admit) : found.status();
-}
-
-absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
-  const auto found = FindSample(run, producer, sample);
-  return found.ok() ? (*found)->Stat() : found.status();
-}
-
-absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                           int32_t page_size, absl::string_view page_token) {
-  const auto found = FindRun(run);
-  return found.ok() ? (*found)->List(producer, groups, page_size, page_token) : found.status();
-}
-
-absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
-                                                   absl::Span<const SampleRef> samples) {
-  const auto found = FindRun(run);
-  return found.ok() ? (*found)->Release(producer, samples) : found.status();
-}
-
-absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                         GroupRange groups) {
-  const auto found = FindRun(run);
-  return found.ok() ? (*found)->ReleaseGroups(producer, groups) : found.status();
-}
-
-absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,
-                                                                       const SampleRef& sample,
-                                                                       std::function<void()> changed) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->WatchSample(producer, sample, std::move(changed));
 }
 
 int64_t MemoryStore::Sweep(int64_t limit) {
@@ -340,18 +501,6 @@ absl::StatusOr<std::shared_ptr<MemoryRun>> MemoryStore::FindRun(absl::string_vie
   return it->second;
 }
 
-absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindSample(absl::string_view run, Producer producer,
-                                                                      const SampleRef& sample) const {
-  const auto found = FindRun(run);
-  return found.ok() ? (*found)->Find(producer, sample) : found.status();
-}
-
-absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindById(absl::string_view run, Producer producer,
-                                                                    absl::string_view sample) const {
-  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
-  return FindSample(run, producer, {.sample = std::string(sample)});
-}
-
 std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<MemoryRun>> runs;
@@ -368,11 +517,11 @@ std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs) {
+  if (absl::Status status = CheckFits(BytesOf(runs), *options.budget); !status.ok()) return status;
   auto store = std::make_unique<MemoryStore>(std::move(options), keeper);
   for (KeptRun& run : runs) {
     if (absl::Status status = store->Adopt(std::move(run)); !status.ok()) return status;
   }
-  if (absl::Status status = store->CheckAdopted(); !status.ok()) return status;
   keeper->Begin();
   return store;
 }

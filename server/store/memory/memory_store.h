@@ -7,7 +7,7 @@
 //   budget
 //
 // Samples are gone after a restart of the process; reads then say NOT_FOUND at once. With a disk to spill to, the bytes
-// of sealed samples that were not used for long go there when the budget gets short (spiller.h); what is known of them
+// of sealed samples that were not used for long go there when the budget gets short; what is known of them
 // stays in memory, and so do samples that are not sealed.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SERVER_STORE_MEMORY_MEMORY_STORE_H_
@@ -19,11 +19,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/wire/clock.h"
+#include "routing_replay/wire/sample.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/memory/run_keeper.h"
-#include "server/store/spill/spill_disk.h"
+#include "server/store/sample/row_pieces.h"
+#include "server/store/sample/sample_rules.h"
+#include "server/store/spill/spill.h"
 #include "server/store/store.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 
@@ -48,7 +55,70 @@ struct MemoryStoreOptions {
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
 
-// The same with runs that outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
+// The next content of a sample. What it does not name stays as it was written before.
+struct SampleChange {
+  Producer producer = Producer::kRollout;
+  absl::string_view sample;
+  int32_t block_rows = kDefaultBlockRows;
+  const SampleContent& lists;  // All but the pieces, which it need not have.
+  int64_t first_window = 0;
+  int64_t windows_before = 0;         // That were written before; those behind the content's end go.
+  absl::Span<const RowPiece> pieces;  // All those of the windows from first_window on.
+  absl::Span<const std::shared_ptr<StoredBlock>> added;
+  bool grows = false;  // Has more rows than before, with or without bytes.
+};
+
+// What is written before a sample changes. Of one run. Thread-safe; changes of one sample come one after the other.
+class SampleJournal {
+ public:
+  virtual ~SampleJournal() = default;
+
+  // Wholly or not at all. When it returns, the change lasts as long as the run's durability says. RESOURCE_EXHAUSTED if
+  // there is no room for it, UNAVAILABLE for other failures of what is written to, NOT_FOUND (kNoRun) once the run is
+  // dropped; nothing is changed then.
+  virtual absl::Status Write(const SampleChange& change) = 0;
+  // The sample is in use now: told at the latest a TTL after a use that changed nothing.
+  virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
+  // As Write, of a sample that ends.
+  virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
+};
+
+struct KeptSample {
+  Producer producer = Producer::kRollout;
+  std::string sample;
+  Clock::Duration idle{0};  // Since a change or a use of it was written.
+  SampleContent content;
+};
+
+// A run as it was found.
+struct KeptRun {
+  RunInfo info;
+  std::shared_ptr<BlockHome> home;
+  std::vector<KeptSample> samples;
+};
+
+// What makes the runs of a store outlive the process. Thread-safe; Create and Drop come one after the other, while the
+// runs that are there are used. Errors as those of SampleJournal.
+class RunKeeper {
+ public:
+  virtual ~RunKeeper() = default;
+
+  virtual std::string name() const = 0;                             // Of the store.
+  virtual absl::Status Health() const { return absl::OkStatus(); }  // As Store::Health.
+  virtual DurabilityLevels durability() const = 0;
+  // Between Begin and End, blocks that nobody holds any more are taken away. Before and after they stay: that a process
+  // forgets them does not mean that nobody wants them.
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+  // Where a run that is not kept yet is to be.
+  virtual absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) = 0;
+  // Whether something is kept of a run that cannot be served. It can be dropped, and not be made again before.
+  virtual bool Damaged(absl::string_view /*run*/) const { return false; }
+  // Gone once it returns OK, even if what the run takes goes later; an error: nothing has changed.
+  virtual absl::Status Drop(absl::string_view run) = 0;
+};
+
+// A memory store with runs that outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
 // (kOverBudget) if the budget cannot hold what must be in memory of them; ALREADY_EXISTS (kHandleCollision).
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,

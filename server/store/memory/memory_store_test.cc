@@ -75,9 +75,9 @@ class SlowKeeper final : public RunKeeper {
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
-  absl::StatusOr<RunStorage> Create(const RunInfo&) override {
+  absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo&) override {
     Wait();
-    return RunStorage{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
+    return std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_));
   }
   absl::Status Drop(absl::string_view) override {
     Wait();

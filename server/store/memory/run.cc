@@ -25,7 +25,7 @@ constexpr int64_t kMetadataRoom = 4 << 10;
 
 std::shared_ptr<MemorySample> SampleIndex::FindIn(const Shard& shard, const HandleKey& key) {
   const auto it = shard.by_handle.find(key);
-  return it == shard.by_handle.end() ? nullptr : *it;
+  return it == shard.by_handle.end() ? nullptr : it->second;
 }
 
 std::shared_ptr<MemorySample> SampleIndex::Find(int64_t handle, absl::string_view id, Producer producer) const {
@@ -65,7 +65,7 @@ std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, 
                                                   Producer producer, Clock::Time last_used) {
   auto sample = std::make_shared<MemorySample>(run_, id, handle, producer, last_used);
   sample->set_due(last_used + run_->info.options.ttl);
-  shard.by_handle.insert(sample);
+  shard.by_handle.emplace(HandleKey{handle, producer}, sample);
   shard.by_id.insert(sample.get());
   shard.by_due.insert(sample.get());
   return sample;
@@ -76,8 +76,8 @@ void SampleIndex::Remove(const MemorySample& sample) {
   std::shared_ptr<MemorySample> removed;  // Outlives the lock.
   MutexLock lock(shard.mutex);
   const auto it = shard.by_handle.find(HandleKey{sample.handle(), sample.producer()});
-  if (it == shard.by_handle.end() || it->get() != &sample) return;
-  removed = *it;
+  if (it == shard.by_handle.end() || it->second.get() != &sample) return;
+  removed = it->second;
   shard.by_due.erase(removed.get());
   shard.by_id.erase(removed.get());
   shard.by_handle.erase(it);
@@ -102,16 +102,13 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer,
   return found;
 }
 
-std::vector<std::shared_ptr<MemorySample>> SampleIndex::OfShard(size_t shard_index, absl::string_view id,
-                                                                size_t limit) const {
-  std::vector<std::shared_ptr<MemorySample>> found;
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::OfShard(size_t shard_index) const {
+  std::vector<std::shared_ptr<MemorySample>> all;
   const Shard& shard = shards_[shard_index];
   MutexLock lock(shard.mutex);
-  for (auto it = shard.by_id.upper_bound(id); it != shard.by_id.end(); ++it) {
-    if (found.size() >= limit && (*it)->id() != found.back()->id()) break;
-    found.push_back(FindIn(shard, {(*it)->handle(), (*it)->producer()}));
-  }
-  return found;
+  all.reserve(shard.by_handle.size());
+  for (const auto& [key, sample] : shard.by_handle) all.push_back(sample);
+  return all;
 }
 
 SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
@@ -140,7 +137,7 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
   for (Shard& shard : shards_) {
     MutexLock lock(shard.mutex);
     shard.closed = true;
-    all.insert(all.end(), shard.by_handle.begin(), shard.by_handle.end());
+    for (auto& [key, sample] : shard.by_handle) all.push_back(std::move(sample));
     shard.by_handle = {};
     shard.by_id.clear();
     shard.by_due.clear();
@@ -152,7 +149,7 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
 
 int64_t MemoryRun::RecordBytes(const RunInfo& info) {
   const Geometry& geometry = *info.geometry;
-  return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(SampleMutexes) + sizeof(WatchList) +
+  return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(RunContext::Mutexes) + sizeof(WatchList) +
                               sizeof(RunUsage) + sizeof(Geometry) + info.run.size() +
                               geometry.layers().size() * sizeof(LayerRouting) + geometry.offset_bytes() +
                               static_cast<size_t>(geometry.num_layers()) * sizeof(int32_t));
@@ -226,7 +223,7 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
       if (!page.Add(*std::move(state))) return page.Take();
     }
     if (batch.size() < kScanBatch) return page.Take();
-    after = std::string(batch.back()->id());
+    after = batch.back()->id();
   }
 }
 
@@ -267,7 +264,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
         if (absl::Status status = RemoveOne(*sample, Clock::Time::max(), result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
-      after = std::string(batch.back()->id());
+      after = batch.back()->id();
     }
   }
   return result;
@@ -276,18 +273,12 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
 std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const SampleRef& ref,
                                                      std::function<void()> changed) {
   const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
-  return context_->watches->Add(handle, producer, ref.sample, std::move(changed));
+  return context_->watches->Add(handle, producer, std::move(changed));
 }
 
 void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const {
   for (size_t shard = 0; shard < SampleIndex::kShards; ++shard) {
-    std::string after;
-    for (;;) {
-      std::vector<std::shared_ptr<MemorySample>> batch = index_.OfShard(shard, after, kScanBatch);
-      if (batch.empty()) break;
-      after = std::string(batch.back()->id());
-      for (std::shared_ptr<MemorySample>& sample : batch) look(std::move(sample));
-    }
+    for (std::shared_ptr<MemorySample>& sample : index_.OfShard(shard)) look(std::move(sample));
   }
 }
 

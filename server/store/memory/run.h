@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
@@ -42,8 +41,8 @@ class SampleIndex {
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
-  // The samples of a shard whose ids come after `id`, by id; `limit` of them, and all of the last one's id.
-  std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard, absl::string_view id, size_t limit) const;
+  // All samples of a shard.
+  std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard) const;
   struct Looked {
     std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
     std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.
@@ -54,28 +53,12 @@ class SampleIndex {
   std::vector<std::shared_ptr<MemorySample>> Close();
 
  private:
-  using Entry = std::shared_ptr<MemorySample>;
-  struct HandleKey {
-    int64_t handle = 0;
-    Producer producer = Producer::kRollout;
-    friend bool operator==(const HandleKey&, const HandleKey&) = default;
-  };
-  struct HandleHash {
-    using is_transparent = void;
-    size_t operator()(const HandleKey& key) const { return absl::Hash<int64_t>()(key.handle); }
-    size_t operator()(const Entry& entry) const { return (*this)(KeyOf(entry)); }
-  };
-  struct HandleEqual {
-    using is_transparent = void;
-    bool operator()(const Entry& a, const Entry& b) const { return KeyOf(a) == KeyOf(b); }
-    bool operator()(const Entry& a, const HandleKey& b) const { return KeyOf(a) == b; }
-    bool operator()(const HandleKey& a, const Entry& b) const { return a == KeyOf(b); }
-  };
+  using HandleKey = std::pair<int64_t, Producer>;
   struct IdLess {
     using is_transparent = void;
     bool operator()(const MemorySample* a, const MemorySample* b) const {
-      const int order = a->id().compare(b->id());
-      return order != 0 ? order < 0 : a->producer() < b->producer();
+      return std::pair(absl::string_view(a->id()), a->producer()) <
+             std::pair(absl::string_view(b->id()), b->producer());
     }
     // All samples of an id are the same beside an id.
     bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
@@ -86,17 +69,15 @@ class SampleIndex {
       return a->due() != b->due() ? a->due() < b->due() : a < b;
     }
   };
-  // A million samples are a few dozen bytes each here: no nodes, and the id is where the sample is.
   struct Shard {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
-    absl::flat_hash_set<Entry, HandleHash, HandleEqual> by_handle ABSL_GUARDED_BY(mutex);  // And producer.
-    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);                   // And producer.
+    absl::flat_hash_map<HandleKey, std::shared_ptr<MemorySample>> by_handle ABSL_GUARDED_BY(mutex);
+    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // And producer.
     // By when to look at a sample again: not later than last use + TTL.
     absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
   };
 
-  static HandleKey KeyOf(const Entry& entry) { return {entry->handle(), entry->producer()}; }
   Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   static std::shared_ptr<MemorySample> FindIn(const Shard& shard, const HandleKey& key)
@@ -147,7 +128,6 @@ class MemoryRun {
   ParentRows FindParent(const AppendHeader& header) const;
   // Ends the sample if it is alive and was not used since.
   absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
-  void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
   const ByteReservation record_;

@@ -1,21 +1,11 @@
 #include "server/store/memory/sample.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
-namespace {
-
-std::unique_ptr<const char[]> CopyOf(absl::string_view id) {
-  auto copy = std::make_unique<char[]>(id.size());
-  std::copy(id.begin(), id.end(), copy.get());
-  return copy;
-}
-
-}  // namespace
 
 std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
   Work work;
@@ -23,14 +13,12 @@ std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& com
   {
     MutexLock lock(mutex());
     if (phase_ == Phase::kRemoved) return std::nullopt;
-    Wake();
     ack = AppendLocked(command, parent, work);
     if (ack->ok()) {
       Touch();
     } else {
       ack = Describe(ack->status());
     }
-    Rest();
   }
   if (work.changed) Notify();
   return ack;
@@ -46,7 +34,7 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     if (!incarnation.ok()) return incarnation.status();
     work.incarnation = *std::move(incarnation);
   }
-  const SampleContent& content = work.incarnation ? *work.incarnation : *content_;
+  const SampleContent& content = work.incarnation ? *work.incarnation : content_;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
   if (!plan.ok()) return plan.status();
   if (work.incarnation || !KeepsContent(*plan)) {
@@ -55,41 +43,36 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     const int64_t first_window = work.incarnation ? 0 : plan->added.begin / run_->info.options.block_rows;
     if (absl::Status status = Write(first_window, work); !status.ok()) return status;
     Commit(work);
-  } else if (header.group && *header.group != content_->group) {
-    SampleContent next = content_->WithoutPieces();
-    next.group = *header.group;
-    if (absl::Status status = WriteHead(next); !status.ok()) return status;
-    content_->group = *header.group;
+  } else if (header.group && *header.group != content_.group) {
+    work.next = content_.WithoutPieces();
+    work.next->group = *header.group;
+    const int64_t windows = WindowCount(content_.rows(), run_->info.options.block_rows);
+    if (absl::Status status = Write(windows, work); !status.ok()) return status;
+    content_.group = *header.group;
   }
-  return AckOf(id(), *content_, *plan);
+  return AckOf(id(), content_, *plan);
 }
 
 absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
-  const SampleContent& content = work.incarnation ? *work.incarnation : *content_;
+  const SampleContent& content = work.incarnation ? *work.incarnation : content_;
   PieceChange& change =
       work.change.emplace(run_->info, *run_->home, content.pieces, std::move(command.blocks), plan.added, plan.seals);
   int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_bytes_ + content.metadata_bytes() +
                   content.growth_bytes(plan.added.end, plan.unrecorded.size());
-  if (work.incarnation) bytes -= content_->pieces.exclusive_bytes();
+  if (work.incarnation) bytes -= content_.pieces.exclusive_bytes();
   work.pool = std::move(command.reservation);
   if (absl::Status status = Pay(bytes, work.pool); !status.ok()) return status;
   return change.Merge();
 }
 
-absl::Status MemorySample::WriteHead(const SampleContent& next) {
-  if (run_->journal == nullptr) return absl::OkStatus();
-  return WriteContent(next, WindowCount(next.rows(), run_->info.options.block_rows), {}, {});
-}
-
 MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle,
                            Producer producer, Clock::Time last_used)
     : run_(std::move(run)),
-      id_(CopyOf(id)),
+      id_(id),
       handle_(handle),
       last_used_(last_used),
-      id_size_(static_cast<uint16_t>(id.size())),
       producer_(producer),
-      content_(std::make_unique<SampleContent>(TokenChecks(run_->info.options.block_rows))) {}
+      content_(TokenChecks(run_->info.options.block_rows)) {}
 
 MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
@@ -105,11 +88,10 @@ absl::Status MemorySample::Adopt(SampleContent content) {
   ByteReservation pool;
   if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
   for (StoredBlock* block : blocks) block->Charge(pool);
-  *content_ = std::move(content);
+  content_ = std::move(content);
   ChargeMetadata(pool);
   phase_ = Phase::kAlive;
   CountUsage(+1);
-  Rest();
   return absl::OkStatus();
 }
 
@@ -119,10 +101,8 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
   {
     MutexLock lock(mutex());
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
-    Wake();
     state = SealLocked(num_tokens, revision, work);
     if (!state.ok()) state = Describe(state.status());
-    Rest();
   }
   if (!state.ok()) return state;
   if (work.changed) Notify();
@@ -130,14 +110,14 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
 }
 
 absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
-  if (absl::Status status = CheckSeal(*content_, num_tokens, revision); !status.ok()) return status;
-  if (!content_->sealed()) {
-    const int64_t rows = content_->rows();
-    PieceChange& change = work.change.emplace(run_->info, *run_->home, content_->pieces, std::vector<Block>(),
-                                              RowRange{rows, rows}, true);
+  if (absl::Status status = CheckSeal(content_, num_tokens, revision); !status.ok()) return status;
+  if (!content_.sealed()) {
+    const int64_t rows = content_.rows();
+    PieceChange& change =
+        work.change.emplace(run_->info, *run_->home, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
     if (absl::Status status = Pay(change.cost() - change.reclaimable_bytes(), work.pool); !status.ok()) return status;
     if (absl::Status status = change.Merge(); !status.ok()) return status;
-    work.next = SealedContent(*content_, num_tokens);
+    work.next = SealedContent(content_, num_tokens);
     if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
     Commit(work);
   }
@@ -151,10 +131,8 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
   {
     MutexLock lock(mutex());
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
-    Wake();
     state = TruncateLocked(rows, expected_revision, work);
     if (!state.ok()) state = Describe(state.status());
-    Rest();
   }
   if (!state.ok()) return state;
   Notify();
@@ -163,13 +141,13 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
 
 absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
                                                          Work& work) {
-  if (absl::Status status = CheckTruncate(*content_, rows, expected_revision); !status.ok()) return status;
-  work.next = TruncatedContent(*content_, rows, run_->content_ids);
+  if (absl::Status status = CheckTruncate(content_, rows, expected_revision); !status.ok()) return status;
+  work.next = TruncatedContent(content_, rows, run_->content_ids);
   if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
   CountUsage(-1);
-  work.replaced = content_->pieces.Truncate(rows);
-  work.next->pieces = std::move(content_->pieces);
-  std::swap(*content_, *work.next);
+  work.replaced = content_.pieces.Truncate(rows);
+  work.next->pieces = std::move(content_.pieces);
+  std::swap(content_, *work.next);
   ChargeMetadata(work.pool);
   CountUsage(+1);
   Touch();
@@ -180,17 +158,15 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
-  std::optional<SampleContent> copy;
-  const SampleContent& content = Look(copy);
   if (admit) {
     size_t pieces = 0;
-    for (RowRange range : rows) pieces += content.pieces.Count(range);
-    absl::Status admitted = admit(SnapshotBytes(content, pieces));
+    for (RowRange range : rows) pieces += content_.pieces.Count(range);
+    absl::Status admitted = admit(SnapshotBytes(content_, pieces));
     if (!admitted.ok()) return admitted;
   }
-  SampleSnapshot snapshot{.state = State(content), .tokens = content.tokens};
+  SampleSnapshot snapshot{.state = State(), .tokens = content_.tokens};
   for (RowRange range : rows) {
-    for (RowPiece& piece : content.pieces.Find(range)) {
+    for (RowPiece& piece : content_.pieces.Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
@@ -206,45 +182,28 @@ absl::StatusOr<SampleState> MemorySample::Stat() const {
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) {
   MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  Wake();
-  absl::StatusOr<SampleContent> taken = TakePrefix(*content_, prefix);
-  Rest();
-  return taken;
+  return TakePrefix(content_, prefix);
 }
 
-void MemorySample::Wake() {
-  if (content_ != nullptr) return;
-  content_ = std::make_unique<SampleContent>(resting_.Wake(run_->info.options.block_rows));
-}
-
-void MemorySample::Rest() {
-  if (phase_ != Phase::kAlive || !content_->sealed()) return;
-  resting_ = RestingContent(std::move(*content_));
-  content_.reset();
-}
-
-const SampleContent& MemorySample::Look(std::optional<SampleContent>& copy) const {
-  return resting() ? copy.emplace(resting_.Copy(run_->info.options.block_rows)) : *content_;
-}
-
-std::vector<std::shared_ptr<StoredBlock>> MemorySample::SealedBlocks() const {
-  MutexLock lock(mutex());
-  if (phase_ != Phase::kAlive || !resting()) return {};
-  const absl::Span<const std::shared_ptr<StoredBlock>> blocks = resting_.blocks();
-  return {blocks.begin(), blocks.end()};
-}
+bool MemorySample::spillable() const { return phase_ == Phase::kAlive && content_.sealed(); }
 
 int64_t MemorySample::spillable_bytes() const {
   MutexLock lock(mutex());
-  if (phase_ != Phase::kAlive || !resting()) return 0;
+  if (!spillable()) return 0;
   int64_t bytes = 0;
-  for (const std::shared_ptr<StoredBlock>& block : resting_.blocks()) bytes += block->spillable_bytes();
+  for (const RowPiece& piece : content_.pieces.all()) bytes += piece.stored->spillable_bytes();
   return bytes;
 }
 
 absl::StatusOr<int64_t> MemorySample::Spill() const {
+  std::vector<std::shared_ptr<StoredBlock>> blocks;
+  {
+    MutexLock lock(mutex());
+    if (!spillable()) return 0;
+    for (const RowPiece& piece : content_.pieces.all()) blocks.push_back(piece.stored);
+  }
   int64_t freed = 0;
-  for (const std::shared_ptr<StoredBlock>& block : SealedBlocks()) {
+  for (const std::shared_ptr<StoredBlock>& block : blocks) {
     const int64_t bytes = block->spillable_bytes();
     if (absl::Status status = block->Spill(); !status.ok()) return status;
     freed += bytes;
@@ -260,7 +219,7 @@ bool MemorySample::alive() const {
 std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex());
   if (phase_ != Phase::kAlive) return std::nullopt;
-  return resting() ? resting_.group() : content_->group;
+  return content_.group;
 }
 
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
@@ -287,11 +246,7 @@ std::optional<MemorySample::Remains> MemorySample::End() {
 MemorySample::Remains MemorySample::EndLocked() {
   CountUsage(-1);
   phase_ = Phase::kRemoved;
-  Remains remains{.metadata = TakeMetadata()};
-  Wake();
-  remains.pieces = std::move(content_->pieces);
-  content_.reset();
-  return remains;
+  return {.pieces = std::move(content_.pieces), .metadata = TakeMetadata()};
 }
 
 int64_t MemorySample::Remains::Free() {
@@ -313,41 +268,38 @@ bool MemorySample::RemoveUnborn() {
 
 absl::Status MemorySample::Write(int64_t first_window, const Work& work) {
   if (run_->journal == nullptr) return absl::OkStatus();
-  const RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_->pieces;
-  const int64_t first_row = first_window * run_->info.options.block_rows;
-  if (!work.change) {
-    return WriteContent(*work.next, first_window, pieces.Find({first_row, work.next->rows()}), {});
-  }
-  std::vector<RowPiece> written;
-  for (size_t i = pieces.FirstEndingAfter(first_row); i < work.change->first_piece(); ++i) written.push_back(pieces[i]);
-  written.insert(written.end(), work.change->tail().begin(), work.change->tail().end());
-  return WriteContent(*work.next, first_window, written, work.change->added());
-}
-
-absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first_window,
-                                        absl::Span<const RowPiece> pieces,
-                                        absl::Span<const std::shared_ptr<StoredBlock>> added) {
   const int32_t block_rows = run_->info.options.block_rows;
-  return run_->journal->Write({.producer = producer_,
-                               .sample = id(),
-                               .block_rows = block_rows,
-                               .lists = next,
-                               .first_window = first_window,
-                               .windows_before = WindowCount(content_->rows(), block_rows),
-                               .pieces = pieces,
-                               .added = added,
-                               .grows = next.rows() > content_->rows()});
+  const RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_.pieces;
+  const int64_t first_row = first_window * block_rows;
+  std::vector<RowPiece> written;
+  if (work.change) {
+    for (size_t i = pieces.FirstEndingAfter(first_row); i < work.change->first_piece(); ++i) {
+      written.push_back(pieces[i]);
+    }
+    written.insert(written.end(), work.change->tail().begin(), work.change->tail().end());
+  } else {
+    written = pieces.Find({first_row, work.next->rows()});
+  }
+  SampleChange change{.producer = producer_,
+                      .sample = id(),
+                      .block_rows = block_rows,
+                      .lists = *work.next,
+                      .first_window = first_window,
+                      .windows_before = WindowCount(content_.rows(), block_rows),
+                      .pieces = written,
+                      .grows = work.next->rows() > content_.rows()};
+  if (work.change) change.added = work.change->added();
+  return run_->journal->Write(change);
 }
 
 void MemorySample::Commit(Work& work) {
-  assert(!resting());
   CountUsage(-1);
-  RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_->pieces;
+  RowPieces& pieces = work.incarnation ? work.incarnation->pieces : content_.pieces;
   work.pool.Merge(TakeMetadata());
-  if (work.incarnation) content_->pieces.TakeExclusiveCharges(work.pool);
+  if (work.incarnation) content_.pieces.TakeExclusiveCharges(work.pool);
   work.replaced = work.change->Commit(pieces, work.pool);
   work.next->pieces = std::move(pieces);
-  std::swap(*content_, *work.next);
+  std::swap(content_, *work.next);
   ChargeMetadata(work.pool);
   phase_ = Phase::kAlive;
   CountUsage(+1);
@@ -369,7 +321,7 @@ ByteReservation MemorySample::TakeMetadata() {
 
 void MemorySample::ChargeMetadata(ByteReservation& pool) {
   pool.Merge(TakeMetadata());
-  metadata_bytes_ = pool.Split(content_->metadata_bytes()).Detach();
+  metadata_bytes_ = pool.Split(content_.metadata_bytes()).Detach();
   run_->usage->stored_bytes += metadata_bytes_;
 }
 
@@ -381,13 +333,8 @@ absl::Status MemorySample::CheckAlive() const {
 absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id(), living()); }
 
 SampleState MemorySample::State() const {
-  std::optional<SampleContent> copy;
-  return State(Look(copy));
-}
-
-SampleState MemorySample::State(const SampleContent& content) const {
-  SampleState state = StateOf({std::string(id()), handle_, producer_}, content);
-  state.stored_bytes = metadata_bytes_ + content.pieces.charged_bytes();
+  SampleState state = StateOf({id(), handle_, producer_}, content_);
+  state.stored_bytes = metadata_bytes_ + content_.pieces.charged_bytes();
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }
@@ -395,8 +342,8 @@ SampleState MemorySample::State(const SampleContent& content) const {
 void MemorySample::CountUsage(int sign) const {
   if (phase_ != Phase::kAlive) return;
   run_->usage->samples += sign;
-  run_->usage->sealed_samples += resting() || content_->sealed() ? sign : 0;
-  run_->usage->committed_rows += sign * (resting() ? resting_.rows() : content_->rows());
+  run_->usage->sealed_samples += content_.sealed() ? sign : 0;
+  run_->usage->committed_rows += sign * content_.rows();
 }
 
 }  // namespace routing_replay::server

@@ -20,35 +20,30 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/memory/run_keeper.h"
+#include "server/store/memory/memory_store.h"
 #include "server/store/sample/row_pieces.h"
-#include "server/store/sample/sample_content.h"
 #include "server/store/sample/sample_rules.h"
 #include "server/store/store.h"
 #include "server/store/watch_list.h"
 
 namespace routing_replay::server {
 
-// Locks that the samples of a run share, many samples to one: a lock of its own would be a good part of what a small
-// sample takes. No two samples are ever locked together.
-class SampleMutexes {
- public:
-  Mutex& Of(int64_t handle) { return mutexes_[static_cast<uint64_t>(handle) % mutexes_.size()]; }
-
- private:
-  std::array<Mutex, 509> mutexes_;  // Prime, so that samples of one shard of the index share none more than others.
-};
-
-// Budget, clock and content ids belong to the store and outlive it.
+// What the samples of a run share. Budget, clock and content ids belong to the store and outlive it.
 struct RunContext {
+  // A lock of its own would be a good part of what a small sample takes: many samples have one. No two samples are ever
+  // locked together.
+  Mutex& MutexOf(int64_t handle) const { return (*mutexes)[static_cast<uint64_t>(handle) % mutexes->size()]; }
+
   RunInfo info;
   ByteBudget& budget;
   const Clock& clock;
   ContentIds& content_ids;
   std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget));
-  std::shared_ptr<SampleJournal> journal;  // None: samples do not outlive the process.
+  SampleJournal* journal = home->journal();  // Null: samples do not outlive the process.
   std::shared_ptr<RunUsage> usage = home->usage();
-  std::shared_ptr<SampleMutexes> mutexes = std::make_shared<SampleMutexes>();
+  // Prime, so that samples of one shard of the index share none more than others.
+  using Mutexes = std::array<Mutex, 509>;
+  std::unique_ptr<Mutexes> mutexes = std::make_unique<Mutexes>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 
@@ -63,7 +58,7 @@ class MemorySample final {
                Clock::Time last_used);
   ~MemorySample() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  absl::string_view id() const { return {id_.get(), id_size_}; }
+  const std::string& id() const { return id_; }
   int64_t handle() const { return handle_; }
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
@@ -114,7 +109,7 @@ class MemorySample final {
   bool RemoveUnborn();
   // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
   // index.
-  void Notify() const { run_->watches->Notify(handle_, producer_, id()); }
+  void Notify() const { run_->watches->Notify(handle_, producer_); }
 
  private:
   enum class Phase : uint8_t { kUnborn, kAlive, kRemoved };
@@ -134,16 +129,10 @@ class MemorySample final {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Writes work.next, with the pieces of its windows from first_window on, where samples last. Nothing has changed yet.
   absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  absl::Status WriteContent(const SampleContent& next, int64_t first_window, absl::Span<const RowPiece> pieces,
-                            absl::Span<const std::shared_ptr<StoredBlock>> added)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Writes a content that differs from the present one in nothing that windows hold.
-  absl::Status WriteHead(const SampleContent& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Puts work.next in the place of the content. Cannot fail.
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  // Its blocks, if it is alive and sealed.
-  std::vector<std::shared_ptr<StoredBlock>> SealedBlocks() const;
+  bool spillable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
@@ -159,36 +148,26 @@ class MemorySample final {
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // The present content; one that rests is unpacked into `copy`.
-  const SampleContent& Look(std::optional<SampleContent>& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  SampleState State(const SampleContent& content) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Between the two `content_` is there to be changed. A sealed sample rests again afterwards.
-  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) { return content_ == nullptr; }
-  // Null unless alive. Requires that it is awake.
+  // Null unless alive.
   const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
-    return phase_ == Phase::kAlive ? content_.get() : nullptr;
+    return phase_ == Phase::kAlive ? &content_ : nullptr;
   }
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Shared with other samples, so that it is looked up and takes nothing here.
-  Mutex& mutex() const { return run_->mutexes->Of(handle_); }
+  Mutex& mutex() const { return run_->MutexOf(handle_); }
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
   const std::shared_ptr<const RunContext> run_;
-  // A run may have a million samples: the id is no std::string, and small members stand side by side.
-  const std::unique_ptr<const char[]> id_;
+  const std::string id_;
   const int64_t handle_;
   std::atomic<Clock::Time> last_used_;
   Clock::Time due_;
-  const uint16_t id_size_;
   const Producer producer_;
 
   Phase phase_ ABSL_GUARDED_BY(mutex()) = Phase::kUnborn;
-  std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex());  // Null of a sealed sample, which rests.
-  RestingContent resting_ ABSL_GUARDED_BY(mutex());
+  SampleContent content_ ABSL_GUARDED_BY(mutex());
   int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.
 };
 

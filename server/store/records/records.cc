@@ -16,7 +16,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.pb.h"
-#include "server/store/sample/sample_content.h"
+#include "server/store/sample/sample_rules.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -58,70 +58,45 @@ using store::v1::SampleHead;
 using store::v1::WindowRecord;
 
 template <typename Numbers>
-void AddRanges(absl::Span<const RowRange> ranges, int64_t origin, Numbers& numbers) {
+void AddRanges(absl::Span<const RowRange> ranges, Numbers& numbers) {
+  int64_t row = 0;
   for (RowRange range : ranges) {
-    numbers.Add(range.begin - origin);
-    numbers.Add(range.end - origin);
+    numbers.Add(range.begin - row);
+    numbers.Add(range.size());
+    row = range.end;
   }
 }
 
-// Adds ranges that `inside` contains and that follow one another.
+// Ranges in [0, rows).
 template <typename Numbers>
-absl::Status TakeRanges(const Numbers& numbers, RowRange inside, std::vector<RowRange>& ranges) {
+absl::StatusOr<std::vector<RowRange>> TakeRanges(const Numbers& numbers, int64_t rows) {
+  std::vector<RowRange> ranges;
   if (numbers.size() % 2 != 0) return DamagedRecord("a range has no end");
+  int64_t row = 0;
   for (int i = 0; i < numbers.size(); i += 2) {
-    const RowRange range{inside.begin + numbers[i], inside.begin + numbers[i + 1]};
-    const bool ascends = ranges.empty() || ranges.back().end <= range.begin;
-    if (range.empty() || !inside.contains(range) || !ascends) return DamagedRecord("ranges overlap or lie outside");
-    AppendMerged(ranges, range);
+    const int64_t gap = numbers[i], size = numbers[i + 1];
+    if (gap < 0 || size <= 0 || gap > rows - row || size > rows - row - gap) {
+      return DamagedRecord("ranges overlap or lie outside");
+    }
+    ranges.push_back(RowRange::OfSize(row + gap, size));
+    row = ranges.back().end;
   }
-  return absl::OkStatus();
-}
-
-RowRange WindowRows(const SampleContent& content, int32_t block_rows, int64_t window) {
-  return Intersect(RowRange::OfSize(window * block_rows, block_rows), {0, content.rows()});
-}
-
-// The entry that `row` belongs to; null if there is none.
-const Provenance* OriginOf(const SampleContent& content, int64_t row) {
-  const auto after = std::upper_bound(content.provenance.begin(), content.provenance.end(), row,
-                                      [](int64_t at, const Provenance& from) { return at < from.rows.begin; });
-  return after == content.provenance.begin() ? nullptr : &*std::prev(after);
-}
-
-// The last range of unrecorded rows that begins at or before `row`.
-RowRange UnrecordedAround(const SampleContent& content, int64_t row) {
-  const auto after = std::upper_bound(content.unrecorded.begin(), content.unrecorded.end(), row,
-                                      [](int64_t at, RowRange range) { return at < range.begin; });
-  return after == content.unrecorded.begin() ? RowRange{} : *std::prev(after);
-}
-
-// Says what lies directly before `row`: how many windows may have no record, and the appends of the last entry there.
-template <typename Record>
-void SetBefore(const SampleContent& content, int32_t block_rows, int64_t row, Record& record) {
-  const Provenance* origin = OriginOf(content, row - 1);
-  if (origin == nullptr) return;
-  record.set_appends_before(origin->appends);
-  const RowRange range = UnrecordedAround(content, row - 1);
-  if (row % block_rows != 0 || range.end < row) return;
-  const int64_t lowest = std::max(WindowCount(range.begin, block_rows), origin->rows.begin / block_rows + 1);
-  int64_t window = row / block_rows;
-  while (window > lowest && !content.tokens.AtWindowEnd(window - 1)) --window;
-  record.set_quiet_windows(row / block_rows - window);
+  return ranges;
 }
 
 // What the windows' records are put together to.
 class Assembly {
  public:
-  Assembly(int32_t block_rows, const SampleHead& head) : block_rows_(block_rows), head_(head) {}
+  Assembly(int32_t block_rows, const SampleHead& head)
+      : block_rows_(block_rows), head_(head), boundaries_(head.rows() / block_rows) {}
 
   absl::Status Add(const WindowRecord& record,
                    const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at) {
-    if (absl::Status status = AddBefore(record.window(), record); !status.ok()) return status;
-    const RowRange window = Intersect(RowRange::OfSize(rows_, block_rows_), {0, head_.rows()});
-    if (window.empty() || record.window() * block_rows_ != window.begin)
+    if (record.window() < next_window_ || record.window() >= WindowCount(head_.rows(), block_rows_)) {
       return DamagedRecord("windows are not in order");
-    if (absl::Status status = TakeRanges(record.unrecorded(), window, unrecorded_); !status.ok()) return status;
+    }
+    next_window_ = record.window() + 1;
+    const RowRange window = Intersect(RowRange::OfSize(record.window() * block_rows_, block_rows_), {0, head_.rows()});
     for (const PieceRecord& piece : record.pieces()) {
       const RowRange rows{window.begin + piece.begin(), window.begin + piece.end()};
       const BlockRef ref{piece.block(),
@@ -136,30 +111,29 @@ class Assembly {
       if (block == nullptr) return DamagedRecord("a block is gone");
       pieces_.Append({std::move(block), rows, piece.shared()});
     }
-    for (const ProvenanceRecord& from : record.provenance()) {
-      const RowRange rows{window.begin + from.begin(), window.begin + from.end()};
-      const int64_t known = provenance_.empty() ? 0 : provenance_.back().rows.end;
-      if (rows.begin != known || rows.empty() || !window.contains(rows)) return DamagedRecord("provenance has holes");
-      AddProvenance({rows, from.weight_version(), from.weight_label(), from.engine(), from.appends()});
-    }
-    if (window.size() == block_rows_) {
-      boundaries_.push_back(record.has_token_check() ? std::optional(record.token_check()) : std::nullopt);
-    }
-    rows_ = window.end;
+    if (!record.has_token_check()) return absl::OkStatus();
+    if (window.size() < block_rows_) return DamagedRecord("a check stands inside a window");
+    boundaries_[record.window()] = record.token_check();
     return absl::OkStatus();
   }
 
   absl::StatusOr<SampleContent> Finish() {
-    if (absl::Status status = AddBefore(head_.rows() / block_rows_, head_); !status.ok()) return status;
-    if (rows_ != head_.rows()) return DamagedRecord("windows are missing");
-    if (Subtract({0, rows_}, unrecorded_) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
-    if ((provenance_.empty() ? 0 : provenance_.back().rows.end) != rows_) return DamagedRecord("provenance has holes");
-    std::vector<RowRange> known;
-    if (absl::Status status = TakeRanges(head_.known_tokens(), {0, rows_}, known); !status.ok()) return status;
-    const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
-    std::optional<uint32_t> known_end;
-    if (head_.has_known_check() && !known.empty() && known.back().end < rows_) known_end = head_.known_check();
-    SampleContent content(TokenChecks(block_rows_, rows_, end, std::move(boundaries_), std::move(known), known_end));
+    const int64_t rows = head_.rows();
+    absl::StatusOr<std::vector<RowRange>> unrecorded = TakeRanges(head_.unrecorded(), rows);
+    if (!unrecorded.ok()) return unrecorded.status();
+    if (Subtract({0, rows}, *unrecorded) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
+    absl::StatusOr<TokenChecks> tokens = FinishTokens();
+    if (!tokens.ok()) return tokens.status();
+    SampleContent content(*std::move(tokens));
+    for (const ProvenanceRecord& from : head_.provenance()) {
+      const int64_t known = content.provenance.empty() ? 0 : content.provenance.back().rows.end;
+      if (from.rows() <= 0 || from.rows() > rows - known) return DamagedRecord("provenance lies outside");
+      content.provenance.push_back({RowRange::OfSize(known, from.rows()), from.weight_version(), from.weight_label(),
+                                    from.engine(), from.appends()});
+    }
+    if ((content.provenance.empty() ? 0 : content.provenance.back().rows.end) != rows) {
+      return DamagedRecord("provenance has holes");
+    }
     content.revision = head_.revision();
     content.content_id = head_.content_id();
     content.restart_nonce = head_.restart_nonce();
@@ -169,48 +143,36 @@ class Assembly {
     content.group = head_.group();
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
-    content.unrecorded = std::move(unrecorded_);
-    content.provenance = std::move(provenance_);
+    content.unrecorded = *std::move(unrecorded);
     content.pieces = std::move(pieces_);
     return content;
   }
 
  private:
-  // The windows up to `window` that have no record, as what comes after them says.
-  template <typename Record>
-  absl::Status AddBefore(int64_t window, const Record& record) {
-    const int64_t missing = window - rows_ / block_rows_;
-    if (missing > 0 && rows_ % block_rows_ == 0) {
-      if (missing > record.quiet_windows() || window > head_.rows() / block_rows_ || provenance_.empty()) {
-        return DamagedRecord("windows are missing");
-      }
-      const RowRange rows{rows_, window * block_rows_};
-      AppendMerged(unrecorded_, rows);
-      provenance_.back().rows.end = rows.end;
-      boundaries_.resize(boundaries_.size() + missing);
-      rows_ = rows.end;
+  absl::StatusOr<TokenChecks> FinishTokens() {
+    absl::StatusOr<std::vector<RowRange>> known = TakeRanges(head_.known_tokens(), head_.rows());
+    if (!known.ok()) return known.status();
+    // A window has a check where the tokens of its last row are known.
+    size_t at = 0;
+    for (size_t window = 0; window < boundaries_.size(); ++window) {
+      const int64_t last = static_cast<int64_t>(window + 1) * block_rows_ - 1;
+      while (at < known->size() && (*known)[at].end <= last) ++at;
+      const bool expected = at < known->size() && (*known)[at].begin <= last;
+      if (boundaries_[window].has_value() != expected) return DamagedRecord("windows are missing");
     }
-    if (record.appends_before() > 0 && !provenance_.empty()) provenance_.back().appends = record.appends_before();
-    return absl::OkStatus();
-  }
-
-  // Neighbors in a list differ: two alike are one that goes over the end of a window.
-  void AddProvenance(Provenance next) {
-    if (provenance_.empty() || !SameOrigin(provenance_.back(), next)) {
-      provenance_.push_back(std::move(next));
-      return;
+    const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
+    std::optional<uint32_t> known_end;
+    if (head_.has_known_check() && !known->empty() && known->back().end < head_.rows()) {
+      known_end = head_.known_check();
     }
-    provenance_.back().rows.end = next.rows.end;
-    provenance_.back().appends = next.appends;
+    return TokenChecks(block_rows_, head_.rows(), end, std::move(boundaries_), *std::move(known), known_end);
   }
 
   const int32_t block_rows_;
   const SampleHead& head_;
-  int64_t rows_ = 0;
+  int64_t next_window_ = 0;
   RowPieces pieces_;
   std::vector<RowRange> recorded_;
-  std::vector<RowRange> unrecorded_;
-  std::vector<Provenance> provenance_;
   std::vector<std::optional<uint32_t>> boundaries_;
 };
 
@@ -249,15 +211,7 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   return run;
 }
 
-bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t window) {
-  const RowRange rows = RowRange::OfSize(window * block_rows, block_rows);
-  if (window == 0 || rows.end > content.rows()) return false;
-  const Provenance* origin = OriginOf(content, rows.begin - 1);
-  return UnrecordedAround(content, rows.begin).contains(rows) && !content.tokens.AtWindowEnd(window) &&
-         origin != nullptr && origin->rows.contains(rows);
-}
-
-std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
+std::string EncodeHead(const SampleContent& content) {
   SampleHead head;
   head.set_revision(content.revision);
   head.set_content_id(content.content_id);
@@ -272,18 +226,25 @@ std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
   head.set_rows(content.rows());
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
-  AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
+  AddRanges(content.tokens.known(), *head.mutable_known_tokens());
   if (const auto check = content.tokens.known_end()) head.set_known_check(*check);
-  SetBefore(content, block_rows, content.rows(), head);
+  AddRanges(content.unrecorded, *head.mutable_unrecorded());
+  for (const Provenance& from : content.provenance) {
+    ProvenanceRecord& out = *head.add_provenance();
+    out.set_rows(from.rows.size());
+    out.set_weight_version(from.weight_version);
+    out.set_weight_label(from.weight_label);
+    out.set_engine(from.engine);
+    out.set_appends(from.appends);
+  }
   return FrameRecord(head);
 }
 
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of) {
-  const RowRange rows = WindowRows(content, block_rows, window);
+  const RowRange rows = Intersect(RowRange::OfSize(window * block_rows, block_rows), {0, content.rows()});
   WindowRecord record;
   record.set_window(window);
-  SetBefore(content, block_rows, rows.begin, record);
   for (size_t i = FirstEndingAfter(pieces, rows.begin); i < pieces.size() && pieces[i].rows.begin < rows.end; ++i) {
     const RowPiece& piece = pieces[i];
     PieceRecord& out = *record.add_pieces();
@@ -298,19 +259,7 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
   if (rows.size() == block_rows) {
     if (const auto check = content.tokens.AtWindowEnd(window)) record.set_token_check(*check);
   }
-  AddRanges(Clip(content.unrecorded, rows), rows.begin, *record.mutable_unrecorded());
-  for (const Provenance& from : content.provenance) {
-    const RowRange here = Intersect(from.rows, rows);
-    if (here.empty()) continue;
-    ProvenanceRecord& out = *record.add_provenance();
-    out.set_begin(static_cast<int32_t>(here.begin - rows.begin));
-    out.set_end(static_cast<int32_t>(here.end - rows.begin));
-    out.set_weight_version(from.weight_version);
-    out.set_weight_label(from.weight_label);
-    out.set_engine(from.engine);
-    out.set_appends(from.appends);
-  }
-  return FrameRecord(record);
+  return record.pieces().empty() && !record.has_token_check() ? "" : FrameRecord(record);
 }
 
 bool WindowShows(absl::string_view bytes, uint64_t block) {

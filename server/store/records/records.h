@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/store/sample/sample_content.h"
+#include "server/store/sample/sample_rules.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
@@ -38,14 +38,11 @@ struct BlockRef {
 };
 
 // Looks at no piece.
-std::string EncodeHead(const SampleContent& content, int32_t block_rows);
-// Whether a window may go without a record, where neither the first nor the last that is written is: it has nothing but
-// unrecorded rows that come from where the row before them does. The records after it tell of it.
-bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t window);
+std::string EncodeHead(const SampleContent& content);
 
 // Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's from this
 // window on at least; those of the content itself are not looked at. `id_of` gives the number of a block that one of
-// them shows.
+// them shows. Empty where there is nothing to be written: the window has neither pieces nor a check.
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 

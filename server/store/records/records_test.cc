@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
-#include "server/store/sample/sample_content.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay::server {
 namespace {
@@ -47,17 +47,22 @@ class RandomContent {
     AppendProvenance(content_.provenance, {added, Below(2), "label", "e", 1});
     content_.tokens.Extend({added, {}}, std::nullopt);
   }
-  bool IsQuiet(size_t window) const { return IsQuietWindow(content_, kWindow, static_cast<int64_t>(window)); }
 
   void Truncate(int64_t rows) { content_.Truncate(rows); }
 
-  std::string head() const { return EncodeHead(content_, kWindow); }
-  std::vector<std::string> windows() const {
+  std::string head() const { return EncodeHead(content_); }
+  // Of all windows; empty where a store writes none.
+  std::vector<std::string> all_windows() const {
     std::vector<std::string> windows;
     for (int64_t i = 0; i < WindowCount(content_.rows(), kWindow); ++i) {
       windows.push_back(EncodeWindow(content_, content_.pieces.all(), kWindow, i,
                                      [&](const StoredBlock& block) { return ids_.at(&block); }));
     }
+    return windows;
+  }
+  std::vector<std::string> windows() const {
+    std::vector<std::string> windows = all_windows();
+    std::erase(windows, "");
     return windows;
   }
   absl::StatusOr<SampleContent> Decode(const std::string& head, const std::vector<std::string>& windows) {
@@ -136,17 +141,19 @@ TEST(SampleRecord, WindowsThatWereWrittenBeforeStayRight) {
     while (random.content().rows() < 200) {
       const int64_t first = random.content().rows() / kWindow;
       random.Grow();
-      const std::vector<std::string> windows = random.windows();
+      const std::vector<std::string> windows = random.all_windows();
       written.resize(first);
       written.insert(written.end(), windows.begin() + first, windows.end());
-      ASSERT_OK_AND_ASSIGN(const SampleContent decoded, random.Decode(random.head(), written));
+      std::vector<std::string> records = written;
+      std::erase(records, "");
+      ASSERT_OK_AND_ASSIGN(const SampleContent decoded, random.Decode(random.head(), records));
       ASSERT_EQ(random.Describe(decoded), random.Describe(random.content()));
     }
   }
 }
 
-// A store leaves quiet windows out, or wrote them before it did; whatever came and went since, the content is the same.
-TEST(SampleRecord, QuietWindowsNeedNoRecord) {
+// A window of unrecorded rows without tokens has no record; whatever came and went since, the content is the same.
+TEST(SampleRecord, EmptyWindowsNeedNoRecord) {
   int64_t left_out = 0;
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -166,12 +173,10 @@ TEST(SampleRecord, QuietWindowsNeedNoRecord) {
         default:
           random.GrowQuietly(1 + choose() % 400);
       }
-      const std::vector<std::string> windows = random.windows();
-      const bool all = choose() % 4 == 0;
+      const std::vector<std::string> windows = random.all_windows();
       written.erase(written.lower_bound(first), written.end());
       for (int64_t window = first; window < std::ssize(windows); ++window) {
-        const bool inside = first < window && window + 1 < std::ssize(windows);
-        if (all || !inside || !random.IsQuiet(window)) written[window] = windows[window];
+        if (!windows[window].empty()) written[window] = windows[window];
       }
       left_out += std::ssize(windows) - std::ssize(written);
       std::vector<std::string> records;
@@ -208,9 +213,7 @@ TEST(SampleRecord, RecordsThatDoNotFitTogetherAreSeen) {
     const std::string head = random.head();
     if (windows.size() < 2) continue;
     std::vector<std::string> fewer(windows.begin(), windows.end() - 1);
-    if (!random.IsQuiet(fewer.size())) {
-      EXPECT_THAT(random.Decode(head, fewer), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-    }
+    EXPECT_THAT(random.Decode(head, fewer), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
     std::vector<std::string> more = windows;
     more.push_back(windows.back());
     EXPECT_THAT(random.Decode(head, more), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));

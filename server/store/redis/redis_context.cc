@@ -5,6 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/wire/error_detail.h"
 #include "server/log/event_log.h"
 
 namespace routing_replay::server {
@@ -15,6 +17,19 @@ constexpr int64_t kCachedBytes = int64_t{64} << 20;
 constexpr int64_t kEntryBytes = 512, kPieceBytes = 200;
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
+// What Redis takes for a key of the length of ours, beside the value.
+constexpr int64_t kKeyBytes = 200;
+// A chunk that no commit has shown by then goes. An append waits for Redis half a minute at most.
+constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
+// Read ahead of a reader.
+constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
+
+int64_t BytesOf(const RedisManifest& manifest) {
+  if (!manifest.whole()) return 0;
+  const SampleContent& content = **manifest.content;
+  return kEntryBytes + content.metadata_bytes() + static_cast<int64_t>(content.pieces.size()) * kPieceBytes;
+}
+
 bool IsForCaller(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
@@ -23,33 +38,27 @@ bool IsForCaller(const absl::Status& status) {
 
 std::optional<RedisManifest> RedisManifestCache::Find(const std::string& key) {
   MutexLock lock(mutex_);
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return std::nullopt;
-  entries_.splice(entries_.begin(), entries_, found->second);
-  return found->second->manifest;
+  const auto found = manifests_.find(key);
+  return found == manifests_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void RedisManifestCache::Put(const std::string& key, const RedisManifest& manifest) {
-  const SampleContent& content = **manifest.content;
-  const int64_t bytes =
-      kEntryBytes + content.metadata_bytes() + static_cast<int64_t>(content.pieces.size()) * kPieceBytes;
+  RedisManifest before;  // These two outlive the lock.
+  std::unordered_map<std::string, RedisManifest> forgotten;
   MutexLock lock(mutex_);
-  if (const auto found = by_key_.find(key); found != by_key_.end()) Erase(found->second);
-  entries_.push_front({key, manifest, bytes});
-  by_key_[key] = entries_.begin();
-  bytes_ += bytes;
-  while (bytes_ > kCachedBytes) Erase(std::prev(entries_.end()));
+  before = std::exchange(manifests_[key], manifest);
+  bytes_ += BytesOf(manifest) - BytesOf(before);
+  if (bytes_ <= kCachedBytes) return;
+  forgotten.swap(manifests_);
+  bytes_ = 0;
 }
 
 void RedisManifestCache::Forget(const std::string& key) {
   MutexLock lock(mutex_);
-  if (const auto found = by_key_.find(key); found != by_key_.end()) Erase(found->second);
-}
-
-void RedisManifestCache::Erase(std::list<Entry>::iterator entry) {
-  bytes_ -= entry->bytes;
-  by_key_.erase(entry->key);
-  entries_.erase(entry);
+  const auto found = manifests_.find(key);
+  if (found == manifests_.end()) return;
+  bytes_ -= BytesOf(found->second);
+  manifests_.erase(found);
 }
 
 std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> requests) {
@@ -83,8 +92,12 @@ RedisRequest RedisContext::Of(RedisCommand command) {
   return {.command = std::move(command), .key = std::move(key)};
 }
 
-RedisRequest RedisContext::Of(const RedisScript& script, absl::Span<const std::string> keys) {
-  return {.command = script.Call(keys), .key = keys.front(), .script = &script};
+// Redis finds a script that it knows by the hash of its source, which it makes of a KiB faster than it runs one.
+RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::string> keys) {
+  RedisCommand command({"EVAL"});
+  command.AddBorrowed(script).Add(static_cast<int64_t>(keys.size()));
+  for (const std::string& key : keys) command.Add(key);
+  return {.command = std::move(command), .key = keys.front()};
 }
 
 void RedisContext::Warn(const std::string& what, const absl::Status& status) {
@@ -96,6 +109,186 @@ void RedisContext::Warn(const std::string& what, const absl::Status& status) {
     last->second = now;
   }
   LogEvent(LogLevel::kWarning, "warning", absl::StrCat("redis store: ", what, ": ", status.message()));
+}
+
+SampleKeys::SampleKeys(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name)
+    : context(std::move(redis)),
+      geometry(run.info.geometry),
+      sample(name.sample),
+      part(run.PartKeysOf(name.handle)),
+      handle(absl::StrCat(absl::Hex(name.handle))),
+      producer(name.producer),
+      key(ManifestKey(name.producer)) {}
+
+std::string SampleKeys::ManifestKey(Producer of) const {
+  return absl::StrCat(part, "m", static_cast<int>(of), ":", handle);
+}
+
+std::string SampleKeys::Chunk(uint64_t block, int64_t chunk) const {
+  return absl::StrCat(part, static_cast<int>(producer), ":", handle, ":", absl::Hex(block), ":", chunk);
+}
+
+int64_t RedisBlock::bytes() const { return ValueBytes(*keys_->geometry, rows().size(), codec()); }
+
+std::vector<std::string> RedisBlock::chunk_keys() const {
+  std::vector<std::string> keys;
+  for (int64_t chunk = 0; chunk < WindowCount(bytes(), kRedisChunkBytes); ++chunk) {
+    keys.push_back(keys_->Chunk(id_, chunk));
+  }
+  return keys;
+}
+
+// NX: sent again after its commit was carried out, a chunk must not get an end again.
+void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
+  const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
+  const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());
+  const auto before = static_cast<int64_t>(head.size());  // Of the value, in front of the block's bytes.
+  int64_t begin = 0;
+  for (const std::string& key : chunk_keys()) {
+    const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
+    const int64_t in_block = std::max<int64_t>(0, begin - before);
+    const absl::string_view part(reinterpret_cast<const char*>(unwritten_->bytes.data()) + in_block,
+                                 end - before - in_block);
+    commands.push_back(RedisCommand({"SET", key}));
+    commands.back().AddBorrowed(begin == 0 ? head : "", part).Add("PX").Add(kUncommitted.count()).Add("NX");
+    begin = end;
+  }
+}
+
+void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {
+  for (const std::string& key : chunk_keys()) requests.push_back(RedisContext::Of(RedisCommand({"GET", key})));
+}
+
+absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) const {
+  auto value = std::make_shared<std::string>();  // The only chunk, or all of them.
+  for (RedisResult& result : results) {
+    if (!result.reply.ok()) return WithSample(result.reply.status(), keys_->sample);
+    if (result.reply->is_nil()) return Gone();
+    if (value->empty()) {
+      value->swap(result.reply->text);
+    } else {
+      value->append(result.reply->text);
+    }
+  }
+  if (static_cast<int64_t>(value->size()) != bytes()) {
+    return MakeError(absl::StatusCode::kDataLoss,
+                     absl::StrCat("stored rows ", ToString(rows()), " of ", keys_->sample, " are damaged: they have ",
+                                  value->size(), " bytes, not ", bytes()),
+                     {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
+  }
+  const absl::Span<const uint8_t> all(reinterpret_cast<const uint8_t*>(value->data()), value->size());
+  return BlockOfValue(*keys_->geometry, rows(), codec(), std::move(value), all);
+}
+
+// Who holds an old look at a sample has some time to read it. After that the block is gone because the sample was
+// changed; but if the sample still shows it, then it is lost.
+absl::Status RedisBlock::Gone() const {
+  const absl::StatusOr<RedisReply> manifest = keys_->context->Ask(RedisCommand({"HVALS", keys_->key}));
+  if (!manifest.ok()) return manifest.status();
+  const bool shown = std::any_of(manifest->elements.begin(), manifest->elements.end(),
+                                 [&](const RedisReply& field) { return WindowShows(field.text, id_); });
+  const std::string what = absl::StrCat("rows ", ToString(rows()), " of ", keys_->sample);
+  if (!shown) {
+    return MakeError(absl::StatusCode::kUnavailable,
+                     absl::StrCat(what, " were changed or released while they were read"),
+                     {.sample = keys_->sample, .row = rows().begin});
+  }
+  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("stored ", what, " are not there any more"),
+                   {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
+}
+
+absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
+  if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
+  std::vector<RedisRequest> requests;
+  AddGets(requests);
+  std::vector<RedisResult> results = keys_->context->Execute(requests);
+  return Take(absl::MakeSpan(results));
+}
+
+int64_t RedisHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {
+  const int64_t bytes = ValueBytes(geometry, rows, codec);
+  return bytes + WindowCount(bytes, kRedisChunkBytes) * kKeyBytes;
+}
+
+std::shared_ptr<StoredBlock> RedisHome::Keep(Block block, int64_t cost) {
+  return std::make_shared<RedisBlock>(keys_, keys_->context->ids.Next(), std::move(block), cost);
+}
+
+std::shared_ptr<StoredBlock> RedisHome::Found(const BlockRef& at) const {
+  return std::make_shared<RedisBlock>(keys_, at, Cost(*keys_->geometry, at.rows.size(), at.codec));
+}
+
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without) {
+  std::vector<std::string> keys;
+  for (const RowPiece& piece : pieces) {
+    const RedisBlock& block = BlockOf(piece);
+    if (!without.insert(block.id()).second) continue;
+    for (std::string& key : block.chunk_keys()) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+// The blocks of one snapshot.
+class ReadAheadList {
+ public:
+  explicit ReadAheadList(std::vector<RowPiece> pieces) : pieces_(std::move(pieces)), read_(pieces_.size()) {}
+
+  absl::StatusOr<LoadedBlock> Load(size_t index) {
+    MutexLock lock(mutex_);
+    if (!read_[index]) Read(index);
+    absl::StatusOr<LoadedBlock> block = *std::move(read_[index]);
+    read_[index].reset();
+    return block;
+  }
+
+ private:
+  void Read(size_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<RedisRequest> requests;
+    std::vector<size_t> ends;
+    int64_t bytes = 0;
+    for (size_t i = first; i < pieces_.size() && !read_[i]; ++i) {
+      bytes += BlockOf(pieces_[i]).bytes();
+      if (i > first && bytes > kReadAheadBytes) break;
+      BlockOf(pieces_[i]).AddGets(requests);
+      ends.push_back(requests.size());
+    }
+    std::vector<RedisResult> results = BlockOf(pieces_[first]).keys_->context->Execute(requests);
+    size_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      read_[first + i] = BlockOf(pieces_[first + i]).Take(absl::MakeSpan(results).subspan(begin, ends[i] - begin));
+      begin = ends[i];
+    }
+  }
+
+  const std::vector<RowPiece> pieces_;
+  Mutex mutex_;
+  std::vector<std::optional<absl::StatusOr<LoadedBlock>>> read_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+class ReadAheadBlock final : public KeptBlock {
+ public:
+  ReadAheadBlock(std::shared_ptr<ReadAheadList> list, size_t index, const KeptBlock& block)
+      : KeptBlock(block.rows(), block.codec()), list_(std::move(list)), index_(index) {}
+
+ private:
+  absl::StatusOr<LoadedBlock> LoadBytes() const override { return list_->Load(index_); }
+
+  const std::shared_ptr<ReadAheadList> list_;
+  const size_t index_;
+};
+
+}  // namespace
+
+std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces) {
+  std::vector<StoredRows> rows;
+  for (const RowPiece& piece : pieces) rows.push_back({nullptr, piece.rows});
+  const auto list = std::make_shared<ReadAheadList>(pieces);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    rows[i].block = std::make_shared<ReadAheadBlock>(list, i, *pieces[i].stored);
+  }
+  return rows;
 }
 
 }  // namespace routing_replay::server

@@ -1,4 +1,5 @@
-// What the parts of one Redis store share: the way to Redis, the names of its keys, the manifests known last.
+// What the parts of one Redis store share: the way to Redis, the names of its keys, the manifests known last, and
+// blocks as Redis keeps them: their values (BlockOfValue), cut into chunks.
 #ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 #define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 
@@ -8,10 +9,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -22,9 +23,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/mutex.h"
+#include "routing_replay/wire/geometry.h"
+#include "server/store/records/records.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_store.h"
-#include "server/store/sample/sample_content.h"
 #include "server/store/sample/sample_rules.h"
 #include "server/store/store_time.h"
 #include "server/store/watch_list.h"
@@ -39,9 +41,8 @@ inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(6
 
 // One incarnation of a run, as this server knows it. Its keys, PREFIX:{INCARNATION/PART}:…, all of a part on one server
 // of a cluster since they share what is in braces; p is the producer, 1 or 2:
-//   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n ("rows
-//   bytes
-//                                    sealed", as the sums count them), head and w<N> (../records/sample_record.h)
+//   m<p>:HANDLE             hash     manifest: v (version: token of the last change), id, u (last use, ms), n (rows,
+//                                    bytes, sealed: as the sums count them), head and w<N> (../records/records.h)
 //   <p>:HANDLE:BLOCK:CHUNK  string   at most kRedisChunkBytes of a block; ends by itself unless a commit shows it
 //   i<p>, g<p>, u<p>        zset     sample ids: by id (score 0), by group, by last use
 //   n                       hash     sums: samples, sealed, rows, bytes
@@ -78,36 +79,24 @@ struct RedisManifest {
   int64_t last_used_ms = 0;
   // DATA_LOSS if its records are damaged.
   absl::StatusOr<std::shared_ptr<const SampleContent>> content = nullptr;
-  // True: as this server knew it last, or took it to be, without a look. Only a change may be built on it, which finds
-  // out whether that is so, and asks whether the run is still there.
-  bool guessed = false;
 
   bool exists() const { return !version.empty(); }
   bool whole() const { return exists() && content.ok(); }
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };
 
-// Manifests by their key, those used last: as long as the version is the same, nobody need read them again.
-// Thread-safe.
+// Manifests by their key: as long as the version is the same, nobody need read them again. Thread-safe.
 class RedisManifestCache {
  public:
   // As it was when it was last looked at or changed by this server; it may be another by now.
   std::optional<RedisManifest> Find(const std::string& key);
-  // One that is whole.
+  // One that is whole. Once all together are too large they are all forgotten: reading them again takes little.
   void Put(const std::string& key, const RedisManifest& manifest);
   void Forget(const std::string& key);
 
  private:
-  struct Entry {
-    std::string key;
-    RedisManifest manifest;
-    int64_t bytes;
-  };
-  void Erase(std::list<Entry>::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   Mutex mutex_;
-  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // The last used one first.
-  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, RedisManifest> manifests_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -119,8 +108,8 @@ class RedisContext {
 
   // Of a step of a call: no later than the caller's.
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
-  // RedisCluster::Execute until Deadline. What is wrong with Redis, its user
-  // or its settings is for the log and the operator, not for clients, who are told to try again:
+  // RedisCluster::Execute until Deadline. What is wrong with Redis, its user or its settings is for the log and the
+  // operator, not for clients, who are told to try again:
   //   as they are   UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
   //   DATA_LOSS     a key holds what no server of ours writes (WRONGTYPE)
   //   UNAVAILABLE   all others: the login, rights, an older Redis, this server stops
@@ -129,7 +118,12 @@ class RedisContext {
   absl::StatusOr<RedisReply> Ask(RedisCommand command);
   // Its second word is the key.
   static RedisRequest Of(RedisCommand command);
-  static RedisRequest Of(const RedisScript& script, absl::Span<const std::string> keys);
+  // A script, which outlives the request, and its keys; add its other arguments.
+  static RedisRequest Of(absl::string_view script, absl::Span<const std::string> keys);
+  // The incarnation that the run's name has now.
+  RedisRequest AskForRun(const RedisRun& run) const {
+    return Of(RedisCommand({"GETRANGE", RunKey(run.info.run), "0", "15"}));
+  }
   // The log, not more often than once a minute of the same `what`, which comes from a small set.
   void Warn(const std::string& what, const absl::Status& status);
 
@@ -157,6 +151,85 @@ class RedisContext {
   Mutex mutex_;
   std::map<std::string, Clock::Time> warned_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Longer values hold a server up for too long: one thread of it serves everybody.
+inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
+
+// The keys of a sample and its blocks. Immutable; held by the blocks.
+struct SampleKeys {
+  SampleKeys(std::shared_ptr<RedisContext> redis, const RedisRun& run, const SampleName& name);
+
+  std::string ManifestKey(Producer of) const;
+  std::string Chunk(uint64_t block, int64_t chunk) const;
+
+  const std::shared_ptr<RedisContext> context;
+  const std::shared_ptr<const Geometry> geometry;
+  const std::string sample;  // For messages; may be empty.
+  const std::string part;    // RedisRun::PartKeysOf.
+  const std::string handle;  // In hexadecimal.
+  const Producer producer;
+  const std::string key;  // Of the manifest.
+};
+
+// Thread-safe, but for Written.
+class RedisBlock final : public StoredBlock {
+ public:
+  // One that is to be written.
+  RedisBlock(std::shared_ptr<const SampleKeys> keys, uint64_t id, Block block, int64_t cost)
+      : StoredBlock(nullptr, block.rows, block.codec, cost),
+        keys_(std::move(keys)),
+        id_(id),
+        unwritten_(std::move(block)) {}
+  RedisBlock(std::shared_ptr<const SampleKeys> keys, const BlockRef& at, int64_t cost)
+      : StoredBlock(nullptr, at.rows, at.codec, cost), keys_(std::move(keys)), id_(at.id) {}
+
+  uint64_t id() const { return id_; }
+  int64_t bytes() const;  // Of the value, of all chunks together.
+  std::vector<std::string> chunk_keys() const;
+
+  // Of a block that is to be written: the commands that put its chunks. They borrow its bytes.
+  void AddPuts(std::vector<RedisCommand>& commands) const;
+  // It is in Redis now: its bytes are let go of. Before anybody else sees the block.
+  void Written() { unwritten_.reset(); }
+
+  // The commands that get its chunks, and the block out of their answers, in order.
+  void AddGets(std::vector<RedisRequest>& requests) const;
+  absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
+
+ private:
+  friend class ReadAheadList;
+  // UNAVAILABLE if it is not there because the sample has changed since.
+  absl::StatusOr<LoadedBlock> LoadBytes() const override;
+  absl::Status Gone() const;
+
+  const std::shared_ptr<const SampleKeys> keys_;
+  const uint64_t id_;
+  std::optional<Block> unwritten_;
+};
+
+inline const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
+
+// Makes the blocks of one sample. Thread-safe.
+class RedisHome final : public BlockHome {
+ public:
+  explicit RedisHome(std::shared_ptr<const SampleKeys> keys) : BlockHome(nullptr), keys_(std::move(keys)) {}
+
+  // Bytes in Redis, about: value and keys.
+  int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
+  std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
+  // A block that is there already.
+  std::shared_ptr<StoredBlock> Found(const BlockRef& at) const;
+
+ private:
+  const std::shared_ptr<const SampleKeys> keys_;
+};
+
+// The chunks of all blocks that the pieces show, each once, but for blocks in `without`.
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
+
+// The rows of a snapshot, whose blocks are read a few MiB at a time: who loads one will want the next, and a round trip
+// for each block of 100 KB would take longer than its bytes.
+std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces);
 
 }  // namespace routing_replay::server
 

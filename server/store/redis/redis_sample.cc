@@ -26,8 +26,7 @@ constexpr std::chrono::seconds kSyncedWait{2};
 // ones still live (ms); what sealed, rows and bytes grow by; how many fields go, these, pairs of field and value. Gives
 // 1, 0 if the sample has another version, or the id of another sample with this handle. Sent again with nothing in
 // between it answers as the first time; after a release it makes the sample again.
-const RedisScript& CommitScript() {
-  static const RedisScript script(R"(
+constexpr char kCommit[] = R"(
 local call = redis.call
 local version = call('HGET', KEYS[1], 'v') or ''
 if version == ARGV[2] then return 1 end
@@ -55,28 +54,22 @@ for i = 12, first - 1 do call('HDEL', KEYS[1], ARGV[i]) end
 for i = first, #ARGV, 200 do call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
 for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
 return 1
-)");
-  return script;
-}
+)";
 
 // What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
 
 // KEYS: manifest, uses. ARGV: sample id, now (ms).
-const RedisScript& TouchScript() {
-  static const RedisScript script(R"(#!lua flags=allow-oom
+constexpr char kTouch[] = R"(#!lua flags=allow-oom
 if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'u', ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1
-)");
-  return script;
-}
+)";
 
 // Ends the sample, or takes the place in the index of one that is gone: a Redis that is not set to noeviction may have
 // evicted its manifest. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: version expected, last use expected
 // (ms; empty: any), sample id, for how long the chunks still live (ms). Gives 1, 0 (it has changed) or 2 (it is gone).
-const RedisScript& RemoveScript() {
-  static const RedisScript script(R"(#!lua flags=allow-oom
+constexpr char kRemove[] = R"(#!lua flags=allow-oom
 local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
 if not at[1] and ARGV[1] ~= '' then return 2 end
 if at[1] and (at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2])) then return 0 end
@@ -89,9 +82,14 @@ for field, number in pairs({rows = rows, bytes = bytes, sealed = sealed}) do
 end
 for i = 6, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
 return 1
-)");
-  return script;
-}
+)";
+
+// A manifest of which a version is known: its last use alone where it still has that version, otherwise all of it.
+// KEYS: manifest. ARGV: version.
+constexpr char kLook[] = R"(
+if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', KEYS[1], 'u')} end
+return redis.call('HGETALL', KEYS[1])
+)";
 
 // The version of a sample whose manifest is damaged where it should be: no change fits it.
 const std::string& Unreadable() {
@@ -120,43 +118,17 @@ Block CopyOf(const Block& block) {
   return copy;
 }
 
-// A whole window is merged with nothing, so that the append can get it back.
-bool StaysAsItIs(const RunInfo& run, const Block& block) {
-  return block.rows.size() == run.options.block_rows && block.codec == Codec::kRaw && run.options.codec == Codec::kRaw;
-}
-
-// The append may have to be tried again: what may be merged is copied.
-absl::Status TakeBlocks(const RunInfo& run, std::vector<Block>& from, RowRange rows, std::vector<Block>& blocks) {
-  for (Block& block : from) {
+// Copies of what is inside `rows`: the append may have to be tried again.
+absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRange rows, std::vector<Block>& blocks) {
+  for (const Block& block : from) {
     const BlockRows part{block.view(), Intersect(block.rows, rows)};
     if (part.rows.empty()) continue;
-    if (part.rows == block.rows) {
-      blocks.push_back(StaysAsItIs(run, block) ? std::move(block) : CopyOf(block));
-      continue;
-    }
-    absl::StatusOr<Block> cut = Merge(*run.geometry, {&part, 1}, block.codec);
-    if (!cut.ok()) return cut.status();
-    blocks.push_back(*std::move(cut));
+    absl::StatusOr<Block> copy =
+        part.rows == block.rows ? CopyOf(block) : Merge(*run.geometry, {&part, 1}, block.codec);
+    if (!copy.ok()) return copy.status();
+    blocks.push_back(*std::move(copy));
   }
   return absl::OkStatus();
-}
-
-void PutBack(Block block, std::vector<Block>& blocks) {
-  const auto place = std::find_if(blocks.begin(), blocks.end(),
-                                  [&](const Block& taken) { return taken.bytes.empty() && taken.rows == block.rows; });
-  if (place != blocks.end()) *place = std::move(block);
-}
-
-// Gives an append that was not stored its blocks back.
-void PutBack(absl::Span<const std::shared_ptr<StoredBlock>> added, std::vector<Block>& blocks) {
-  for (const std::shared_ptr<StoredBlock>& stored : added) {
-    if (auto block = static_cast<RedisBlock&>(*stored).TakeBack()) PutBack(*std::move(block), blocks);
-  }
-}
-
-// Redis has rejected it, and would again as long as nothing changes.
-bool IsRejection(const absl::Status& status) {
-  return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsNotFound(status);
 }
 
 // The rows that a child opens with, as blocks of its own: those of another sample may lie on another server.
@@ -170,14 +142,6 @@ absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<B
     blocks.push_back(*std::move(copy));
   }
   return absl::OkStatus();
-}
-
-// The pieces after a change: those before it, and what it made.
-RowPieces PiecesAfter(const RowPieces& pieces, const PieceChange& change) {
-  RowPieces after;
-  for (size_t i = 0; i < change.first_piece(); ++i) after.Append(pieces[i]);
-  for (const RowPiece& piece : change.tail()) after.Append(piece);
-  return after;
 }
 
 // Readers may still hold what the change replaces: it goes some time later.
@@ -194,22 +158,23 @@ void AddFields(const SampleContent* before, const SampleContent& next, int64_t f
                RedisCommand& command) {
   const int64_t windows = WindowCount(next.rows(), block_rows);
   const int64_t windows_before = before == nullptr ? 0 : WindowCount(before->rows(), block_rows);
-  std::vector<int64_t> written, removed;
+  const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
+  std::vector<std::string> removed;
+  std::vector<std::pair<std::string, std::string>> written;
   for (int64_t window = first_window; window < std::max(windows, windows_before); ++window) {
-    const bool inside = first_window < window && window + 1 < windows;
-    if (window < windows && !(inside && IsQuietWindow(next, block_rows, window))) {
-      written.push_back(window);
+    std::string record;
+    if (window < windows) record = EncodeWindow(next, next.pieces.all(), block_rows, window, id_of);
+    const std::string field = absl::StrCat("w", window);
+    if (!record.empty()) {
+      written.push_back({field, std::move(record)});
     } else if (window < windows_before) {
-      removed.push_back(window);
+      removed.push_back(field);
     }
   }
   command.Add(static_cast<int64_t>(removed.size()));
-  for (const int64_t window : removed) command.Add(absl::StrCat("w", window));
-  command.Add("head").Add(EncodeHead(next, block_rows));
-  const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
-  for (const int64_t window : written) {
-    command.Add(absl::StrCat("w", window)).Add(EncodeWindow(next, next.pieces.all(), block_rows, window, id_of));
-  }
+  for (const std::string& field : removed) command.Add(field);
+  command.Add("head").Add(EncodeHead(next));
+  for (const auto& [field, record] : written) command.Add(field).Add(record);
 }
 
 // Out of the answer to HGETALL; an empty one is that of no sample.
@@ -234,7 +199,7 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
       windows[window] = std::move(value);
     }
   }
-  if (!manifest.exists() && reply.elements.empty()) return manifest;
+  if (reply.elements.empty()) return manifest;
   if (!manifest.exists() || !readable) {
     if (!manifest.exists()) manifest.version = Unreadable();
     manifest.content = Damaged("redis: a sample's manifest has no version or no time", manifest.sample);
@@ -253,17 +218,6 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
   return manifest;
 }
 
-RedisRequest AskForRun(const RedisContext& context, const RedisRun& run) {
-  return RedisContext::Of(RedisCommand({"GETRANGE", context.RunKey(run.info.run), "0", "15"}));
-}
-
-absl::Status CheckRun(RedisRun& run, const RedisResult& answer) {
-  if (!answer.reply.ok()) return answer.reply.status();
-  if (answer.reply->text == run.incarnation) return absl::OkStatus();
-  run.ended = true;
-  return NoRunError(run.info.run);
-}
-
 }  // namespace
 
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest) {
@@ -275,49 +229,38 @@ SampleState StateOf(const RedisContext& context, const SampleName& name, const R
 
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names) {
-  std::vector<RedisManifest> found(names.size());
+  std::vector<RedisRequest> requests = {context->AskForRun(run)};
   std::vector<std::shared_ptr<const SampleKeys>> keys_of;
-  const auto take = [&](size_t i, absl::StatusOr<RedisReply>& reply) {
-    if (absl::IsDataLoss(reply.status())) {  // A key that holds something else: damage of the one sample alone.
-      found[i] = {.version = Unreadable(), .sample = names[i].sample};
-      found[i].content = Damaged(reply.status().message(), names[i].sample);
-      return absl::OkStatus();
-    }
-    if (!reply.ok()) return reply.status();
-    found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
-    if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
-    return absl::OkStatus();
-  };
-  // Of those that are known, only whether they are still the same.
-  std::vector<RedisRequest> requests = {AskForRun(*context, run)};
   std::vector<std::optional<RedisManifest>> known;
   for (const SampleName& name : names) {
     keys_of.push_back(std::make_shared<const SampleKeys>(context, run, name));
     const std::string& key = keys_of.back()->key;
     known.push_back(context->cache.Find(key));
-    requests.push_back(
-        RedisContext::Of(known.back() ? RedisCommand({"HMGET", key, "v", "u"}) : RedisCommand({"HGETALL", key})));
+    requests.push_back(known.back() ? RedisContext::Of(kLook, {&key, 1})
+                                    : RedisContext::Of(RedisCommand({"HGETALL", key})));
+    if (known.back()) requests.back().command.Add(known.back()->version);
   }
   std::vector<RedisResult> results = context->Execute(requests);
-  if (absl::Status status = CheckRun(run, results[0]); !status.ok() && !run.clears) return status;
-  std::vector<size_t> outdated;
+  if (!results[0].reply.ok()) return results[0].reply.status();
+  if (results[0].reply->text != run.incarnation && !run.clears) {
+    run.ended = true;
+    return NoRunError(run.info.run);
+  }
+  std::vector<RedisManifest> found(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
-    if (known[i] && reply.ok() && reply->elements.size() == 2 && reply->elements[0].text == known[i]->version &&
-        absl::SimpleAtoi(reply->elements[1].text, &known[i]->last_used_ms)) {
+    if (absl::IsDataLoss(reply.status())) {  // A key that holds something else: damage of the one sample alone.
+      found[i] = {.version = Unreadable(), .sample = names[i].sample};
+      found[i].content = Damaged(reply.status().message(), names[i].sample);
+    } else if (!reply.ok()) {
+      return reply.status();
+    } else if (known[i] && reply->elements.size() == 1 &&
+               absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
       found[i] = *std::move(known[i]);
-    } else if (known[i] && reply.ok()) {
-      outdated.push_back(i);
-    } else if (absl::Status status = take(i, reply); !status.ok()) {
-      return status;
+    } else {
+      found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
+      if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
     }
-  }
-  if (outdated.empty()) return found;
-  requests.clear();
-  for (const size_t i : outdated) requests.push_back(RedisContext::Of(RedisCommand({"HGETALL", keys_of[i]->key})));
-  results = context->Execute(requests);
-  for (size_t i = 0; i < outdated.size(); ++i) {
-    if (absl::Status status = take(outdated[i], results[i].reply); !status.ok()) return status;
   }
   return found;
 }
@@ -345,7 +288,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       if (one.whole()) {  // The chunks of what is damaged are not known: they stay.
         for (std::string& key : ChunkKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
       }
-      requests.push_back(RedisContext::Of(RemoveScript(), keys));
+      requests.push_back(RedisContext::Of(kRemove, keys));
       requests.back()
           .command.Add(one.version)
           .Add(unused ? absl::StrCat(one.last_used_ms) : "")
@@ -390,7 +333,6 @@ absl::StatusOr<RedisManifest> RedisSample::Find() {
   if (!found.ok()) return found.status();
   RedisManifest& one = found->front();
   if (!one.exists()) return std::move(one);
-  if (name_.sample.empty()) name_.sample = one.sample;
   if (!one.sample.empty() && name_.sample != one.sample) return HandleCollisionError(name_.sample, one.sample);
   if (!one.content.ok()) return one.content.status();
   return std::move(one);
@@ -412,22 +354,8 @@ absl::StatusOr<RedisManifest> RedisSample::FindExisting() {
   return Check(std::move(found->front()));
 }
 
-std::optional<RedisManifest> RedisSample::Guess(const AppendHeader& header) {
-  if (header.prefix) return std::nullopt;
-  std::optional<RedisManifest> guess = context_->cache.Find(keys_->key);
-  if (guess && guess->sample != name_.sample) return std::nullopt;
-  if (!guess && header.rows.begin == 0) guess.emplace();  // Whatever begins is most likely new.
-  if (guess) guess->guessed = true;
-  return guess;
-}
-
-absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSample* parent) {
+absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, RedisSample* parent) {
   MutexLock lock(context_->WriterLock(name_.handle));
-  if (const std::optional<RedisManifest> guess = Guess(command.header)) {
-    absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
-    if (!ack.ok()) return WithSample(ack.status(), name_.sample);
-    if (*ack) return **std::move(ack);
-  }
   for (const Clock::Time deadline = context_->Deadline();;) {
     const absl::StatusOr<RedisManifest> found = Find();
     if (!found.ok()) return WithSample(found.status(), name_.sample);
@@ -438,17 +366,12 @@ absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSampl
   }
 }
 
-absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& command, RedisSample* parent,
+absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendCommand& command, RedisSample* parent,
                                                                 const RedisManifest& found) {
-  // Nobody is rejected on a guess.
-  const auto reject = [&](const absl::Status& status) -> absl::StatusOr<std::optional<AppendAck>> {
-    if (found.guessed) return std::nullopt;
-    return status;
-  };
   const AppendHeader& header = command.header;
   const SampleContent* before = found.exists() ? found.content->get() : nullptr;
   const absl::StatusOr<IncarnationStep> step = CheckIncarnation(before, header);
-  if (!step.ok()) return reject(step.status());
+  if (!step.ok()) return step.status();
   std::optional<SampleContent> incarnation;
   if (*step != IncarnationStep::kContinue) {
     std::optional<absl::StatusOr<SampleContent>> prefix;
@@ -457,25 +380,20 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
       prefix = from.ok() ? TakePrefix(**from->content, *header.prefix) : from.status();
     }
     absl::StatusOr<SampleContent> made = NewIncarnation(*step, before, header, run_->info.options.block_rows, prefix);
-    if (!made.ok()) return reject(made.status());
+    if (!made.ok()) return made.status();
     incarnation = *std::move(made);
   }
   const SampleContent& content = incarnation ? *incarnation : *before;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
-  if (!plan.ok()) return reject(plan.status());
+  if (!plan.ok()) return plan.status();
   RedisManifest now = found;
   if (incarnation || !KeepsContent(*plan) || (header.group && *header.group != content.group)) {
     absl::StatusOr<Change> change = PlanChange(content, incarnation.has_value(), command, *plan);
-    if (!change.ok()) return reject(change.status());
-    const std::vector<std::shared_ptr<StoredBlock>> added = change->added;
+    if (!change.ok()) return change.status();
     Committed committed = Commit(found, *std::move(change));
-    if (!committed.ok() || !*committed) PutBack(added, command.blocks);
-    if (!committed.ok() && found.guessed && IsRejection(committed.status())) return std::nullopt;
     if (!committed.ok()) return committed.status();
-    if (!*committed) return std::optional<AppendAck>();
+    if (!*committed) return std::nullopt;
     now = **std::move(committed);
-  } else if (found.guessed) {
-    return std::nullopt;
   }
   version_ = now.version;
   Touch(now);
@@ -483,7 +401,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
 }
 
 absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_incarnation,
-                                                            AppendCommand& command, const AppendPlan& plan) {
+                                                            const AppendCommand& command, const AppendPlan& plan) {
   const int32_t block_rows = run_->info.options.block_rows;
   SampleContent next = NextContent(content, new_incarnation, command.header, plan, context_->ids);
   if (!new_incarnation && KeepsContent(plan)) {  // Another group, and no more.
@@ -496,19 +414,21 @@ absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent&
   if (new_incarnation) {
     if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
   }
-  absl::Status taken = TakeBlocks(run_->info, command.blocks, plan.added, blocks);
-  if (!taken.ok()) return taken;
-  RedisHome home(keys_);
+  absl::Status copied = CopyBlocks(run_->info, command.blocks, plan.added, blocks);
+  if (!copied.ok()) return copied;
   const RowRange committed{new_incarnation ? 0 : plan.added.begin, plan.added.end};
-  const RowPieces& pieces = new_incarnation ? none : content.pieces;
-  PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
-  if (absl::Status status = change.Merge(); !status.ok()) {
-    PutBack(change.added(), command.blocks);
-    for (Block& block : change.TakeRest()) PutBack(std::move(block), command.blocks);
-    return status;
-  }
-  next.pieces = PiecesAfter(pieces, change);
-  return Change{std::move(next), committed.begin / block_rows, {change.added().begin(), change.added().end()}};
+  return Merged(std::move(next), new_incarnation ? none : content.pieces, std::move(blocks), committed, plan.seals);
+}
+
+absl::StatusOr<RedisSample::Change> RedisSample::Merged(SampleContent next, const RowPieces& pieces,
+                                                        std::vector<Block> blocks, RowRange committed, bool sealed) {
+  RedisHome home(keys_);
+  PieceChange change(run_->info, home, pieces, std::move(blocks), committed, sealed);
+  if (absl::Status status = change.Merge(); !status.ok()) return status;
+  for (size_t i = 0; i < change.first_piece(); ++i) next.pieces.Append(pieces[i]);
+  for (const RowPiece& piece : change.tail()) next.pieces.Append(piece);
+  return Change{
+      std::move(next), committed.begin / run_->info.options.block_rows, {change.added().begin(), change.added().end()}};
 }
 
 template <typename MakeChange>
@@ -536,14 +456,7 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
   return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
     if (absl::Status status = CheckSeal(content, num_tokens, revision); !status.ok()) return status;
     if (content.sealed()) return std::optional<Change>();
-    RedisHome home(keys_);
-    PieceChange change(run_->info, home, content.pieces, {}, {content.rows(), content.rows()}, true);
-    if (absl::Status status = change.Merge(); !status.ok()) return status;
-    SampleContent next = SealedContent(content, num_tokens);
-    next.pieces = PiecesAfter(content.pieces, change);
-    return Change{std::move(next),
-                  content.rows() / run_->info.options.block_rows,
-                  {change.added().begin(), change.added().end()}};
+    return Merged(SealedContent(content, num_tokens), content.pieces, {}, {content.rows(), content.rows()}, true);
   });
 }
 
@@ -592,12 +505,9 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   if (!before.exists() || now_ms - before.last_used_ms >= run_->use_grain().count()) now.last_used_ms = now_ms;
   const auto next = std::make_shared<const SampleContent>(std::move(change.next));
   now.content = next;
-  std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
-  requests.front().before = std::move(puts);
-  // In the same round trip.
-  if (before.guessed) requests.push_back(AskForRun(*context_, *run_));
-  const std::vector<RedisResult> answers = context_->Execute(requests);
-  const RedisResult& answer = answers.front();
+  RedisRequest request = CommitRequest(before, *next, change.first_window, now, chunks);
+  request.before = std::move(puts);
+  const RedisResult answer = std::move(context_->Execute({&request, 1}).front());
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
     // Nobody has seen the chunks, unless an earlier sending of the same commit was carried out and others have changed
@@ -619,20 +529,6 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     return std::nullopt;
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
-  if (before.guessed) {
-    if (absl::Status run = CheckRun(*run_, answers.back()); !run.ok()) {
-      // The run was dropped before: what was made in it now is taken away again, or when what it had is removed.
-      ReleaseResult ignored;
-      RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
-      if (absl::IsNotFound(run) && !before.exists()) {
-        RemoveSamples(
-            context_, dropped, {name_}, [](const RedisManifest&) { return true; }, false, ignored)
-            .IgnoreError();
-      }
-      context_->cache.Forget(keys_->key);
-      return run;
-    }
-  }
   context_->cache.Put(keys_->key, now);
   changed_ = true;
   version_ = now.version;
@@ -654,7 +550,7 @@ RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const Sampl
   for (std::string& key : ReplacedChunks(was, next, first_window * block_rows)) keys.push_back(std::move(key));
   const bool used = !before.exists() || now.last_used_ms != before.last_used_ms;
   const int64_t bytes = now.stored_bytes();
-  RedisRequest request = RedisContext::Of(CommitScript(), keys);
+  RedisRequest request = RedisContext::Of(kCommit, keys);
   request.command.Add(before.version)
       .Add(now.version)
       .Add(name_.sample)
@@ -680,7 +576,7 @@ void RedisSample::Touch(RedisManifest& found) {
   if (now_ms - found.last_used_ms < run_->use_grain().count()) return;
   found.last_used_ms = now_ms;
   const std::string uses = absl::StrCat(keys_->part, "u", static_cast<int>(name_.producer));
-  RedisRequest request = RedisContext::Of(TouchScript(), std::vector<std::string>{keys_->key, uses});
+  RedisRequest request = RedisContext::Of(kTouch, std::vector<std::string>{keys_->key, uses});
   request.command.Add(found.sample).Add(now_ms);
   context_->Ask(std::move(request)).IgnoreError();
   context_->cache.Put(keys_->key, found);
@@ -694,15 +590,13 @@ absl::Status RedisSample::AwaitSynced() {
                      "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
                      "return redis.error_reply('MISCONF the change is not the last one any more')",
                      "1", keys_->key, version_});
-  const auto ask = [&](std::initializer_list<absl::string_view> words) -> absl::StatusOr<RedisReply> {
-    RedisCommand wait(words);
-    wait.Add(std::chrono::milliseconds(kSyncedWait).count());
-    return context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {look}});
-  };
-  const absl::StatusOr<RedisReply> reply = context_->fsyncs ? ask({"WAITAOF", "1", "1"}) : ask({"WAIT", "1"});
-  bool kept = reply.ok() && reply->integer > 0;
-  if (reply.ok() && reply->elements.size() == 2) {
-    kept = reply->elements[0].integer > 0 && reply->elements[1].integer > 0;
+  RedisCommand wait = context_->fsyncs ? RedisCommand({"WAITAOF", "1", "1"}) : RedisCommand({"WAIT", "1"});
+  wait.Add(std::chrono::milliseconds(kSyncedWait).count());
+  const absl::StatusOr<RedisReply> reply =
+      context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
+  bool kept = reply.ok() && (reply->integer > 0 || reply->elements.size() == 2);
+  if (kept) {
+    for (const RedisReply& count : reply->elements) kept &= count.integer > 0;
   }
   if (kept) return absl::OkStatus();
   return MakeError(

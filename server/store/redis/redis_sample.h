@@ -1,8 +1,7 @@
 // One sample of the Redis store: the rules of ../sample over what Redis has now.
 //
-//   guess ─▶ rules ─▶ Commit ─▶ done
-//     └─ rejected ─▶ look ─▶ rules ─▶ Commit ─▶ done
-//                     ◀── somebody else was first ──┘
+//   look ─▶ rules ─▶ Commit ─▶ done
+//    ◀── somebody else was first ──┘
 #ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/store/redis/redis_block.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/store.h"
 
@@ -43,8 +41,7 @@ class RedisSample {
   ~RedisSample();
 
   // `parent`: the sample that the header's prefix names, if it names one.
-  // Blocks are taken out of the command when they are stored, and are in it again after an error.
-  absl::StatusOr<AppendAck> Append(AppendCommand& command, RedisSample* parent);
+  absl::StatusOr<AppendAck> Append(const AppendCommand& command, RedisSample* parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
@@ -65,20 +62,21 @@ class RedisSample {
     // It must not be made twice (a truncation): UNAVAILABLE if its answer is lost.
     bool once = false;
   };
-  // The manifest as it is now; nothing if somebody else changed it meanwhile, or the guess was wrong: look again.
+  // The manifest as it is now; nothing if somebody else changed it meanwhile: look again.
   using Committed = absl::StatusOr<std::optional<RedisManifest>>;
 
   // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
   absl::StatusOr<RedisManifest> Find();
   // … and exists, or NOT_FOUND (kNoSample).
   absl::StatusOr<RedisManifest> FindExisting();
-  // What the append will most likely find; nothing if there is no telling, or more than that is needed.
-  std::optional<RedisManifest> Guess(const AppendHeader& header);
   // Nothing: look again, and try again.
-  absl::StatusOr<std::optional<AppendAck>> TryAppend(AppendCommand& command, RedisSample* parent,
+  absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);
-  absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, AppendCommand& command,
+  absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, const AppendCommand& command,
                                     const AppendPlan& plan);
+  // To `next`, with what PieceChange makes of the pieces and blocks.
+  absl::StatusOr<Change> Merged(SampleContent next, const RowPieces& pieces, std::vector<Block> blocks,
+                                RowRange committed, bool sealed);
   // `make_change`: the change of what was found, nothing if none is needed, or an error.
   template <typename MakeChange>
   absl::StatusOr<SampleState> Make(const MakeChange& make_change);

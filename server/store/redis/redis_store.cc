@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.h"
@@ -52,8 +50,22 @@ class RedisStore final : public Store {
     if (!found.ok()) return found.status();
     return (*found)->info;
   }
-  absl::StatusOr<RunState> StatRun(absl::string_view run) override;
-  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override {
+    const absl::StatusOr<RunPtr> found = LoadRun(run);
+    if (!found.ok()) return found.status();
+    absl::StatusOr<std::vector<RunState>> states = StatesOf({&*found, 1});
+    if (!states.ok()) return states.status();
+    return std::move(states->front());
+  }
+  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
+    RunPage page;
+    const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns(page_token, limit, page.next_token);
+    if (!runs.ok()) return runs.status();
+    absl::StatusOr<std::vector<RunState>> states = StatesOf(*runs);
+    if (!states.ok()) return states.status();
+    page.runs = *std::move(states);
+    return page;
+  }
   absl::StatusOr<int64_t> CountRuns() override {
     const absl::StatusOr<RedisReply> counted = context_->Ask(RedisCommand({"SCARD", context_->RunsKey()}));
     if (!counted.ok()) return counted.status();
@@ -61,14 +73,21 @@ class RedisStore final : public Store {
   }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
 
-  absl::StatusOr<AppendAck> Append(AppendCommand command) override;
+  absl::StatusOr<AppendAck> Append(AppendCommand command) override {
+    return Change(command.run, NameOf(command.header.producer, {.sample = command.header.sample}),
+                  [&](const RunPtr& run, RedisSample& sample) { return AppendTo(run, command, sample); });
+  }
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                    int64_t num_tokens, int64_t revision) override {
-    return ChangeSample(run, producer, sample, [&](RedisSample& one) { return one.Seal(num_tokens, revision); });
+    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    return Change(run, NameOf(producer, {.sample = std::string(sample)}),
+                  [&](const RunPtr&, RedisSample& one) { return one.Seal(num_tokens, revision); });
   }
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
                                        std::optional<int64_t> expected_revision) override {
-    return ChangeSample(run, producer, sample, [&](RedisSample& one) { return one.Truncate(rows, expected_revision); });
+    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    return Change(run, NameOf(producer, {.sample = std::string(sample)}),
+                  [&](const RunPtr&, RedisSample& one) { return one.Truncate(rows, expected_revision); });
   }
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override {
@@ -114,9 +133,21 @@ class RedisStore final : public Store {
   }
 
   // As it is now. NOT_FOUND (kNoRun).
-  absl::StatusOr<RunPtr> LoadRun(absl::string_view run);
+  absl::StatusOr<RunPtr> LoadRun(absl::string_view run) {
+    const absl::StatusOr<RedisReply> got = context_->Ask(RedisCommand({"GET", context_->RunKey(run)}));
+    if (!got.ok()) return got.status();
+    if (got->is_nil()) return NoRunError(run);
+    return TakeRun(got->text);
+  }
   // As this server last knew it, or as it is now: who goes on to ask Redis will see whether it is still there.
-  absl::StatusOr<RunPtr> FindRun(absl::string_view run);
+  absl::StatusOr<RunPtr> FindRun(absl::string_view run) {
+    {
+      MutexLock lock(mutex_);
+      const auto found = runs_.find(std::string(run));
+      if (found != runs_.end() && !found->second->ended) return found->second;
+    }
+    return LoadRun(run);
+  }
   // What a run's value says.
   absl::StatusOr<RunPtr> TakeRun(const std::string& value);
   // Of the first `limit` names behind `after` those whose records can be read, by name. `last`: of those names, if
@@ -125,10 +156,27 @@ class RedisStore final : public Store {
   absl::StatusOr<std::vector<RunState>> StatesOf(absl::Span<const RunPtr> runs);
   // Calls `call` with the run; once more if the run that this server knew turns out to be gone.
   template <typename Call>
-  auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr()));
-  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample);
-  absl::StatusOr<SampleState> ChangeSample(absl::string_view run, Producer producer, absl::string_view sample,
-                                           const std::function<absl::StatusOr<SampleState>(RedisSample&)>& change);
+  auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
+    for (bool again = true;; again = false) {
+      const absl::StatusOr<RunPtr> found = FindRun(run);
+      if (!found.ok()) return found.status();
+      auto result = call(*found);
+      if (result.ok() || !again || !(*found)->ended) return result;
+    }
+  }
+  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample);
+  // Calls `change` with the run and the sample; in a synced run, waits until a replica has what it left.
+  template <typename Call>
+  auto Change(absl::string_view run, const SampleName& name, const Call& change)
+      -> decltype(change(RunPtr(), std::declval<RedisSample&>())) {
+    return WithRun(run, [&](const RunPtr& found) {
+      RedisSample sample(context_, found, name);
+      auto result = change(found, sample);
+      if (!result.ok()) return result;
+      if (absl::Status synced = sample.AwaitSynced(); !synced.ok()) result = synced;
+      return result;
+    });
+  }
 
   // Ids behind `after`, about `limit`; of a range of groups all there are.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
@@ -145,26 +193,16 @@ class RedisStore final : public Store {
   const ContextPtr context_;
   RedisWatches watches_;
   Mutex mutex_;
-  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last.
-  // All that somebody holds, by incarnation: the watchers of one are together, whoever brings them news.
-  std::map<std::string, std::weak_ptr<RedisRun>> held_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last; ended ones, too.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
 bool RedisStore::KnowsWaitAof() {
   const std::vector<RedisAddress> masters = context_->cluster->Masters();
   if (masters.empty()) return false;
-  const RedisResult info = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"INFO", "server"}),
-                                                        Clock::Real().Now() + kInfoTimeout);
-  if (!info.reply.ok()) return false;
-  for (absl::string_view line : absl::StrSplit(info.reply->text, "\r\n")) {
-    int major = 0, minor = 0;
-    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(":."));
-    if (words.size() < 3 || words[0] != "redis_version") continue;
-    if (!absl::SimpleAtoi(words[1], &major) || !absl::SimpleAtoi(words[2], &minor)) return false;
-    return major > 7 || (major == 7 && minor >= 2);
-  }
-  return false;
+  const RedisResult known = context_->cluster->ExecuteAt(masters.front(), RedisCommand({"COMMAND", "INFO", "WAITAOF"}),
+                                                         Clock::Real().Now() + kInfoTimeout);
+  return known.reply.ok() && known.reply->elements.size() == 1 && !known.reply->elements[0].is_nil();
 }
 
 absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
@@ -173,32 +211,12 @@ absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
   absl::StatusOr<RunInfo> info = DecodeRun(absl::string_view(value).substr(kIncarnationBytes));
   if (!info.ok()) return absl::DataLossError(absl::StrCat("a run's record in Redis: ", info.status().message()));
   MutexLock lock(mutex_);
-  RunPtr run = held_[incarnation].lock();
-  if (run == nullptr) {
+  RunPtr& run = runs_[info->run];
+  if (run == nullptr || run->incarnation != incarnation) {
     run.reset(new RedisRun{.info = *std::move(info), .incarnation = incarnation, .prefix = context_->options.prefix});
-    std::erase_if(held_, [](const auto& entry) { return entry.second.expired(); });
-    held_[incarnation] = run;
   }
   run->ended = false;
-  runs_[run->info.run] = run;
   return run;
-}
-
-absl::StatusOr<RunPtr> RedisStore::LoadRun(absl::string_view run) {
-  const absl::StatusOr<RedisReply> got = context_->Ask(RedisCommand({"GET", context_->RunKey(run)}));
-  if (!got.ok()) return got.status();
-  if (got->is_nil()) return NoRunError(run);
-  return TakeRun(got->text);
-}
-
-absl::StatusOr<RunPtr> RedisStore::FindRun(absl::string_view run) {
-  {
-    MutexLock lock(mutex_);
-    const auto found = runs_.find(std::string(run));
-    if (found != runs_.end() && !found->second->ended) return found->second;
-    if (found != runs_.end()) runs_.erase(found);
-  }
-  return LoadRun(run);
 }
 
 absl::StatusOr<std::vector<RunPtr>> RedisStore::LoadRuns(absl::string_view after, size_t limit, std::string& last) {
@@ -256,16 +274,6 @@ absl::StatusOr<std::vector<RunState>> RedisStore::StatesOf(absl::Span<const RunP
   return states;
 }
 
-template <typename Call>
-auto RedisStore::WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
-  for (bool again = true;; again = false) {
-    const absl::StatusOr<RunPtr> found = FindRun(run);
-    if (!found.ok()) return found.status();
-    auto result = call(*found);
-    if (result.ok() || !again || !(*found)->ended) return result;
-  }
-}
-
 absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometry* geometry,
                                             const std::optional<RunOptions>& options) {
   if (absl::Status status = CheckId(run, "run"); !status.ok()) return status;
@@ -297,30 +305,10 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   return info;
 }
 
-absl::StatusOr<RunState> RedisStore::StatRun(absl::string_view run) {
-  const absl::StatusOr<RunPtr> found = LoadRun(run);
-  if (!found.ok()) return found.status();
-  absl::StatusOr<std::vector<RunState>> states = StatesOf({&*found, 1});
-  if (!states.ok()) return states.status();
-  return std::move(states->front());
-}
-
-absl::StatusOr<RunPage> RedisStore::ListRuns(absl::string_view page_token, size_t limit) {
-  RunPage page;
-  const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns(page_token, limit, page.next_token);
-  if (!runs.ok()) return runs.status();
-  absl::StatusOr<std::vector<RunState>> states = StatesOf(*runs);
-  if (!states.ok()) return states.status();
-  page.runs = *std::move(states);
-  return page;
-}
-
 // What the run had is removed later: readers may still be at it.
 absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
-  static const RedisScript drop(R"(
-if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end
-return redis.call('UNLINK', KEYS[1])
-)");
+  constexpr absl::string_view drop =
+      "if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end return redis.call('UNLINK', KEYS[1])";
   const absl::StatusOr<RunPtr> run = LoadRun(name);
   if (!run.ok()) return run.status();
   const absl::StatusOr<std::vector<RunState>> states = StatesOf({&*run, 1});
@@ -343,19 +331,7 @@ return redis.call('UNLINK', KEYS[1])
   return ReleaseResult{states->front().samples, states->front().stored_bytes};
 }
 
-absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
-  std::optional<RedisSample> sample;
-  const SampleName name = NameOf(command.header.producer, {.sample = command.header.sample});
-  absl::StatusOr<AppendAck> ack = WithRun(
-      command.run, [&](const RunPtr& run) { return AppendTo(run, command, sample.emplace(context_, run, name)); });
-  // Not within WithRun: the blocks are stored, and there are none to be stored once more in a later run of this name.
-  if (ack.ok()) {
-    if (absl::Status synced = sample->AwaitSynced(); !synced.ok()) return synced;
-  }
-  return ack;
-}
-
-absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample) {
+absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample) {
   const AppendHeader& header = command.header;
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
@@ -368,20 +344,6 @@ absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand&
   std::optional<RedisSample> parent;
   if (header.prefix) parent.emplace(context_, run, NameOf(header.producer, {.sample = header.prefix->sample}));
   return sample.Append(command, parent ? &*parent : nullptr);
-}
-
-absl::StatusOr<SampleState> RedisStore::ChangeSample(
-    absl::string_view run, Producer producer, absl::string_view sample,
-    const std::function<absl::StatusOr<SampleState>(RedisSample&)>& change) {
-  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
-  return WithRun(run, [&](const RunPtr& found) {
-    RedisSample one(context_, found, NameOf(producer, {.sample = std::string(sample)}));
-    absl::StatusOr<SampleState> state = change(one);
-    if (state.ok()) {
-      if (absl::Status synced = one.AwaitSynced(); !synced.ok()) state = synced;
-    }
-    return state;
-  });
 }
 
 absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
@@ -481,14 +443,10 @@ absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer produc
 
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
                                                   absl::Span<const SampleRef> samples) {
-  std::set<std::pair<int64_t, std::string>> seen;
   std::vector<SampleName> names;
   for (const SampleRef& ref : samples) {
     for (const Producer p : kProducers) {
-      if (producer && *producer != p) continue;
-      SampleName name = NameOf(p, ref);
-      if (!seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second) continue;
-      names.push_back(std::move(name));
+      if (!producer || *producer == p) names.push_back(NameOf(p, ref));
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
@@ -509,16 +467,17 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
       return one.content.ok() && groups.contains((*one.content)->group);
     };
     ReleaseResult result;
+    // With no sample it tells whether the run is there.
+    absl::Status status = LookAt(context_, *found, {}).status();
     for (const Producer p : kProducers) {
-      if (producer && *producer != p) continue;
+      if (!status.ok() || (producer && *producer != p)) continue;
+      const absl::StatusOr<Names> all = NamesOf(*found, p, groups, "", 0);
+      if (!all.ok()) return all.status();
       std::vector<SampleName> names;
-      absl::Status status = Visit(found, p, groups, "", [&](const SampleName& name, const RedisManifest& one) {
-        if (one.content.ok()) names.push_back(name);
-        return true;
-      });
-      if (status.ok()) status = RemoveSamples(context_, *found, names, in_groups, /*unused=*/false, result);
-      if (!status.ok()) return status;
+      for (const std::string& id : all->ids) names.push_back(NameOf(p, {.sample = id}));
+      status = RemoveSamples(context_, *found, std::move(names), in_groups, /*unused=*/false, result);
     }
+    if (!status.ok()) return status;
     return result;
   });
 }

@@ -6,8 +6,8 @@
 // hash) and its blocks' chunks; the part's index names it. So each change of a sample, its place in the index included,
 // is ONE script, which compares the manifest's version first:
 //
-//   append    rules on the content that this server knew last ─▶ [SET chunks, commit script]: one round trip
-//             └─ the script says that the version is another: look at the manifest, rules, commit again
+//   append    look at the manifest ─▶ rules ─▶ [SET chunks, commit script]
+//             ◀── the script says that the version is another ──┘
 //   read      HGETALL manifest (only its version, where that is known) ─▶ GET chunks, 4 MiB ahead of the reader
 //   release   look ─▶ remove script: the manifest goes at once, its chunks 60 s later, for who still reads them
 //   watch     a thread asks for the versions of what is watched, every 20 ms; changes made here are told at once

@@ -46,7 +46,7 @@ RedisWatches::~RedisWatches() {
 
 std::unique_ptr<Store::Watch> RedisWatches::Add(std::shared_ptr<RedisRun> run, const SampleName& name,
                                                 const std::string& key, std::function<void()> changed) {
-  auto watch = run->watches->Add(name.handle, name.producer, name.sample, std::move(changed));
+  auto watch = run->watches->Add(name.handle, name.producer, std::move(changed));
   MutexLock lock(mutex_);
   Watched& watched = watched_[key];
   if (watched.run != run) watched = {.run = run, .name = name};
@@ -60,7 +60,7 @@ void RedisWatches::Changed(RedisRun& run, const SampleName& name, const std::str
     MutexLock lock(mutex_);
     if (const auto found = watched_.find(key); found != watched_.end()) found->second.version = version;
   }
-  run.watches->Notify(name.handle, name.producer, name.sample);
+  run.watches->Notify(name.handle, name.producer);
 }
 
 void RedisWatches::Work() {
@@ -100,12 +100,10 @@ void RedisWatches::Choose(std::vector<std::string>& keys, Runs& runs) {
 void RedisWatches::Look(const std::vector<std::string>& keys, const Runs& runs) {
   std::vector<RedisRequest> requests;
   for (const std::string& key : keys) requests.push_back(RedisContext::Of(RedisCommand({"HGET", key, "v"})));
-  for (const auto& [incarnation, run] : runs) {
-    requests.push_back(RedisContext::Of(RedisCommand({"GETRANGE", context_.RunKey(run->info.run), "0", "15"})));
-  }
+  for (const auto& [incarnation, run] : runs) requests.push_back(context_.AskForRun(*run));
   const CallDeadline deadline(Clock::Real().Now() + kLookTimeout);
   const std::vector<RedisResult> results = context_.Execute(requests);
-  std::vector<std::pair<std::shared_ptr<RedisRun>, int64_t>> changes;
+  std::vector<Watched> changes;
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -113,10 +111,10 @@ void RedisWatches::Look(const std::vector<std::string>& keys, const Runs& runs) 
       if (found == watched_.end() || !results[i].reply.ok()) continue;
       if (found->second.version == results[i].reply->text) continue;
       found->second.version = results[i].reply->text;
-      changes.emplace_back(found->second.run, found->second.name.handle);
+      changes.push_back(found->second);
     }
   }
-  for (const auto& [run, handle] : changes) run->watches->NotifyHandle(handle);
+  for (const Watched& one : changes) one.run->watches->Notify(one.name.handle, one.name.producer);
   size_t i = keys.size();
   for (const auto& [incarnation, run] : runs) {
     const absl::StatusOr<RedisReply>& reply = results[i++].reply;

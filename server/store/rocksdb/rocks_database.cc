@@ -148,15 +148,15 @@ uint64_t FromBigEndian(absl::string_view bytes) {
   return number;
 }
 
-std::string SampleKey(char prefix, Producer producer, absl::string_view sample) {
-  return absl::StrCat(std::string(1, prefix), std::string(1, static_cast<char>(producer)), sample);
+std::string SampleKey(absl::string_view prefix, Producer producer, absl::string_view sample) {
+  return absl::StrCat(prefix, std::string(1, static_cast<char>(producer)), sample);
 }
 
 }  // namespace
 
 std::string RunFamily(absl::string_view run) { return absl::StrCat("run:", run); }
 
-std::string RunKey(absl::string_view run) { return absl::StrCat(std::string(1, kRunPrefix), run); }
+std::string RunKey(absl::string_view run) { return absl::StrCat(kRunPrefix, run); }
 
 std::string HeadKey(Producer producer, absl::string_view sample) { return SampleKey(kHeadPrefix, producer, sample); }
 
@@ -167,9 +167,9 @@ std::string WindowKey(Producer producer, absl::string_view sample, int64_t windo
 
 std::string UseKey(Producer producer, absl::string_view sample) { return SampleKey(kUsePrefix, producer, sample); }
 
-std::string BlockKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockPrefix), BigEndian(block)); }
+std::string BlockKey(uint64_t block) { return absl::StrCat(kBlockPrefix, BigEndian(block)); }
 
-std::string BlockIdKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockIdPrefix), BigEndian(block)); }
+std::string BlockIdKey(uint64_t block) { return absl::StrCat(kBlockIdPrefix, BigEndian(block)); }
 
 Producer ProducerOf(absl::string_view head_key) { return static_cast<Producer>(head_key[1]); }
 

@@ -63,12 +63,12 @@ class RocksHealth final : public rocksdb::EventListener {
 namespace routing_replay::server::rocks {
 
 // Keys. Pure; thread-safe.
-inline constexpr char kRunPrefix = 'r';
-inline constexpr char kHeadPrefix = 'h';
-inline constexpr char kWindowPrefix = 'w';
-inline constexpr char kUsePrefix = 'u';
-inline constexpr char kBlockPrefix = 'b';
-inline constexpr char kBlockIdPrefix = 'i';
+inline constexpr absl::string_view kRunPrefix = "r";
+inline constexpr absl::string_view kHeadPrefix = "h";
+inline constexpr absl::string_view kWindowPrefix = "w";
+inline constexpr absl::string_view kUsePrefix = "u";
+inline constexpr absl::string_view kBlockPrefix = "b";
+inline constexpr absl::string_view kBlockIdPrefix = "i";
 inline constexpr char kEndKey[] = "end";
 inline constexpr char kSeenKey[] = "seen";
 

@@ -1,7 +1,6 @@
 #include "server/store/rocksdb/rocks_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -29,14 +28,6 @@ int64_t Kept(const std::string& path) {
 // So many blocks may wait for a write that takes them away.
 constexpr size_t kForgotten = 256;
 constexpr int64_t kAllocationOverhead = 64;
-
-// A value as it was read: the planes' CRCs, aligned, and the bytes behind them.
-struct ReadBlock {
-  rocksdb::PinnableSlice value;
-  std::vector<uint32_t> crcs;
-};
-
-constexpr int64_t kSingleDeletes = 64;  // Of windows; more at once leave one mark that reads have to look for.
 
 }  // namespace
 
@@ -121,50 +112,22 @@ class RocksRun::DiskBlock final : public StoredBlock {
   absl::StatusOr<LoadedBlock> LoadBytes() const override {
     if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
     const Geometry& geometry = *run().geometry_;
-    auto read = std::make_shared<ReadBlock>();
+    auto value = std::make_shared<rocksdb::PinnableSlice>();
     const RocksFamily& family = *run().family_;
     const std::string what = absl::StrCat("block ", id_, " with rows ", ToString(rows()));
-    rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), &read->value);
+    rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), value.get());
     if (got.IsPathNotFound()) got = rocksdb::Status::Corruption(got.ToString());  // A file of the database is gone.
-    if (absl::Status status = FromRocks(got, what); !status.ok()) return status;
-    const size_t crc_bytes = sizeof(uint32_t) * geometry.num_moe_layers();
-    const size_t bytes = geometry.block_bytes(rows().size(), codec());
-    if (read->value.size() != crc_bytes + bytes) {
-      return FromRocks(rocksdb::Status::Corruption(absl::StrCat(read->value.size(), " bytes")), what);
+    if (got.ok() && static_cast<int64_t>(value->size()) != ValueBytes(geometry, rows().size(), codec())) {
+      got = rocksdb::Status::Corruption(absl::StrCat(value->size(), " bytes"));
     }
-    read->crcs.resize(geometry.num_moe_layers());
-    std::memcpy(read->crcs.data(), read->value.data(), crc_bytes);
-    const BlockView view{
-        rows(), codec(), read->crcs, {reinterpret_cast<const uint8_t*>(read->value.data()) + crc_bytes, bytes}};
-    return LoadedBlock{std::move(read), view};
+    if (absl::Status status = FromRocks(got, what); !status.ok()) return status;
+    const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(value->data()), value->size());
+    return BlockOfValue(geometry, rows(), codec(), std::move(value), bytes);
   }
 
   const uint64_t id_;
   std::unique_ptr<const Block> unwritten_;
 };
-
-bool WriteGate::Enter() {
-  MutexLock lock(mutex_);
-  if (closed_) return false;
-  ++inside_;
-  return true;
-}
-
-void WriteGate::Leave() {
-  MutexLock lock(mutex_);
-  if (--inside_ == 0) left_.NotifyAll();
-}
-
-void WriteGate::Close() {
-  MutexLock lock(mutex_);
-  closed_ = true;
-  while (inside_ > 0) left_.Wait(mutex_);
-}
-
-bool WriteGate::closed() const {
-  MutexLock lock(mutex_);
-  return closed_;
-}
 
 RocksRun::RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
                    std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
@@ -194,25 +157,22 @@ std::shared_ptr<StoredBlock> RocksRun::Found(const BlockRef& ref) {
 absl::Status RocksRun::Write(const SampleChange& change) {
   rocksdb::WriteBatch batch;
   for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
-  const int64_t before = std::max(change.first_window, change.windows_before);
-  if (before - change.first_window > kSingleDeletes) {
-    batch.DeleteRange(family_->handle, rocks::WindowKey(change.producer, change.sample, change.first_window),
-                      rocks::WindowKey(change.producer, change.sample, before));
-  } else {
-    for (int64_t window = change.first_window; window < before; ++window) {
-      batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
-    }
-  }
   const int64_t windows = WindowCount(change.lists.rows(), change.block_rows);
   const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
   for (int64_t window = change.first_window; window < windows; ++window) {
-    const bool inside = change.first_window < window && window + 1 < windows;
-    if (inside && IsQuietWindow(change.lists, change.block_rows, window)) continue;
-    batch.Put(family_->handle, rocks::WindowKey(change.producer, change.sample, window),
-              EncodeWindow(change.lists, change.pieces, change.block_rows, window, id_of));
+    const std::string key = rocks::WindowKey(change.producer, change.sample, window);
+    const std::string record = EncodeWindow(change.lists, change.pieces, change.block_rows, window, id_of);
+    if (!record.empty()) {
+      batch.Put(family_->handle, key, record);
+    } else if (window < change.windows_before) {
+      batch.Delete(family_->handle, key);
+    }
   }
-  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample),
-            EncodeHead(change.lists, change.block_rows));
+  if (windows < change.windows_before) {
+    batch.DeleteRange(family_->handle, rocks::WindowKey(change.producer, change.sample, windows),
+                      rocks::WindowKey(change.producer, change.sample, change.windows_before));
+  }
+  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.lists));
   batch.Put(family_->handle, rocks::UseKey(change.producer, change.sample), rocks::EncodeTime(time_->NowMs()));
   absl::StatusOr<ByteReservation> room;
   if (change.grows || !change.added.empty()) {
@@ -242,21 +202,17 @@ void RocksRun::PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) cons
   const Block& bytes = block.unwritten();
   const std::string key = rocks::BlockKey(block.id());
   const rocksdb::Slice key_part(key);
-  const rocksdb::Slice parts[] = {
-      {reinterpret_cast<const char*>(bytes.plane_crc32c.data()), bytes.plane_crc32c.size() * sizeof(uint32_t)},
-      {reinterpret_cast<const char*>(bytes.bytes.data()), bytes.bytes.size()}};
+  const auto slice = [](absl::Span<const uint8_t> part) {
+    return rocksdb::Slice(reinterpret_cast<const char*>(part.data()), part.size());
+  };
+  const rocksdb::Slice parts[] = {slice(CrcBytes(bytes.plane_crc32c)), slice(bytes.bytes.span())};
   batch.Put(family_->handle, rocksdb::SliceParts(&key_part, 1), rocksdb::SliceParts(parts, 2));
   batch.Put(family_->handle, rocks::BlockIdKey(block.id()), rocksdb::Slice());
 }
 
 absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
-  if (!family_->writes.Enter()) return NoRunError(run_);
-  absl::Status status = CommitInside(std::move(batch));
-  family_->writes.Leave();
-  return status;
-}
-
-absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
+  const std::shared_lock writing(family_->writing);
+  if (family_->closed) return NoRunError(run_);
   std::vector<uint64_t> gone;
   {
     MutexLock lock(mutex_);
@@ -275,7 +231,7 @@ absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
 }
 
 void RocksRun::Forget(uint64_t block) {
-  if (!*forgets_ || family_->writes.closed()) return;
+  if (!*forgets_ || family_->closed) return;
   bool many = false;
   {
     MutexLock lock(mutex_);
@@ -290,7 +246,7 @@ void RocksRun::Forget(uint64_t block) {
 
 absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
   const absl::Status taken_away = Commit(rocksdb::WriteBatch());
-  if (family_->writes.closed()) return absl::OkStatus();  // All of it goes with its family.
+  if (family_->closed) return absl::OkStatus();  // All of it goes with its family.
   if (!taken_away.ok()) return taken_away;
   const absl::string_view what = "what ended cannot be given back";
   absl::Status flushed = FromRocks(family_->db->Flush(RocksFlushAtOnce(), family_->handle), what);

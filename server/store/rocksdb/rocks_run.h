@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +20,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/memory/run_keeper.h"
+#include "server/store/memory/memory_store.h"
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
 #include "server/store/sample/row_pieces.h"
@@ -76,24 +77,6 @@ class RocksSpace {
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Lets writes in until it is closed. A batch with a column family that is dropped makes the whole database reject
-// writes from then on, so that none may be on its way when one is. Thread-safe.
-class WriteGate {
- public:
-  // False once it is closed; otherwise Leave must follow.
-  bool Enter();
-  void Leave();
-  // Returns when all that entered have left.
-  void Close();
-  bool closed() const;
-
- private:
-  mutable Mutex mutex_;
-  CondVar left_;
-  int64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
 // The handle of a column family, for as long as somebody uses it; the database is open as long.
 struct RocksFamily {
   RocksFamily(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle)
@@ -102,12 +85,21 @@ struct RocksFamily {
   RocksFamily& operator=(const RocksFamily&) = delete;
   ~RocksFamily() { db->DestroyColumnFamilyHandle(handle).PermitUncheckedError(); }
 
+  // Before it is dropped: nobody writes to it once this returns.
+  void CloseForWrites() {
+    closed = true;
+    std::unique_lock lock(writing);
+  }
+
   const std::shared_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* const handle;
-  WriteGate writes;  // Closed before the family is dropped.
+  // A batch with a column family that is dropped makes the whole database reject writes from then on. So who writes
+  // holds `writing` shared, and looks at `closed` after it was taken.
+  std::shared_mutex writing;
+  std::atomic<bool> closed{false};
 };
 
-// Thread-safe. Once the family's gate is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
+// Thread-safe. Once the family is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
 class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
  public:
   // forgets: whether blocks that nobody holds are taken away. Rows are written only where `space` has room.
@@ -115,6 +107,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
            std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
            std::shared_ptr<RocksSpace> space);
 
+  SampleJournal* journal() override { return this; }
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 
@@ -132,7 +125,6 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   class DiskBlock;
 
   absl::Status Commit(rocksdb::WriteBatch batch);
-  absl::Status CommitInside(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
   // Nobody can reach the block any more. It goes with a later write.
   void Forget(uint64_t block);

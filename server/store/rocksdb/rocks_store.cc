@@ -5,20 +5,257 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
 #include "server/store/rocksdb/rocks_run.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay::server {
 namespace {
+
+rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, rocksdb::WALRecoveryMode mode,
+                     OpenedDatabase& opened) {
+  rocksdb::DBOptions database(options);
+  database.wal_recovery_mode = mode;
+  std::vector<std::string> names;
+  if (!rocksdb::DB::ListColumnFamilies(database, path, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  descriptors.reserve(names.size());
+  for (const std::string& name : names) descriptors.emplace_back(name, options);
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  rocksdb::Status status = rocksdb::DB::Open(database, path, descriptors, &handles, &db);
+  if (!status.ok()) return status;
+  opened.db.reset(db);
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto family = std::make_shared<RocksFamily>(opened.db, handles[i]);
+    if (names[i] == rocksdb::kDefaultColumnFamilyName) {
+      opened.by_default = std::move(family);
+    } else {
+      opened.families[names[i]] = std::move(family);
+    }
+  }
+  return status;
+}
+
+constexpr absl::string_view kPutBack = "put a copy of the directory back, or begin with an empty one";
+
+// What to do, before RocksDB's own words.
+std::string Advice(const rocksdb::Status& status) {
+  // RocksDB has no code for it.
+  if (status.IsIOError() && absl::StrContains(status.ToString(), "lock ")) return " is open in another process";
+  if (status.IsCorruption()) return absl::StrCat(" has files that are damaged or missing; ", kPutBack);
+  return "";
+}
+
+absl::Status Missing(const std::string& path, absl::string_view file) {
+  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("rocksdb:", path, " has no ", file, "; ", kPutBack),
+                   {.reason = Reason::kChecksum});
+}
+
+// DATA_LOSS if what tells which files are the database is not there, and they are. RocksDB would make a new database
+// and take them away. (A process that was killed while it made one left none of them.)
+absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
+  std::string manifest;
+  if (rocksdb::ReadFileToString(&env, path + "/CURRENT", &manifest).ok()) {
+    absl::StripAsciiWhitespace(&manifest);
+    return env.FileExists(absl::StrCat(path, "/", manifest)).IsNotFound() ? Missing(path, manifest) : absl::OkStatus();
+  }
+  std::vector<std::string> names;
+  env.GetChildren(path, &names).PermitUncheckedError();  // Of a directory that is not there: none.
+  const bool headless = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob") || absl::EndsWith(name, ".log");
+  });
+  return headless ? Missing(path, "CURRENT") : absl::OkStatus();
+}
+
+// Whether the directory holds a database without any log, which an open one always has.
+bool LogIsGone(rocksdb::Env& env, const std::string& path) {
+  std::vector<std::string> names;
+  env.GetChildren(path, &names).PermitUncheckedError();  // Of a directory that is not there: none.
+  return env.FileExists(path + "/CURRENT").ok() &&
+         std::none_of(names.begin(), names.end(), [](const std::string& name) { return absl::EndsWith(name, ".log"); });
+}
+
+// Longer than any TTL, twice.
+constexpr int64_t kLongestIdleMs = std::chrono::milliseconds(std::chrono::hours(24 * 365)).count();
+constexpr absl::string_view kUnreadable = "the database cannot be read";
+constexpr uint32_t kChangesAtOnce = 1000;
+
+absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+constexpr absl::string_view kClosed = "closed", kDamaged = "damaged";
+
+std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
+
+// In a file other than the log when it returns, so that damage to the log cannot bring back the mark before. kClosed
+// requires that all else is in such files, too: after it, nothing that is in the log is needed.
+absl::Status Mark(const RocksFamily& family, absl::string_view value, int64_t now_ms) {
+  rocksdb::WriteBatch batch;
+  batch.Put(family.handle, rocks::kEndKey, {value.data(), value.size()});
+  batch.Put(family.handle, rocks::kSeenKey, rocks::EncodeTime(now_ms));
+  rocksdb::Status status = family.db->Write(RocksWriteOptions(Durability::kSynced), &batch);
+  if (status.ok()) status = family.db->Flush(RocksFlushAtOnce(), family.handle);
+  return FromRocks(status, "the database cannot be written to");
+}
+
+absl::Status ReadMark(bool log_damaged, const std::string& boot_id, OpenedDatabase& opened) {
+  const RocksFamily& family = *opened.by_default;
+  std::string mark, seen;
+  for (const auto& [key, value] : {std::pair(rocks::kEndKey, &mark), std::pair(rocks::kSeenKey, &seen)}) {
+    const rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, key, value);
+    if (!got.ok() && !got.IsNotFound()) return FromRocks(got, kUnreadable);
+  }
+  opened.last_mark_ms = rocks::DecodeTime(seen);
+  if (mark == kClosed) return absl::OkStatus();
+  if (log_damaged || mark == kDamaged) {
+    opened.last_end = LastEnd::kDamaged;
+    return Mark(family, kDamaged, opened.last_mark_ms);
+  }
+  opened.last_end = !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : LastEnd::kUnknown;
+  return absl::OkStatus();
+}
+
+// Calls `each` with every key that begins with `prefix`, and its value, ascending, as long as it gives OK.
+absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
+                     const std::function<absl::Status(absl::string_view key, absl::string_view value)>& each) {
+  const std::unique_ptr<rocksdb::Iterator> it(family.db->NewIterator(rocksdb::ReadOptions(), family.handle));
+  for (it->Seek({prefix.data(), prefix.size()}); it->Valid(); it->Next()) {
+    if (View(it->key()).substr(0, prefix.size()) != prefix) break;
+    if (absl::Status status = each(View(it->key()), View(it->value())); !status.ok()) return status;
+  }
+  return FromRocks(it->status(), kUnreadable);
+}
+
+// Whether runs of this durability may then lack what was acknowledged last: what is in memory goes with the process,
+// what the operating system has been given goes with the machine, what is on the disk goes with the disk.
+bool MayLack(LastEnd end, Durability durability) {
+  if (end == LastEnd::kClean) return false;
+  if (end == LastEnd::kDamaged) return true;
+  if (durability == Durability::kSynced) return false;
+  return durability == Durability::kMemory || end == LastEnd::kUnknown;
+}
+
+// The samples of a run that is written to by nobody. Blocks that no sample shows are taken out of the database.
+// `doubtful`: each sample is marked so (MarkDoubtful). DATA_LOSS if what the database says of a sample cannot be read
+// or does not fit together; UNAVAILABLE, RESOURCE_EXHAUSTED if it cannot be written to.
+class Recovery {
+ public:
+  Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time,
+           const StoreTime& use_time, RocksRun& run, RecoveryReport& report)
+      : family_(family),
+        block_rows_(block_rows),
+        doubtful_(doubtful),
+        now_ms_(time.NowMs()),
+        use_now_ms_(use_time.NowMs()),
+        run_(run),
+        report_(report) {}
+
+  absl::StatusOr<std::vector<KeptSample>> Run() {
+    absl::Status status = ForEach(family_, rocks::kBlockIdPrefix, [&](absl::string_view key, auto) {
+      present_.insert(rocks::BlockOf(key));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    status = ForEach(family_, rocks::kHeadPrefix,
+                     [&](absl::string_view key, absl::string_view head) { return AddSample(key, head); });
+    if (!status.ok()) return status;
+    RemoveOrphans();
+    status = WriteChanges();
+    if (!status.ok()) return status;
+    return std::move(samples_);
+  }
+
+ private:
+  absl::Status AddSample(absl::string_view key, absl::string_view head) {
+    const Producer producer = rocks::ProducerOf(key);
+    const std::string sample(rocks::SampleOf(key));
+    std::vector<std::string> windows;  // Ascending; some may have no record.
+    std::string prefix = rocks::WindowKey(producer, sample, 0);
+    prefix.resize(prefix.size() - sizeof(int64_t));
+    absl::Status status = ForEach(family_, prefix, [&](absl::string_view, absl::string_view window) {
+      windows.emplace_back(window);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    const auto block_at = [&](const BlockRef& ref) { return BlockAt(ref); };
+    absl::StatusOr<SampleContent> content = DecodeContent(head, windows, block_rows_, block_at);
+    if (!content.ok()) return content.status();
+    if (doubtful_) {
+      ++report_.doubtful_samples;
+      MarkDoubtful(*content, now_ms_, content_ids_);
+      changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(*content));
+      if (changes_.Count() >= kChangesAtOnce) status = WriteChanges();
+      if (!status.ok()) return status;
+    }
+    ++report_.samples;
+    report_.rows += content->rows();
+    samples_.push_back({producer, sample, Idle(producer, sample), *std::move(content)});
+    return absl::OkStatus();
+  }
+
+  // Nothing of a sample whose last use is not to be found.
+  std::chrono::milliseconds Idle(Producer producer, const std::string& sample) const {
+    std::string value;
+    const rocksdb::Status got =
+        family_.db->Get(rocksdb::ReadOptions(), family_.handle, rocks::UseKey(producer, sample), &value);
+    const int64_t used_ms = got.ok() ? rocks::DecodeTime(value) : use_now_ms_;
+    return std::chrono::milliseconds(std::clamp<int64_t>(use_now_ms_ - used_ms, 0, kLongestIdleMs));
+  }
+
+  // One object for all samples that show a block. Null if it is not there, or if two samples say different things of
+  // it: neither is to be trusted.
+  std::shared_ptr<StoredBlock> BlockAt(const BlockRef& ref) {
+    if (!present_.contains(ref.id)) return nullptr;
+    std::shared_ptr<StoredBlock>& block = blocks_[ref.id];
+    if (block == nullptr) block = run_.Found(ref);
+    return block->rows() == ref.rows && block->codec() == ref.codec ? block : nullptr;
+  }
+
+  void RemoveOrphans() {
+    for (const uint64_t block : present_) {
+      if (blocks_.contains(block)) continue;
+      ++report_.orphan_blocks;
+      changes_.Delete(family_.handle, rocks::BlockKey(block));
+      changes_.Delete(family_.handle, rocks::BlockIdKey(block));
+    }
+  }
+
+  // Logged, whatever the run's durability is: what marks the samples must not be lost as they were.
+  absl::Status WriteChanges() {
+    const rocksdb::Status written = family_.db->Write(RocksWriteOptions(Durability::kWritten), &changes_);
+    changes_.Clear();
+    return FromRocks(written, "the database cannot be written to");
+  }
+
+  const RocksFamily& family_;
+  const int32_t block_rows_;
+  const bool doubtful_;
+  const int64_t now_ms_;
+  const int64_t use_now_ms_;
+  RocksRun& run_;
+  RecoveryReport& report_;
+  ContentIds content_ids_;
+  rocksdb::WriteBatch changes_;
+  std::set<uint64_t> present_;
+  std::map<uint64_t, std::shared_ptr<StoredBlock>> blocks_;  // That samples show.
+  std::vector<KeptSample> samples_;
+};
 
 constexpr uint64_t kSmallLogs = 1 << 20;
 
@@ -29,7 +266,7 @@ class RocksKeeper final : public RunKeeper {
         durability_(options.durability),
         boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
-        env_(options.env != nullptr ? *options.env : *rocksdb::Env::Default()),
+        env_(options.env),
         clock_(*options.memory.clock),
         time_(clock_),
         budget_(*options.memory.budget) {}
@@ -50,20 +287,20 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Health() const override { return health_->Get(); }
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
-  absl::StatusOr<RunStorage> Create(const RunInfo& run) override;
+  absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) override;
   bool Damaged(absl::string_view run) const override { return damaged_.contains(run); }
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  int64_t LastServedMs() const;
+  // `last`: when it was marked last.
+  int64_t LastServedMs(int64_t last) const;
   absl::Status Close();
   // What is in the log or in memory, of all runs, is in files as well.
   absl::Status Flush();
   void FlushSoon(const RocksFamily& family);
   // Not worth a file of each run. False where that is not known.
   bool LogsAreSmall() const;
-  absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, LastEnd end,
-                                     RecoveryReport& report);
+  absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
   // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
@@ -77,10 +314,10 @@ class RocksKeeper final : public RunKeeper {
   const Durability durability_;
   const std::string boot_id_;
   const std::shared_ptr<rocksdb::Cache> cache_;
-  rocksdb::Env& env_;
+  rocksdb::Env* const env_;
   const Clock& clock_;
   const StoreTime time_;
-  // When samples are used: it stands still while there is no server. From Recover on.
+  // When samples are used: it stands still while there is no server. From Open on.
   std::shared_ptr<const StoreTime> use_time_;
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
@@ -90,36 +327,35 @@ class RocksKeeper final : public RunKeeper {
   std::shared_ptr<RocksFamily> default_;
   // Of runs, by name; also of those dropped whose family is left.
   std::map<std::string, std::shared_ptr<RocksFamily>> families_;
+  LastEnd last_end_ = LastEnd::kUnknown;        // From Open on.
   std::set<std::string, std::less<>> damaged_;  // Runs that are left alone.
   bool started_ = false;
 };
 
 absl::Status RocksKeeper::Open() {
-  rocksdb::Options options(RocksDatabaseOptions(cache_, &env_), RocksRunOptions(cache_));
+  rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
-  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options);
+  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options, boot_id_);
   if (!opened.ok()) return opened.status();
   space_ = std::make_shared<RocksSpace>(path_, buffers);
   db_ = std::move(opened->db);
   default_ = std::move(opened->by_default);
   families_ = std::move(opened->families);
+  last_end_ = opened->last_end;
+  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs(opened->last_mark_ms));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report) {
-  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_, LogDamageNoted(env_, path_));
-  if (!end.ok()) return end.status();
-  report.log_damaged = *end == LastEnd::kDamaged;
-  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs());
+  report.log_damaged = last_end_ == LastEnd::kDamaged;
   std::vector<KeptRun> runs;
   std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
-  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_->handle));
-  for (it->Seek(rocks::RunKey("")); it->Valid() && it->key().starts_with(rocks::RunKey("")); it->Next()) {
-    const std::string name(rocks::RunOf({it->key().data(), it->key().size()}));
-    if (unknown.erase(rocks::RunFamily(name)) == 0) continue;  // It was being dropped.
+  const auto take = [&](absl::string_view key, absl::string_view record) {
+    const std::string name(rocks::RunOf(key));
+    if (unknown.erase(rocks::RunFamily(name)) == 0) return absl::OkStatus();  // It was being dropped.
     const RecoveryReport before = report;
-    absl::StatusOr<KeptRun> run = RecoverRun(name, {it->value().data(), it->value().size()}, *end, report);
+    absl::StatusOr<KeptRun> run = RecoverRun(name, record, report);
     if (run.ok()) {
       ++report.runs;
       runs.push_back(*std::move(run));
@@ -130,8 +366,9 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
     } else {
       return run.status();
     }
-  }
-  if (absl::Status status = FromRocks(it->status(), "the database cannot be read"); !status.ok()) return status;
+    return absl::OkStatus();
+  };
+  if (absl::Status status = ForEach(*default_, rocks::kRunPrefix, take); !status.ok()) return status;
   // Runs that were being made, or dropped, when the process ended.
   for (const auto& [name, family] : unknown) {
     if (absl::Status status = DropFamily(name); !status.ok()) return status;
@@ -141,30 +378,28 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
 
 // There was a server when it began or ended, and when a sample was used; after the last of these times perhaps none.
 // What cannot be read is told by who recovers its run.
-int64_t RocksKeeper::LastServedMs() const {
-  const std::string prefix(1, rocks::kUsePrefix);
-  int64_t last = LastMarkMs(*db_, default_->handle);
+int64_t RocksKeeper::LastServedMs(int64_t last) const {
   for (const auto& [name, family] : families_) {
-    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), family->handle));
-    for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
-      last = std::max(last, rocks::DecodeTime({it->value().data(), it->value().size()}));
-    }
+    ForEach(*family, rocks::kUsePrefix, [&](absl::string_view, absl::string_view used) {
+      last = std::max(last, rocks::DecodeTime(used));
+      return absl::OkStatus();
+    }).IgnoreError();
   }
   return last;
 }
 
-absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record, LastEnd end,
+absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record,
                                                 RecoveryReport& report) {
   absl::StatusOr<RunInfo> info = DecodeRun(record);
   if (!info.ok()) return info.status();
   if (info->run != name) return DamagedRecord("a run has another's name");
   const std::shared_ptr<RocksFamily>& family = families_.at(rocks::RunFamily(name));
   const std::shared_ptr<RocksRun> run = MakeRun(family, *info);
-  const bool doubtful = MayLack(end, *info->options.durability);
+  const bool doubtful = MayLack(last_end_, *info->options.durability);
   report.doubtful_runs += doubtful ? 1 : 0;
-  auto samples = RecoverSamples(*family, info->options.block_rows, doubtful, time_, *use_time_, *run, report);
+  auto samples = Recovery(*family, info->options.block_rows, doubtful, time_, *use_time_, *run, report).Run();
   if (!samples.ok()) return samples.status();
-  return KeptRun{*std::move(info), {run, run}, *std::move(samples)};
+  return KeptRun{*std::move(info), run, *std::move(samples)};
 }
 
 absl::Status RocksKeeper::Start(const RecoveryReport& report) {
@@ -172,8 +407,7 @@ absl::Status RocksKeeper::Start(const RecoveryReport& report) {
   if (report.log_damaged) {
     if (absl::Status status = Flush(); !status.ok()) return status;
   }
-  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_, use_time_->NowMs()); !status.ok()) return status;
-  if (absl::Status status = ForgetLogDamage(env_, path_); !status.ok()) return status;
+  if (absl::Status status = Mark(*default_, OpenBy(boot_id_), use_time_->NowMs()); !status.ok()) return status;
   started_ = true;
   return absl::OkStatus();
 }
@@ -188,10 +422,10 @@ absl::Status RocksKeeper::Flush() {
 
 absl::Status RocksKeeper::Close() {
   absl::Status status = Flush();
-  return status.ok() ? MarkClosed(*db_, default_->handle, use_time_->NowMs()) : status;
+  return status.ok() ? Mark(*default_, kClosed, use_time_->NowMs()) : status;
 }
 
-absl::StatusOr<RunStorage> RocksKeeper::Create(const RunInfo& info) {
+absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& info) {
   if (damaged_.contains(info.run)) {
     return MakeError(
         absl::StatusCode::kDataLoss,
@@ -216,9 +450,8 @@ absl::StatusOr<RunStorage> RocksKeeper::Create(const RunInfo& info) {
     DropFamily(name).IgnoreError();
     return status;
   }
-  const std::shared_ptr<RocksRun> run = MakeRun(std::move(family), info);
   FlushSoon(*default_);  // Its record would hold the log of all rows that are written after it.
-  return RunStorage{run, run};
+  return MakeRun(std::move(family), info);
 }
 
 absl::Status RocksKeeper::Drop(absl::string_view run) {
@@ -255,7 +488,7 @@ bool RocksKeeper::LogsAreSmall() const {
 absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const auto family = families_.find(name);
   if (family == families_.end()) return absl::OkStatus();
-  family->second->writes.Close();
+  family->second->CloseForWrites();
   absl::Status status = FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
   if (!status.ok()) return status;
   families_.erase(family);
@@ -263,6 +496,47 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
 }
 
 }  // namespace
+
+absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
+                                            const std::string& boot_id) {
+  // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
+  std::error_code ignored;
+  std::filesystem::create_directory(path, ignored);
+  if (absl::Status whole = CheckIsWhole(*options.env, path); !whole.ok()) return whole;
+  bool log_damaged = LogIsGone(*options.env, path);
+  OpenedDatabase opened;
+  rocksdb::Status status = Open(path, options, rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords, opened);
+  if (status.IsCorruption()) {
+    log_damaged = true;
+    status = Open(path, options, rocksdb::WALRecoveryMode::kPointInTimeRecovery, opened);
+  }
+  if (!status.ok()) return FromRocks(status, absl::StrCat("rocksdb:", path, Advice(status)));
+  if (absl::Status read = ReadMark(log_damaged, boot_id, opened); !read.ok()) return read;
+  return opened;
+}
+
+std::string MachineBootId() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+std::string Describe(const RecoveryReport& report) {
+  std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
+                                  " rows; removed ", report.orphan_blocks, " orphan blocks");
+  if (report.log_damaged) {
+    absl::StrAppend(&line, "; the log of what was written last is damaged or gone: other runs and samples may be too");
+  }
+  if (report.doubtful_runs > 0) {
+    absl::StrAppend(&line, report.log_damaged ? ", " : "; the last end was not clean: ", report.doubtful_runs,
+                    " runs may lack what was acknowledged last, and their ", report.doubtful_samples,
+                    " samples have new revisions");
+  }
+  if (!report.damaged_runs.empty()) {
+    absl::StrAppend(&line, "; damaged, not served and left alone: runs ", absl::StrJoin(report.damaged_runs, ", "));
+  }
+  return line;
+}
 
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report) {
   auto keeper = std::make_shared<RocksKeeper>(options);

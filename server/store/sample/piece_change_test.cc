@@ -166,19 +166,5 @@ TEST_F(PieceChangeTest, DamageIsFoundAndChangesNothing) {
   EXPECT_EQ(budget_.used(), pieces_.charged_bytes());
 }
 
-TEST_F(PieceChangeTest, BlocksOfAFailedMergeAreGivenBack) {
-  Block damaged = BlockOf({0, 10});
-  damaged.bytes.data()[3] ^= 1;
-  ASSERT_OK(Add(std::move(damaged)));
-  std::vector<Block> blocks;
-  for (const RowRange rows : {RowRange{10, 32}, RowRange{32, 64}}) blocks.push_back(BlockOf(rows));
-  PieceChange change(run_, home_, pieces_, std::move(blocks), {10, 64}, false);
-  ASSERT_EQ(change.Merge().code(), absl::StatusCode::kDataLoss);
-  std::vector<RowRange> rest;
-  for (const Block& block : change.TakeRest()) rest.push_back(block.rows);
-  EXPECT_THAT(rest, ElementsAre(RowRange{10, 32}, RowRange{32, 64}));
-  EXPECT_THAT(change.added(), IsEmpty());
-}
-
 }  // namespace
 }  // namespace routing_replay::server

@@ -27,31 +27,6 @@ class ResidentBlock final : public StoredBlock {
   const Block block_;
 };
 
-// A block of a few rows: its bytes and CRCs copied side by side, where the allocations of a Block would take as much
-// again.
-class SmallBlock final : public StoredBlock {
- public:
-  SmallBlock(std::shared_ptr<BlockHome> home, const Block& block, int64_t cost)
-      : StoredBlock(std::move(home), block.rows, block.codec, cost),
-        planes_(static_cast<uint32_t>(block.plane_crc32c.size())),
-        bytes_(static_cast<uint32_t>(block.bytes.size())),
-        data_(std::make_unique<uint32_t[]>(planes_ + (bytes_ + sizeof(uint32_t) - 1) / sizeof(uint32_t))) {
-    std::copy(block.plane_crc32c.begin(), block.plane_crc32c.end(), data_.get());
-    if (bytes_ > 0) std::memcpy(data_.get() + planes_, block.bytes.data(), bytes_);
-  }
-
- private:
-  absl::StatusOr<LoadedBlock> LoadBytes() const override {
-    const BlockView view{
-        rows(), codec(), {data_.get(), planes_}, {reinterpret_cast<const uint8_t*>(data_.get() + planes_), bytes_}};
-    return LoadedBlock{nullptr, view};
-  }
-
-  const uint32_t planes_;
-  const uint32_t bytes_;
-  const std::unique_ptr<uint32_t[]> data_;  // CRCs, then the bytes.
-};
-
 int64_t CountIn(const Geometry& geometry, const BlockView& a, const BlockView& b, RowRange rows) {
   return CountDifferingRows(geometry, {a, rows}, {b, rows});
 }
@@ -114,8 +89,28 @@ int64_t MemoryHome::CostOf(const Geometry& geometry, int64_t rows, Codec codec) 
 }
 
 std::shared_ptr<StoredBlock> MemoryHome::Keep(Block block, int64_t cost) {
-  if (block.bytes.size() <= kSmallBytes) return std::make_shared<SmallBlock>(shared_from_this(), block, cost);
   return std::make_shared<ResidentBlock>(shared_from_this(), std::move(block), cost);
+}
+
+int64_t ValueBytes(const Geometry& geometry, int64_t rows, Codec codec) {
+  return static_cast<int64_t>(sizeof(uint32_t)) * geometry.num_moe_layers() + geometry.block_bytes(rows, codec);
+}
+
+absl::Span<const uint8_t> CrcBytes(absl::Span<const uint32_t> crcs) {
+  return {reinterpret_cast<const uint8_t*>(crcs.data()), crcs.size() * sizeof(uint32_t)};
+}
+
+LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, std::shared_ptr<const void> owner,
+                         absl::Span<const uint8_t> value) {
+  struct Loaded {
+    std::shared_ptr<const void> value;
+    std::vector<uint32_t> crcs;  // Aligned, which those in the value need not be.
+  };
+  auto loaded = std::make_shared<Loaded>(Loaded{std::move(owner), std::vector<uint32_t>(geometry.num_moe_layers())});
+  const size_t crc_bytes = CrcBytes(loaded->crcs).size();
+  std::memcpy(loaded->crcs.data(), value.data(), crc_bytes);
+  const BlockView view{rows, codec, loaded->crcs, value.subspan(crc_bytes)};
+  return {std::move(loaded), view};
 }
 
 size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row) {
@@ -284,16 +279,6 @@ absl::Status PieceChange::Merge() {
     }
   }
   return absl::OkStatus();
-}
-
-std::vector<Block> PieceChange::TakeRest() {
-  std::vector<Block> rest;
-  for (Group& group : groups_) {
-    for (Part& part : group.parts) {
-      if (!part.piece && !part.block.bytes.empty()) rest.push_back(std::move(part.block));
-    }
-  }
-  return rest;
 }
 
 absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {

@@ -52,6 +52,7 @@ struct RunUsage {
 };
 
 class BlockHome;
+class SampleJournal;
 
 class StoredBlock : public KeptBlock {
  public:
@@ -96,6 +97,8 @@ class BlockHome : public std::enable_shared_from_this<BlockHome> {
   virtual ~BlockHome() = default;
 
   const std::shared_ptr<RunUsage>& usage() const { return usage_; }
+  // Where a change of the run's samples is written before it counts. Null: they do not outlive the process.
+  virtual SampleJournal* journal() { return nullptr; }
 
   // StoredBlock::cost of a new block of `rows` rows in `codec`.
   virtual int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const = 0;
@@ -111,9 +114,6 @@ class MemoryHome final : public BlockHome {
  public:
   using BlockHome::BlockHome;
 
-  // Blocks up to so many bytes are copied to where they take least.
-  static constexpr size_t kSmallBytes = 4 << 10;
-
   // Bytes, CRCs and the fixed overhead of keeping them.
   static int64_t CostOf(const Geometry& geometry, int64_t rows, Codec codec);
 
@@ -122,6 +122,13 @@ class MemoryHome final : public BlockHome {
   }
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 };
+
+// A block as a value that is kept outside of memory: the CRCs of its planes (u32, little-endian), then its bytes.
+int64_t ValueBytes(const Geometry& geometry, int64_t rows, Codec codec);
+absl::Span<const uint8_t> CrcBytes(absl::Span<const uint32_t> crcs);
+// The block out of a value of ValueBytes that `owner` holds.
+LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, std::shared_ptr<const void> owner,
+                         absl::Span<const uint8_t> value);
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
@@ -202,8 +209,6 @@ class PieceChange {
   absl::Span<const RowPiece> tail() const { return tail_; }
   // Of those, the blocks that are new.
   absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
-  // After Merge, if there will be no Commit: the new blocks, as they were given, that are in none of added().
-  std::vector<Block> TakeRest();
   // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
   // the pieces that it replaced.
   std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool);

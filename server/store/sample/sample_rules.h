@@ -1,6 +1,6 @@
-// The rules of a sample, as functions of its content: what every store applies to what it holds, and then keeps in its
-// own way. Nothing here knows where a content or its blocks live. An incarnation of a sample goes from its opening or
-// restart to the next restart.
+// The content of a sample, and its rules as functions of it: what every store applies to what it holds, and then keeps
+// in its own way. Nothing here knows where a content or its blocks live. An incarnation of a sample goes from its
+// opening or restart to the next restart.
 //
 //   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store keeps both
 //             ─▶ AckOf
@@ -17,6 +17,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,10 +26,61 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/sample.h"
-#include "server/store/sample/sample_content.h"
+#include "server/store/sample/row_pieces.h"
 #include "server/store/store.h"
+#include "server/store/token_checks.h"
 
 namespace routing_replay::server {
+
+// Where rows came from is a list that covers [0, committed rows) and whose neighbors differ.
+
+// Whether the two differ in rows and appends at most.
+bool SameOrigin(const Provenance& a, const Provenance& b);
+
+// Adds `next`, which starts where the list ends; grows the last entry instead, its appends counted, if it has the
+// same origin. No effect if empty.
+void AppendProvenance(std::vector<Provenance>& list, Provenance next);
+
+// Keeps rows [0, rows). Appends stay counted.
+void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
+
+// The same rows by their weights alone.
+std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
+
+// Move-only. Not thread-safe.
+struct SampleContent {
+  // `checks` of no rows, or what the caller goes on from.
+  explicit SampleContent(TokenChecks checks) : tokens(std::move(checks)) {}
+
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  uint64_t restart_nonce = 0;  // Of the append that began this incarnation; EndedNonce of it after a truncation.
+  std::optional<PrefixReference> prefix;  // What this incarnation was opened with.
+  int64_t group = 0;
+  std::string engine;
+  std::optional<int64_t> num_tokens;
+  std::vector<RowRange> unrecorded;  // Normal list.
+  std::vector<Provenance> provenance;
+  TokenChecks tokens;  // tokens.rows() is the committed row count.
+  RowPieces pieces;
+
+  int64_t rows() const { return tokens.rows(); }
+  bool sealed() const { return num_tokens.has_value(); }
+  // What the lists take in memory, the pieces excluded.
+  int64_t metadata_bytes() const;
+  // What one append of `rows` rows, of them `ranges` unrecorded ranges, takes at most as a sample of its own; the
+  // pieces excluded.
+  static int64_t AppendBytes(int64_t rows, size_t ranges);
+  // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, from one append.
+  int64_t growth_bytes(int64_t end, size_t ranges) const;
+
+  // All but the pieces.
+  SampleContent WithoutPieces() const;
+  // Keeps rows [0, rows), unsealed. Gives back the pieces that went.
+  std::vector<RowPiece> Truncate(int64_t rows);
+  // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.
+  SampleContent Prefix(int64_t rows) const;
+};
 
 // Restart nonces that are in an order: those of attempts, of which a later one replaces the rows of an earlier one.
 // The upper half of an attempt's nonce; the lower half is its number.

@@ -1,4 +1,4 @@
-#include "server/store/spill/spill_home.h"
+#include "server/store/spill/spill.h"
 
 #include <random>
 

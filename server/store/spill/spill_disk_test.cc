@@ -1,4 +1,4 @@
-#include "server/store/spill/spill_disk.h"
+#include "server/store/spill/spill.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

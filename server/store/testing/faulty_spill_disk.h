@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "proto/wire/mutex.h"
-#include "server/store/spill/spill_disk.h"
+#include "server/store/spill/spill.h"
 
 namespace routing_replay::testing {
 

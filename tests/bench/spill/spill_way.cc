@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/rocksdb/rocks_database.h"
-#include "server/store/spill/spill_home.h"
+#include "server/store/spill/spill.h"
 
 namespace routing_replay::bench {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "proto/wire/mutex.h"
+#include "server/store/redis/client/redis_connection.h"
 #include "server/store/redis/client/redis_endpoint.h"
-#include "server/store/redis/client/redis_socket.h"
 
 namespace routing_replay::testing {
 

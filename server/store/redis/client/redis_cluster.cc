@@ -40,8 +40,6 @@ bool IsInteger(const RedisReply& reply, int64_t low, int64_t high) {
   return reply.type == Type::kInteger && reply.integer >= low && reply.integer <= high;
 }
 
-// A slot that is sent to and fro by two servers that do not agree yet.
-constexpr int kRoundsWithoutPause = 8;
 constexpr Backoff::Options kPauses = {.initial = std::chrono::milliseconds(5),
                                       .maximum = std::chrono::milliseconds(250)};
 
@@ -91,37 +89,29 @@ class Cluster final : public RedisCluster {
     }
   };
   using Lease = std::unique_ptr<RedisConnection, GiveBack>;
-  // An idle connection that is still good, or a new one; waits while the server has max_connections. Who needs several
-  // servers at once takes them in order of address, or two such callers could wait for each other.
+  // An idle connection that is still good, or a new one.
   absl::StatusOr<Lease> Take(const RedisAddress& server, Clock::Time deadline);
   void Run(absl::Span<RedisExchange> exchanges, Clock::Time deadline) const {
     RunRedisExchanges(exchanges, options_.response_timeout, WaitUntil(deadline));
   }
 
  private:
-  struct Server {
-    int open = 0;                                        // Those in use and the idle ones together.
-    std::vector<std::unique_ptr<RedisConnection>> idle;  // The last one was used last.
-  };
-
   // A wait that ends when the cluster is abandoned.
   RedisWait WaitUntil(Clock::Time deadline) const { return {.deadline = deadline, .interrupt_fd = abandoned_.fd()}; }
-  absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& server, Clock::Time deadline) const;
   void TakeBack(std::unique_ptr<RedisConnection> connection);
   std::vector<RedisAddress> Candidates();
   absl::StatusOr<View> AskAnyone(Clock::Time deadline);
   absl::StatusOr<View> Ask(const RedisAddress& server, Clock::Time deadline);
-  void CloseConnectionsToOthers(const SlotMap& map) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RedisEndpoint endpoint_;
   const RedisClusterOptions options_;
   const std::shared_ptr<SSL_CTX> tls_;
   WakeEvent abandoned_;
+  Mutex refreshing_;  // Held by who asks; taken before mutex_.
   mutable Mutex mutex_;
-  CondVar refreshed_, freed_;
-  std::map<RedisAddress, Server> servers_ ABSL_GUARDED_BY(mutex_);
+  // The last one was used last.
+  std::map<RedisAddress, std::vector<std::unique_ptr<RedisConnection>>> idle_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const View>();
-  bool refreshing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t first_candidate_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -129,81 +119,45 @@ absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::
   std::unique_ptr<RedisConnection> connection;
   {
     const MutexLock lock(mutex_);
-    Server& here = servers_[server];
-    while (here.idle.empty() && here.open >= options_.max_connections) {
-      if (freed_.WaitUntil(mutex_, deadline) || Clock::Real().Now() < deadline) continue;
-      return absl::DeadlineExceededError(
-          absl::StrCat(server.ToString(), ": all ", options_.max_connections, " connections are in use"));
-    }
-    if (here.idle.empty()) {
-      ++here.open;
-    } else {
-      connection = std::move(here.idle.back());
-      here.idle.pop_back();
+    std::vector<std::unique_ptr<RedisConnection>>& idle = idle_[server];
+    if (!idle.empty()) {
+      connection = std::move(idle.back());
+      idle.pop_back();
     }
   }
-  absl::Status status;
   if (connection == nullptr || !connection->CheckIdle()) {
-    auto opened = Open(server, deadline);
-    status = opened.status();
-    connection = opened.ok() ? *std::move(opened) : nullptr;
+    const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
+    auto opened = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
+    // Only what the caller waits for is the caller's deadline.
+    if (absl::IsDeadlineExceeded(opened.status()) && in_time < deadline) {
+      return absl::UnavailableError(
+          absl::StrCat(server.ToString(), ": no connection within ", options_.connect_timeout.count(), " ms"));
+    }
+    if (!opened.ok()) return opened.status();
+    connection = *std::move(opened);
   }
-  if (connection != nullptr) return Lease(connection.release(), GiveBack{this});
-  const MutexLock lock(mutex_);
-  --servers_[server].open;
-  freed_.NotifyAll();
-  return status;
-}
-
-absl::StatusOr<std::unique_ptr<RedisConnection>> Cluster::Open(const RedisAddress& server, Clock::Time deadline) const {
-  const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
-  auto connection = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
-  // Only what the caller waits for is the caller's deadline.
-  if (absl::IsDeadlineExceeded(connection.status()) && in_time < deadline) {
-    return absl::UnavailableError(
-        absl::StrCat(server.ToString(), ": no connection within ", options_.connect_timeout.count(), " ms"));
-  }
-  return connection;
+  return Lease(connection.release(), GiveBack{this});
 }
 
 void Cluster::TakeBack(std::unique_ptr<RedisConnection> connection) {
+  if (!connection->usable()) return;
   const MutexLock lock(mutex_);
-  Server& server = servers_[connection->address()];
-  if (connection->usable()) {
-    server.idle.push_back(std::move(connection));
-  } else {
-    --server.open;
-  }
-  freed_.NotifyAll();
+  idle_[connection->address()].push_back(std::move(connection));
 }
 
 absl::Status Cluster::Refresh(int64_t seen, Clock::Time deadline) {
-  {
-    const MutexLock lock(mutex_);
-    while (refreshing_) {
-      if (!refreshed_.WaitUntil(mutex_, deadline)) return absl::DeadlineExceededError("waiting for the map of slots");
-    }
-    if (view_->generation > seen) return absl::OkStatus();
-    refreshing_ = true;
-  }
+  const MutexLock refreshing(refreshing_);
+  if (this->view()->generation > seen) return absl::OkStatus();
   auto view = AskAnyone(deadline);
-  const MutexLock lock(mutex_);
-  refreshing_ = false;
-  refreshed_.NotifyAll();
   if (!view.ok()) return view.status();
+  const MutexLock lock(mutex_);
   view->generation = view_->generation + 1;
-  CloseConnectionsToOthers(view->map);
   view_ = std::make_shared<const View>(*std::move(view));
+  // A node that comes back at another address leaves nothing open for the old one.
+  const std::vector<RedisAddress>& nodes = view_->map.nodes();
+  std::erase_if(idle_,
+                [&](const auto& server) { return std::find(nodes.begin(), nodes.end(), server.first) == nodes.end(); });
   return absl::OkStatus();
-}
-
-// A node that comes back at another address leaves nothing open for the old one.
-void Cluster::CloseConnectionsToOthers(const SlotMap& map) {
-  for (auto& [address, server] : servers_) {
-    if (std::find(map.nodes().begin(), map.nodes().end(), address) != map.nodes().end()) continue;
-    server.open -= static_cast<int>(server.idle.size());
-    server.idle.clear();
-  }
 }
 
 // Starts with another one each time, so that a server cut off from the others is not believed for ever.
@@ -267,7 +221,15 @@ class Execution {
     for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
   }
 
-  std::vector<RedisResult> Run() &&;
+  std::vector<RedisResult> Run() && {
+    while (left_ > 0 && Clock::Real().Now() < deadline_ && !cluster_.abandoned()) {
+      pause_ = refresh_ = false;
+      Round();
+      if (left_ > 0) Pause();
+    }
+    GiveUp();
+    return std::move(results_);
+  }
 
  private:
   struct Redirection {
@@ -279,7 +241,6 @@ class Execution {
     // Where a server said that the next try should go: it knows better than the map, which another server may have told
     // that has not heard of the change yet.
     std::optional<Redirection> redirection;
-    std::optional<RedisCommand> with_source;  // In place of the request's command.
     absl::Status last_error;
     bool repeated = false;
     bool done = false;
@@ -292,14 +253,51 @@ class Execution {
 
   // Asks for everything that is not done once.
   void Round();
-  std::map<RedisAddress, Batch> Route();
-  RedisExchange Prepare(RedisConnection& connection, Batch& batch);
+  std::map<RedisAddress, Batch> Route() {
+    std::map<RedisAddress, Batch> batches;
+    for (size_t i = 0; i < states_.size(); ++i) {
+      const State& state = states_[i];
+      if (state.done) continue;
+      const auto server =
+          state.redirection ? std::optional(state.redirection->server) : view_->map.MasterOf(state.slot);
+      if (server) {
+        batches[*server].requests.push_back(i);
+      } else {
+        RetryLater(i, absl::UnavailableError(absl::StrCat("Redis: no server has slot ", state.slot)));
+      }
+    }
+    return batches;
+  }
+  RedisExchange Prepare(RedisConnection& connection, Batch& batch) {
+    RedisExchange exchange{.connection = &connection};
+    for (const size_t request : batch.requests) {
+      State& state = states_[request];
+      if (state.redirection && state.redirection->asking) exchange.commands.push_back(&Asking());
+      state.redirection.reset();
+      for (const RedisCommand& command : requests_[request].before) exchange.commands.push_back(&command);
+      exchange.commands.push_back(&requests_[request].command);
+      batch.ends.push_back(exchange.commands.size());
+    }
+    return exchange;
+  }
   void Evaluate(RedisExchange& exchange, const Batch& batch);
   // `reply`: to the last command of the request, or to one that failed.
   void Judge(size_t request, RedisReply reply, const RedisAddress& server);
-  void Lost(size_t request, const absl::Status& status, bool written);
-  void RetryLater(size_t request, absl::Status why);
-  void Finish(size_t request, absl::StatusOr<RedisReply> reply);
+  void Lost(size_t request, const absl::Status& status, bool written) {
+    if (IsFinalRedisError(status)) return Finish(request, status);
+    states_[request].repeated |= written;
+    RetryLater(request, status);
+  }
+  void RetryLater(size_t request, absl::Status why) {
+    absl::Status& last = states_[request].last_error;
+    if (last.ok() || !absl::IsDeadlineExceeded(why)) last = std::move(why);
+    pause_ = refresh_ = true;
+  }
+  void Finish(size_t request, absl::StatusOr<RedisReply> reply) {
+    states_[request].done = true;
+    results_[request] = {.reply = std::move(reply), .repeated = states_[request].repeated};
+    --left_;
+  }
   void Pause();
   void GiveUp();
 
@@ -311,20 +309,10 @@ class Execution {
   size_t left_;
   std::optional<Backoff> backoff_;  // Made when it is needed: most calls have no pause.
   std::shared_ptr<const Cluster::View> view_;
-  int rounds_without_pause_ = 0;
-  bool pause_ = false;    // Something must have time to pass before the next round.
-  bool refresh_ = false;  // The map is not to be trusted.
+  bool redirected_ = false;  // Before; a slot may be sent to and fro by servers that do not agree yet.
+  bool pause_ = false;       // Something must have time to pass before the next round.
+  bool refresh_ = false;     // The map is not to be trusted.
 };
-
-std::vector<RedisResult> Execution::Run() && {
-  while (left_ > 0 && Clock::Real().Now() < deadline_ && !cluster_.abandoned()) {
-    pause_ = refresh_ = false;
-    Round();
-    if (left_ > 0) Pause();
-  }
-  GiveUp();
-  return std::move(results_);
-}
 
 void Execution::Round() {
   view_ = cluster_.view();
@@ -344,34 +332,6 @@ void Execution::Round() {
   }
   cluster_.Run(absl::MakeSpan(exchanges), deadline_);
   for (size_t i = 0; i < exchanges.size(); ++i) Evaluate(exchanges[i], *asked[i]);
-}
-
-std::map<RedisAddress, Execution::Batch> Execution::Route() {
-  std::map<RedisAddress, Batch> batches;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const State& state = states_[i];
-    if (state.done) continue;
-    const auto server = state.redirection ? std::optional(state.redirection->server) : view_->map.MasterOf(state.slot);
-    if (server) {
-      batches[*server].requests.push_back(i);
-    } else {
-      RetryLater(i, absl::UnavailableError(absl::StrCat("Redis: no server has slot ", state.slot)));
-    }
-  }
-  return batches;
-}
-
-RedisExchange Execution::Prepare(RedisConnection& connection, Batch& batch) {
-  RedisExchange exchange{.connection = &connection};
-  for (const size_t request : batch.requests) {
-    State& state = states_[request];
-    if (state.redirection && state.redirection->asking) exchange.commands.push_back(&Asking());
-    state.redirection.reset();
-    for (const RedisCommand& command : requests_[request].before) exchange.commands.push_back(&command);
-    exchange.commands.push_back(state.with_source ? &*state.with_source : &requests_[request].command);
-    batch.ends.push_back(exchange.commands.size());
-  }
-  return exchange;
 }
 
 void Execution::Evaluate(RedisExchange& exchange, const Batch& batch) {
@@ -405,10 +365,6 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
       state.redirection = {error.address, /*asking=*/error.kind == RedisError::Kind::kAsk};
       state.last_error = status;
       return;
-    case RedisError::Kind::kNoScript:
-      if (requests_[request].script == nullptr || state.with_source) return Finish(request, status);
-      state.with_source = requests_[request].script->WithSource(requests_[request].command);
-      return;
     case RedisError::Kind::kRetry:
       return RetryLater(request, status);
     case RedisError::Kind::kForCaller:
@@ -416,27 +372,8 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
   }
 }
 
-void Execution::Lost(size_t request, const absl::Status& status, bool written) {
-  if (IsFinalRedisError(status)) return Finish(request, status);
-  states_[request].repeated |= written;
-  RetryLater(request, status);
-}
-
-void Execution::RetryLater(size_t request, absl::Status why) {
-  absl::Status& last = states_[request].last_error;
-  if (last.ok() || !absl::IsDeadlineExceeded(why)) last = std::move(why);
-  pause_ = refresh_ = true;
-}
-
-void Execution::Finish(size_t request, absl::StatusOr<RedisReply> reply) {
-  states_[request].done = true;
-  results_[request] = {.reply = std::move(reply), .repeated = states_[request].repeated};
-  --left_;
-}
-
 void Execution::Pause() {
-  if (pause_ || ++rounds_without_pause_ > kRoundsWithoutPause) {
-    rounds_without_pause_ = 0;
+  if (pause_ || std::exchange(redirected_, true)) {
     if (!backoff_) backoff_.emplace(kPauses);
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
     std::this_thread::sleep_for(std::min(backoff_->Next(), left));

@@ -59,9 +59,6 @@ struct RedisRequest {
   RedisCommand command;
   // Decides the server: any key of the command. All keys of one command must have the same hash slot.
   std::string key;
-  // If `command` was made by script->Call: sent again with the source where the server does not know the script. Must
-  // live until the call returns.
-  const RedisScript* script = nullptr;
   // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
   // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
   // look for itself whether those before it were carried out. They are only ever sent together, so while their slot is
@@ -88,7 +85,6 @@ struct RedisClusterOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(1);
   // A server that sends nothing for so long while an answer is due is taken for lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);
-  int max_connections = 16;  // Per server; further callers wait.
 };
 
 // Thread-safe.

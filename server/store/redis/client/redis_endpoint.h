@@ -10,9 +10,9 @@
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 
+#include <compare>
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,10 +25,7 @@ struct RedisAddress {
   uint16_t port = 0;
 
   std::string ToString() const;  // host:port or [v6]:port.
-  friend bool operator==(const RedisAddress&, const RedisAddress&) = default;
-  friend bool operator<(const RedisAddress& a, const RedisAddress& b) {
-    return std::tie(a.host, a.port) < std::tie(b.host, b.port);
-  }
+  friend auto operator<=>(const RedisAddress&, const RedisAddress&) = default;
 };
 
 struct RedisEndpoint {

@@ -1,5 +1,5 @@
-// The Redis protocol (RESP2): commands and the bytes that carry them, scripts, replies, the parser that makes them, and
-// what error replies mean.
+// The Redis protocol (RESP2): commands and the bytes that carry them, replies, the parser that makes them, and what
+// error replies mean.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
@@ -42,8 +42,6 @@ class RedisCommand {
   // One argument, which may lie in two pieces. Keeps references: they must stay as they are until the last call with
   // this command or a copy of it returned.
   RedisCommand& AddBorrowed(absl::string_view first, absl::string_view second = "");
-  // Puts another argument in the place of the one at `index`, which must be there.
-  void Replace(size_t index, absl::string_view argument) { arguments_[index] = std::string(argument); }
 
   size_t size() const { return arguments_.size(); }
   // The two pieces of an argument, one after the other; the second one is mostly empty.
@@ -81,22 +79,6 @@ class RedisCommandQueue {
   std::deque<std::string> texts_;  // Of pieces that are not borrowed.
 };
 
-// A Lua script, sent by its hash. Immutable; thread-safe.
-class RedisScript {
- public:
-  explicit RedisScript(std::string source);
-
-  const std::string& source() const { return source_; }
-  const std::string& sha1() const { return sha1_; }  // 40 hexadecimal digits.
-  // EVALSHA sha1 |keys| keys…; add the script's other arguments to it.
-  RedisCommand Call(absl::Span<const std::string> keys) const;
-  // The same call with the source in place of the hash.
-  RedisCommand WithSource(RedisCommand call) const;
-
- private:
-  const std::string source_, sha1_;
-};
-
 // What a server answered, as a plain owned value.
 struct RedisReply {
   enum class Type { kNil, kInteger, kBulk, kStatus, kError, kArray };
@@ -111,53 +93,30 @@ struct RedisReply {
   friend bool operator==(const RedisReply&, const RedisReply&) = default;
 };
 
-// Bytes of a connection → replies. Large values go past the buffer, straight to where they stay. Not thread-safe.
-// Memory grows with the bytes that came, never with a count that was only announced (of one value up to 4 MiB ahead).
+// Bytes of a connection → replies. Not thread-safe. Memory grows with the bytes that came, never with a count that was
+// only announced.
 class RedisReplyParser {
  public:
   // `max_reply_bytes`: of one reply as it travels. Arrays nest at most seven deep.
   explicit RedisReplyParser(size_t max_reply_bytes = kMaxRedisReply) : max_reply_bytes_(max_reply_bytes) {}
-  RedisReplyParser(const RedisReplyParser&) = delete;
-  RedisReplyParser& operator=(const RedisReplyParser&) = delete;
 
   // Takes the next bytes of the stream. Call Next until it gives nothing before the next Feed.
   // DATA_LOSS: they break the protocol or a limit; the stream is of no more use, and every later call says so again.
   absl::Status Feed(absl::string_view bytes);
-  // Room for the next bytes of the stream where they belong to a value that is under way; what is put there is not fed
-  // but told to Filled. Empty if the next bytes are to be fed. Valid until the next call.
-  absl::Span<char> Direct();
-  void Filled(size_t bytes);
   // The next whole reply, or nothing if more bytes are needed. Errors as Feed.
   absl::StatusOr<std::optional<RedisReply>> Next();
   // True if bytes came that belong to no reply handed out yet.
-  bool has_rest() const { return rest_bytes_ > 0; }
+  bool has_rest() const { return at_ < buffer_.size(); }
 
  private:
-  // A bulk string under way: `filled` of `size` bytes are in reply.text, which may be larger.
-  struct Value {
-    RedisReply* reply = nullptr;
-    size_t size = 0, filled = 0;
-  };
-  struct Array {
-    RedisReply* reply;
-    int64_t left;  // Elements that are not whole yet.
-  };
   absl::Status Break(absl::string_view what);
-  // False: more bytes are needed. True: one more line or value was taken.
-  absl::StatusOr<bool> Step();
-  absl::StatusOr<bool> TakeValue();
-  absl::Status TakeLine(absl::string_view line);
-  void MakeRoom();
-  void Complete();
+  // The reply that begins at `at`, which then is its end; false: more bytes are needed. `depth`: of arrays around it.
+  absl::StatusOr<bool> Parse(size_t depth, size_t& at, RedisReply& reply);
+  absl::StatusOr<bool> ParseValue(size_t size, size_t& at, RedisReply& reply);
 
   const size_t max_reply_bytes_;
-  std::string buffer_;  // Parsed up to at_.
+  std::string buffer_;  // Handed out up to at_.
   size_t at_ = 0;
-  RedisReply root_;
-  std::vector<Array> arrays_;  // From the outside in. Each is the last element of the one before it, so it stays put.
-  Value value_;
-  bool whole_ = false;     // root_ is.
-  size_t rest_bytes_ = 0;  // Since the last whole reply.
   absl::Status broken_;
 };
 
@@ -166,12 +125,10 @@ struct RedisError {
   enum class Kind {
     kMoved,      // The slot lives at `address` now.
     kAsk,        // This once, ask at `address` after ASKING.
-    kNoScript,   // EVALSHA of a script that the server does not have.
     kRetry,      // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; may pass.
     kForCaller,  // Anything else: not executed, and the same again would give the same.
   };
   Kind kind = Kind::kForCaller;
-  int slot = 0;          // kMoved, kAsk.
   RedisAddress address;  // kMoved, kAsk; an empty host is that of the server which answered.
 };
 

@@ -85,16 +85,5 @@ TEST(RedisCommandQueueTest, WhatIsWrittenInPiecesIsWhatWasPushed) {
   }
 }
 
-TEST(RedisScriptTest, HashAndCalls) {
-  const RedisScript script("return 1");
-  EXPECT_EQ(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
-  RedisCommand call = script.Call({"k1", "k2"});
-  call.Add("argument");
-  EXPECT_EQ(Text(call), absl::StrCat("*6\r\n$7\r\nEVALSHA\r\n$40\r\n", script.sha1(),
-                                     "\r\n$1\r\n2\r\n$2\r\nk1\r\n$2\r\nk2\r\n$8\r\nargument\r\n"));
-  EXPECT_EQ(Text(script.WithSource(call)),
-            "*6\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n2\r\n$2\r\nk1\r\n$2\r\nk2\r\n$8\r\nargument\r\n");
-}
-
 }  // namespace
 }  // namespace routing_replay::server

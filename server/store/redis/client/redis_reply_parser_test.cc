@@ -81,7 +81,6 @@ TEST(RedisReplyParserTest, RandomRepliesInRandomPieces) {
   }
 }
 
-// As a connection does: what may go straight to its place goes there.
 TEST(RedisReplyParserTest, LargeValuesInRandomPieces) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 60; ++trial) {
@@ -99,14 +98,8 @@ TEST(RedisReplyParserTest, LargeValuesInRandomPieces) {
     std::vector<RedisReply> got;
     for (absl::string_view left = stream; !left.empty();) {
       const size_t limit = 1 + random() % (trial % 2 == 0 ? 3000 : 100000);
-      const absl::Span<char> direct = parser.Direct();
-      const size_t size = std::min({limit, left.size(), direct.empty() ? left.size() : direct.size()});
-      if (direct.empty()) {
-        ASSERT_OK(parser.Feed(left.substr(0, size)));
-      } else {
-        std::copy_n(left.data(), size, direct.data());
-        parser.Filled(size);
-      }
+      const size_t size = std::min(limit, left.size());
+      ASSERT_OK(parser.Feed(left.substr(0, size)));
       left.remove_prefix(size);
       for (RedisReply& reply : TakeAll(parser)) got.push_back(std::move(reply));
     }

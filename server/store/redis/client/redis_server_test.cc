@@ -81,17 +81,17 @@ TEST_F(RedisServerTest, LargePipelines) {
 TEST_F(RedisServerTest, ScriptsAndTheirErrors) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
-  const RedisScript script("if ARGV[1] == 'fail' then return redis.error_reply('STALE no') end return {KEYS[1], 7}");
-  const std::string key = "k";
+  const auto call = [](const char* argument) -> RedisRequest {
+    const char* script = "if ARGV[1] == 'fail' then return redis.error_reply('STALE no') end return {KEYS[1], 7}";
+    return {.command = RedisCommand({"EVAL", script, "1", "k", argument}), .key = "k"};
+  };
   for (int i = 0; i < 2; ++i) {
-    const RedisResult result =
-        cluster->ExecuteOne({script.Call(absl::MakeConstSpan(&key, 1)).Add("x"), key, &script}, Soon());
+    const RedisResult result = cluster->ExecuteOne(call("x"), Soon());
     ASSERT_OK(result.reply);
     ASSERT_EQ(result.reply->elements.size(), 2);
     EXPECT_EQ(result.reply->elements[1].integer, 7);
   }
-  const RedisResult failed =
-      cluster->ExecuteOne({script.Call(absl::MakeConstSpan(&key, 1)).Add("fail"), key, &script}, Soon());
+  const RedisResult failed = cluster->ExecuteOne(call("fail"), Soon());
   EXPECT_TRUE(absl::IsFailedPrecondition(failed.reply.status()));
   EXPECT_THAT(std::string(failed.reply.status().message()), HasSubstr("STALE"));
 }

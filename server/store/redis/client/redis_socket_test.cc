@@ -1,4 +1,4 @@
-#include "server/store/redis/client/redis_socket.h"
+#include "server/store/redis/client/redis_connection.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -21,21 +21,19 @@ namespace routing_replay::testing {
 
 using namespace server;  // NOLINT(google-build-using-namespace)
 
-// Loses answers to commits and lets others go first.
+// Loses answers to commits.
 class LossyCluster final : public RedisCluster {
  public:
   explicit LossyCluster(std::shared_ptr<RedisCluster> redis) : redis_(std::move(redis)) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
     ++calls;
-    const auto has = [&](const std::string& word) {
-      return std::any_of(requests.begin(), requests.end(), [&](const RedisRequest& one) {
-        return one.command.name() == word || (one.script != nullptr && word == "EVALSHA");
-      });
-    };
-    if (first != nullptr && has(before)) std::exchange(first, nullptr)();
+    // A script of several keys.
+    const bool commits = std::any_of(requests.begin(), requests.end(), [](const RedisRequest& one) {
+      return one.command.name() == "EVAL" && one.command.argument(2) != "1";
+    });
     std::vector<RedisResult> results = redis_->Execute(requests, deadline);
-    if (!has("EVALSHA") || meanwhile == nullptr) return results;
+    if (!commits || meanwhile == nullptr) return results;
     std::exchange(meanwhile, nullptr)();
     results = redis_->Execute(requests, deadline);
     for (RedisResult& result : results) result.repeated = true;
@@ -50,8 +48,6 @@ class LossyCluster final : public RedisCluster {
 
   int calls = 0;                    // Of Execute.
   std::function<void()> meanwhile;  // Called between a commit and its second sending.
-  std::function<void()> first;      // Called once, before …
-  std::string before;               // … this command.
 
  private:
   const std::shared_ptr<RedisCluster> redis_;

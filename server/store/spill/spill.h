@@ -5,8 +5,8 @@
 //   frame     u32 CRC32C of all behind it | u32 length | u64 at | bytes        little-endian
 //
 // `at`, segment number and offset, tells a frame from one that lies where it should not.
-#ifndef SERVER_STORE_SPILL_SPILL_HOME_H_
-#define SERVER_STORE_SPILL_SPILL_HOME_H_
+#ifndef SERVER_STORE_SPILL_SPILL_H_
+#define SERVER_STORE_SPILL_SPILL_H_
 
 #include <array>
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
@@ -23,9 +24,30 @@
 #include "routing_replay/wire/geometry.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/sample/row_pieces.h"
-#include "server/store/spill/spill_disk.h"
 
 namespace routing_replay::server {
+
+// Files that grow at their end, are read anywhere and go as a whole. Thread-safe; a file is written by one thread at a
+// time. Tests inject failures here.
+class SpillDisk {
+ public:
+  virtual ~SpillDisk() = default;
+
+  // `parts`, one behind the other, from `offset` on; makes the file if it is not there. RESOURCE_EXHAUSTED if there is
+  // no room, UNAVAILABLE for any other failure: then the file may hold anything from `offset` on.
+  virtual absl::Status Write(const std::string& name, int64_t offset,
+                             absl::Span<const absl::Span<const uint8_t>> parts) = 0;
+  // Fills `bytes` from `offset` on. DATA_LOSS if they are not there or the disk cannot read them, UNAVAILABLE if they
+  // cannot be read now.
+  virtual absl::Status Read(const std::string& name, int64_t offset, absl::Span<uint8_t> bytes) const = 0;
+  // No effect if it is not there.
+  virtual void Remove(const std::string& name) = 0;
+};
+
+// The files of a directory, which is made if it is not there. Its files are nothing to another process: those that one
+// left behind are removed here, and what has another name is left alone. FAILED_PRECONDITION while another process has
+// the directory open, UNAVAILABLE if it cannot be used.
+absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
 // The bytes of a frame that was read and is what was written.
 class LoadedBytes {
@@ -135,4 +157,4 @@ class SpillHome final : public BlockHome {
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_STORE_SPILL_SPILL_HOME_H_
+#endif  // SERVER_STORE_SPILL_SPILL_H_
