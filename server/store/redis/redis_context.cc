@@ -53,14 +53,6 @@ void RedisManifestCache::Put(const std::string& key, const RedisManifest& manife
   bytes_ = 0;
 }
 
-void RedisManifestCache::Forget(const std::string& key) {
-  MutexLock lock(mutex_);
-  const auto found = manifests_.find(key);
-  if (found == manifests_.end()) return;
-  bytes_ -= BytesOf(found->second);
-  manifests_.erase(found);
-}
-
 std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> requests) {
   std::vector<RedisResult> results = cluster->Execute(requests, Deadline());
   for (size_t i = 0; i < results.size(); ++i) {

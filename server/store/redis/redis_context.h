@@ -92,7 +92,6 @@ class RedisManifestCache {
   std::optional<RedisManifest> Find(const std::string& key);
   // One that is whole. Once all together are too large they are all forgotten: reading them again takes little.
   void Put(const std::string& key, const RedisManifest& manifest);
-  void Forget(const std::string& key);
 
  private:
   Mutex mutex_;

@@ -309,7 +309,6 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
         const bool by_this = answers[i].reply->integer == 1 && one.exists();
         result.samples += by_this ? 1 : 0;
         result.bytes += by_this && one.whole() ? one.stored_bytes() : 0;
-        context->cache.Forget(requests[i].key);
         context->changed(run, name, requests[i].key, "");
       }
     }

@@ -307,7 +307,7 @@ class Execution {
   std::vector<State> states_;
   std::vector<RedisResult> results_;
   size_t left_;
-  std::optional<Backoff> backoff_;  // Made when it is needed: most calls have no pause.
+  Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
   bool redirected_ = false;  // Before; a slot may be sent to and fro by servers that do not agree yet.
   bool pause_ = false;       // Something must have time to pass before the next round.
@@ -374,9 +374,8 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
 
 void Execution::Pause() {
   if (pause_ || std::exchange(redirected_, true)) {
-    if (!backoff_) backoff_.emplace(kPauses);
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
-    std::this_thread::sleep_for(std::min(backoff_->Next(), left));
+    std::this_thread::sleep_for(std::min(backoff_.Next(), left));
   }
   // If nobody can say, the next round finds out what is still there.
   if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
@@ -497,10 +496,6 @@ absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Connect(const RedisE
   auto cluster = std::make_unique<Cluster>(endpoint, options, *std::move(tls));
   if (absl::Status status = cluster->Refresh(0, deadline); !status.ok()) return status;
   return cluster;
-}
-
-RedisResult RedisCluster::ExecuteOne(const RedisRequest& request, Clock::Time deadline) {
-  return std::move(Execute(absl::MakeConstSpan(&request, 1), deadline).front());
 }
 
 }  // namespace routing_replay::server

@@ -105,7 +105,6 @@ class RedisCluster {
   // There is no order among the requests of one call, not even of one key: what must come after something else goes
   // into a later call, or into the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
-  RedisResult ExecuteOne(const RedisRequest& request, Clock::Time deadline);
 
   // The servers that hold keys now (masters), in order of address.
   virtual std::vector<RedisAddress> Masters() = 0;

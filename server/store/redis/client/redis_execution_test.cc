@@ -28,6 +28,10 @@ std::unique_ptr<RedisCluster> Connect(const RedisEndpoint& endpoint, RedisCluste
   return cluster.ok() ? *std::move(cluster) : nullptr;
 }
 
+RedisResult ExecuteOne(RedisCluster& cluster, const RedisRequest& request, Clock::Time deadline) {
+  return std::move(cluster.Execute({&request, 1}, deadline).front());
+}
+
 RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
 
 // Two masters of half of the slots each; who has a key answers with the server's letter.
@@ -74,7 +78,7 @@ TEST_F(TwoServers, MovedIsFollowedAndRemembered) {
   a_.SetHandler(ClusterOf({b_.address(), b_.address()}, moved));
   b_.SetHandler(ClusterOf({b_.address(), b_.address()}, [](const Command&) -> Answer { return {"+b\r\n"}; }));
   for (int i = 0; i < 3; ++i) {
-    const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), Soon());
+    const RedisResult result = ExecuteOne(*cluster, Get(key_of_a_), Soon());
     ASSERT_OK(result.reply);
     EXPECT_EQ(result.reply->text, "b");
   }
@@ -84,7 +88,7 @@ TEST_F(TwoServers, MovedIsFollowedAndRemembered) {
 TEST_F(TwoServers, MovedIsBelievedRatherThanAnOldMap) {
   a_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, b_)}; }));
   const auto cluster = Connect(a_.endpoint());
-  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "b");
+  EXPECT_EQ(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply->text, "b");
   EXPECT_EQ(GetsOf(a_), 1);
 }
 
@@ -95,8 +99,8 @@ TEST_F(TwoServers, AskIsForThisOnce) {
     return {"+a\r\n"};
   }));
   const auto cluster = Connect(a_.endpoint());
-  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "b");
-  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "a");
+  EXPECT_EQ(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply->text, "b");
+  EXPECT_EQ(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply->text, "a");
   const auto seen = b_.commands();
   ASSERT_EQ(seen.size(), 3);
   EXPECT_THAT(seen[1], ElementsAre("ASKING"));
@@ -136,7 +140,7 @@ TEST_F(TwoServers, CommandsOfOneRequestWaitForASlotOnItsWay) {
   a_.SetHandler(Cluster([&](const Command& command) -> Answer {
     return {command.back() == "b" && asked++ < 3 ? Error("ASK", key_of_a_, b_) : "+a\r\n"};
   }));
-  const RedisResult result = cluster->ExecuteOne(Sequence(key_of_a_), Soon());
+  const RedisResult result = ExecuteOne(*cluster, Sequence(key_of_a_), Soon());
   EXPECT_EQ(result.reply->text, "a");
   EXPECT_TRUE(result.repeated);
   for (const Command& command : b_.commands()) EXPECT_NE(command[0], "SET");
@@ -147,7 +151,7 @@ TEST_F(TwoServers, TheFirstErrorOfARequestIsItsResult) {
   a_.SetHandler(Cluster([&](const Command& command) -> Answer {
     return {command.back() == "a" ? "-OOM command not allowed\r\n" : "+a\r\n"};
   }));
-  EXPECT_THAT(cluster->ExecuteOne(Sequence(key_of_a_), Soon()).reply,
+  EXPECT_THAT(ExecuteOne(*cluster, Sequence(key_of_a_), Soon()).reply,
               Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
 }
 
@@ -159,7 +163,7 @@ TEST_F(TwoServers, ARequestWhoseAnswerWasLostIsRepeated) {
       if (command.back() == cut && asked++ == 0) return {"", true};
       return {"+a\r\n"};
     }));
-    const RedisResult result = cluster->ExecuteOne(Sequence(key_of_a_), Soon());
+    const RedisResult result = ExecuteOne(*cluster, Sequence(key_of_a_), Soon());
     EXPECT_OK(result.reply);
     EXPECT_TRUE(result.repeated);
   }
@@ -173,7 +177,7 @@ TEST_F(TwoServers, PassingErrorsAreRetried) {
       return {"+a\r\n"};
     }));
     const auto cluster = Connect(a_.endpoint());
-    const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), Soon());
+    const RedisResult result = ExecuteOne(*cluster, Get(key_of_a_), Soon());
     EXPECT_OK(result.reply) << error;
     EXPECT_FALSE(result.repeated);  // An error reply says that it was not executed.
   }
@@ -196,8 +200,8 @@ TEST_F(TwoServers, SlotThatNobodyServes) {
     return {absl::StrCat("*1\r\n*3\r\n:0\r\n:5061\r\n*2\r\n", Bulk("127.0.0.1"), ":", a_.address().port, "\r\n")};
   });
   const auto cluster = Connect(a_.endpoint());
-  EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
-  const RedisResult result = cluster->ExecuteOne(Get(key_of_b_), In(std::chrono::milliseconds(50)));
+  EXPECT_OK(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply);
+  const RedisResult result = ExecuteOne(*cluster, Get(key_of_b_), In(std::chrono::milliseconds(50)));
   EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
   EXPECT_THAT(std::string(result.reply.status().message()), HasSubstr("no server has slot"));
 }
@@ -206,7 +210,7 @@ TEST_F(TwoServers, TwoServersThatSendASlotToAndFro) {
   a_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, b_)}; }));
   b_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, a_)}; }));
   const auto cluster = Connect(a_.endpoint());
-  const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), In(std::chrono::milliseconds(200)));
+  const RedisResult result = ExecuteOne(*cluster, Get(key_of_a_), In(std::chrono::milliseconds(200)));
   EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
 }
 
@@ -217,7 +221,7 @@ TEST_F(TwoServers, LostConnectionIsTriedAgain) {
     return {"+a\r\n"};
   }));
   const auto cluster = Connect(a_.endpoint());
-  const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), Soon());
+  const RedisResult result = ExecuteOne(*cluster, Get(key_of_a_), Soon());
   EXPECT_OK(result.reply);
   EXPECT_TRUE(result.repeated);
 }
@@ -257,7 +261,7 @@ TEST_F(TwoServers, SilentServerIsTakenForLost) {
     return {"+a\r\n"};
   }));
   const auto cluster = Connect(a_.endpoint(), {.response_timeout = std::chrono::milliseconds(50)});
-  EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+  EXPECT_OK(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply);
   EXPECT_EQ(asked, 2);
 }
 
@@ -266,18 +270,18 @@ TEST(RedisExecutionTest, OtherErrorsAreTheCallers) {
   ScriptedServer server(SingleServer([&](const Command&) -> Answer { return {error}; }));
   const auto cluster = Connect(server.endpoint());
   error = "-OOM command not allowed\r\n";
-  EXPECT_THAT(cluster->ExecuteOne(Get("k"), Soon()).reply,
+  EXPECT_THAT(ExecuteOne(*cluster, Get("k"), Soon()).reply,
               Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   error = "-NOPERM no\r\n";
-  EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Get("k"), Soon()).reply.status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(ExecuteOne(*cluster, Get("k"), Soon()).reply.status()));
   error = "-WRONGTYPE no\r\n";
-  EXPECT_TRUE(absl::IsFailedPrecondition(cluster->ExecuteOne(Get("k"), Soon()).reply.status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ExecuteOne(*cluster, Get("k"), Soon()).reply.status()));
 }
 
 TEST(RedisExecutionTest, PassedDeadlineSendsNothing) {
   ScriptedServer server(SingleServer([](const Command&) -> Answer { return {"+x\r\n"}; }));
   const auto cluster = Connect(server.endpoint());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(cluster->ExecuteOne(Get("k"), Clock::Real().Now()).reply.status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ExecuteOne(*cluster, Get("k"), Clock::Real().Now()).reply.status()));
   EXPECT_EQ(server.commands().size(), 2u);
 }
 
@@ -287,7 +291,7 @@ TEST(RedisExecutionTest, ConnectionsAreReused) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      for (int j = 0; j < 50; ++j) EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+      for (int j = 0; j < 50; ++j) EXPECT_OK(ExecuteOne(*cluster, Get("k"), Soon()).reply);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -296,7 +300,7 @@ TEST(RedisExecutionTest, ConnectionsAreReused) {
 
 TEST_F(TwoServers, ConnectionsToWhoHasLeftAreClosed) {
   const auto cluster = Connect(a_.endpoint());
-  ASSERT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+  ASSERT_OK(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply);
   // A new map without it, and then one with it again.
   for (ScriptedServer* master : {&b_, &a_}) {
     const auto map = [&, master](const Command& command) -> Answer {
@@ -308,7 +312,7 @@ TEST_F(TwoServers, ConnectionsToWhoHasLeftAreClosed) {
         ClusterOf({master->address(), master->address()}, master == &a_ ? ScriptedServer::Handler(serves) : map));
     b_.SetHandler(
         ClusterOf({master->address(), master->address()}, master == &b_ ? ScriptedServer::Handler(serves) : map));
-    EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+    EXPECT_OK(ExecuteOne(*cluster, Get(key_of_a_), Soon()).reply);
   }
   EXPECT_GE(a_.connections(), 2);
 }
@@ -318,7 +322,7 @@ TEST(RedisExecutionTest, IdleConnectionThatTheServerClosedIsNotUsed) {
   ScriptedServer server(SingleServer([&](const Command&) -> Answer { return {"+x\r\n", close}; }));
   const auto cluster = Connect(server.endpoint());
   for (int i = 0; i < 20; ++i) {
-    const RedisResult result = cluster->ExecuteOne(Get("k"), Soon());
+    const RedisResult result = ExecuteOne(*cluster, Get("k"), Soon());
     EXPECT_OK(result.reply);
     EXPECT_FALSE(result.repeated);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -23,6 +23,10 @@ using ::testing::Not;
 
 Clock::Time Soon() { return Clock::Real().Now() + std::chrono::seconds(20); }
 
+RedisResult ExecuteOne(RedisCluster& cluster, const RedisRequest& request, Clock::Time deadline) {
+  return std::move(cluster.Execute({&request, 1}, deadline).front());
+}
+
 RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
 RedisRequest Set(const std::string& key, const std::string& value) {
   return {.command = RedisCommand({"SET", key}).AddBorrowed(value), .key = key};
@@ -86,12 +90,12 @@ TEST_F(RedisServerTest, ScriptsAndTheirErrors) {
     return {.command = RedisCommand({"EVAL", script, "1", "k", argument}), .key = "k"};
   };
   for (int i = 0; i < 2; ++i) {
-    const RedisResult result = cluster->ExecuteOne(call("x"), Soon());
+    const RedisResult result = ExecuteOne(*cluster, call("x"), Soon());
     ASSERT_OK(result.reply);
     ASSERT_EQ(result.reply->elements.size(), 2);
     EXPECT_EQ(result.reply->elements[1].integer, 7);
   }
-  const RedisResult failed = cluster->ExecuteOne(call("fail"), Soon());
+  const RedisResult failed = ExecuteOne(*cluster, call("fail"), Soon());
   EXPECT_TRUE(absl::IsFailedPrecondition(failed.reply.status()));
   EXPECT_THAT(std::string(failed.reply.status().message()), HasSubstr("STALE"));
 }
@@ -115,9 +119,9 @@ TEST_F(RedisServerTest, UsersAndPasswords) {
   RedisEndpoint reader = server_->endpoint();
   reader.user = "reader";
   ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(reader));
-  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  EXPECT_OK(ExecuteOne(*cluster, Get("k"), Soon()).reply);
   const std::string value = "v";
-  EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Set("k", value), Soon()).reply.status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(ExecuteOne(*cluster, Set("k", value), Soon()).reply.status()));
 }
 
 TEST_F(RedisServerTest, Tls) {
@@ -154,7 +158,7 @@ TEST_F(RedisServerTest, TlsReadsDoNotStandStill) {
   ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
   for (int size = 200000; size < 300000; size += 499) {
     const std::string value(static_cast<size_t>(size), 'x');
-    ASSERT_OK(cluster->ExecuteOne(Set("k", value), Soon()).reply);
+    ASSERT_OK(ExecuteOne(*cluster, Set("k", value), Soon()).reply);
     const std::vector<RedisRequest> reads(3, Get("k"));
     // Below the time after which silence is looked into, which would end a standstill.
     const auto deadline = Clock::Real().Now() + std::chrono::seconds(5);
@@ -204,12 +208,12 @@ TEST_F(RedisServerTest, OutOfMemory) {
 TEST_F(RedisServerTest, RestartedServerIsFoundAgain) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
-  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  EXPECT_OK(ExecuteOne(*cluster, Get("k"), Soon()).reply);
   server_->Kill();
   const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(50);
-  EXPECT_TRUE(absl::IsUnavailable(cluster->ExecuteOne(Get("k"), deadline).reply.status()));
+  EXPECT_TRUE(absl::IsUnavailable(ExecuteOne(*cluster, Get("k"), deadline).reply.status()));
   ASSERT_OK(server_->Restart());
-  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  EXPECT_OK(ExecuteOne(*cluster, Get("k"), Soon()).reply);
 }
 
 TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
@@ -219,9 +223,9 @@ TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
                                                      .response_timeout = std::chrono::milliseconds(100)}));
   server_->Pause();
   const auto deadline = Clock::Real().Now() + std::chrono::seconds(1);
-  EXPECT_TRUE(absl::IsUnavailable(cluster->ExecuteOne(Get("k"), deadline).reply.status()));
+  EXPECT_TRUE(absl::IsUnavailable(ExecuteOne(*cluster, Get("k"), deadline).reply.status()));
   server_->Signal(SIGCONT);
-  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  EXPECT_OK(ExecuteOne(*cluster, Get("k"), Soon()).reply);
 }
 
 }  // namespace
