@@ -221,29 +221,6 @@ TEST_F(TrainerCapiTest, WhatALocalSourceRefuses) {
   rr_object_free(source);
 }
 
-TEST_F(TrainerCapiTest, FillerIsThatOfRealign) {
-  rrt_fetch* fetch = nullptr;
-  ASSERT_EQ(NewFetch({.missing = RRT_LIVE}, &fetch), nullptr);
-  rrt_source* source = NewSource();
-  ASSERT_DONE(rrt_source_fetch(source, fetch));
-  rr_object_free(source);
-  std::vector<uint8_t> indices(BufferBytes()), states(12);
-  const rrt_target target{indices.data(), indices.size(), states.data(), states.size()};
-  const rrt_records* records = nullptr;
-  ASSERT_DONE(rrt_fetch_result(fetch, &target, &records));
-  rr_free(records);
-  rr_object_free(fetch);
-  // Pads come first: local rows 6, 7 and 11.
-  const size_t offset = said_["layers"][1]["offset"].get<size_t>();
-  std::vector<uint16_t> filler(3 * kTopK);
-  ASSERT_DONE(rrt_plan_filler(plan_, 1, 0, 3, filler.data(), filler.size() * 2));
-  EXPECT_EQ(memcmp(filler.data(), indices.data() + offset + 6 * kTopK * 2, 2 * kTopK * 2), 0);
-  EXPECT_EQ(memcmp(filler.data() + 2 * kTopK, indices.data() + offset + 11 * kTopK * 2, kTopK * 2), 0);
-  EXPECT_EQ(Failure(rrt_plan_filler(plan_, 2, 0, 3, filler.data(), 12)).field, "slot");
-  EXPECT_EQ(Failure(rrt_plan_filler(plan_, 1, -1, 3, filler.data(), 12)).field, "first");
-  EXPECT_EQ(Failure(rrt_plan_filler(plan_, 1, 0, 4, filler.data(), 12)).field, "ids");
-}
-
 TEST(TrainerCapiRouterTest, ForwardAndBackwardInEveryDtype) {
   const uint8_t indices[] = {4, 1, 6}, states[] = {0};
   const double x[] = {0.5, -1, 2, 0, 1.5, -0.5, 3, -2}, g[] = {.1, .2, .3, .4, .5, .6, .7, .8};

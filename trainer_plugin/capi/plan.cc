@@ -1,5 +1,4 @@
 // Plans, and diagnosis: what a rank's routers were given, or chose, beside what was recorded.
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,18 +7,12 @@
 #include "proto/json/json.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
-#include "trainer_plugin/replay/compact_id.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
-
-absl::Status CheckSlot(const BufferLayout& layout, int32_t slot) {
-  if (slot >= 0 && slot < layout.num_layers()) return absl::OkStatus();
-  return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is not in [0, ", layout.num_layers(), ")"));
-}
 
 nlohmann::ordered_json ToJson(const rrt_plan& plan) {
   nlohmann::ordered_json said = PlanToJson(plan.described);
@@ -104,28 +97,6 @@ rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* ro
       sequences[i] = pad ? -1 : map[i].sequence;
       rows[i] = pad ? -1 : map[i].row;
       states[i] = static_cast<uint8_t>(map[i].state);
-    }
-    return absl::OkStatus();
-  });
-}
-
-rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids, size_t ids_size) {
-  return Guard([&]() -> absl::Status {
-    const BufferLayout& layout = plan->layout;
-    if (absl::Status status = CheckSlot(layout, slot); !status.ok()) return status;
-    for (const auto& [name, value] : {std::pair("first", first), std::pair("rows", rows)}) {
-      if (value < 0 || value > kMaxLocalRows) {
-        return Invalid(Reason::kField, name, absl::StrCat(value, " is not in 0 … ", kMaxLocalRows));
-      }
-    }
-    if (ids_size != static_cast<size_t>(rows * layout.row_bytes(slot))) {
-      return Invalid(Reason::kLength, "ids", absl::StrCat(ids_size, " bytes are not ", rows, " rows"));
-    }
-    const LayerRouting& layer = layout.layer(slot);
-    const FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
-    for (int64_t i = 0; i < rows * layer.top_k; ++i) {
-      StoreId(static_cast<uint8_t*>(ids), layer.id_bytes(), i,
-              FillerId(shape, first + i / layer.top_k, static_cast<int32_t>(i % layer.top_k), layout.ordinal(slot)));
     }
     return absl::OkStatus();
   });

@@ -117,12 +117,6 @@ RRT_API rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, c
  * 1 unrecorded (a real token without a route), 2 pad, 3 of a live sequence; sequence and row of a pad are -1. */
 RRT_API rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
                                    size_t count);
-/* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …: top_k different
- * ones a row, spread evenly over the ep_size ranks, the same at every call. For rows that a host adds to those of a
- * fetch. */
-RRT_API rr_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
-                                  size_t ids_size);
-
 /* One sequence of a fetch, or a sample of an inspection (FetchSequence in routing_replay/trainer/source.h). */
 typedef struct rrt_sequence {
   rr_text sample; /* Or, where it is absent, … */
