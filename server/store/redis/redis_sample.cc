@@ -97,10 +97,6 @@ const std::string& Unreadable() {
   return version;
 }
 
-Producer OtherProducer(Producer producer) {
-  return producer == Producer::kTrainer ? Producer::kRollout : Producer::kTrainer;
-}
-
 absl::Status TooMuchChange(const SampleName& name) {
   return MakeError(absl::StatusCode::kUnavailable,
                    absl::StrCat("sample \"", name.sample, "\" is changed by others all the time"),
@@ -111,22 +107,21 @@ absl::Status Damaged(absl::string_view what, const std::string& sample) {
   return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
 }
 
-Block CopyOf(const Block& block) {
-  Block copy{.rows = block.rows, .codec = block.codec, .plane_crc32c = block.plane_crc32c};
-  copy.bytes = Buffer(block.bytes.size());
-  std::copy_n(block.bytes.data(), block.bytes.size(), copy.bytes.data());
-  return copy;
-}
-
 // Copies of what is inside `rows`: the append may have to be tried again.
 absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRange rows, std::vector<Block>& blocks) {
   for (const Block& block : from) {
     const BlockRows part{block.view(), Intersect(block.rows, rows)};
     if (part.rows.empty()) continue;
-    absl::StatusOr<Block> copy =
-        part.rows == block.rows ? CopyOf(block) : Merge(*run.geometry, {&part, 1}, block.codec);
-    if (!copy.ok()) return copy.status();
-    blocks.push_back(*std::move(copy));
+    if (part.rows == block.rows) {
+      Block& copy = blocks.emplace_back(Block{.rows = block.rows, .codec = block.codec});
+      copy.plane_crc32c = block.plane_crc32c;
+      copy.bytes = Buffer(block.bytes.size());
+      std::copy_n(block.bytes.data(), block.bytes.size(), copy.bytes.data());
+      continue;
+    }
+    absl::StatusOr<Block> cut = Merge(*run.geometry, {&part, 1}, block.codec);
+    if (!cut.ok()) return cut.status();
+    blocks.push_back(*std::move(cut));
   }
   return absl::OkStatus();
 }
@@ -206,7 +201,6 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
     return manifest;
   }
   std::vector<std::string> records;
-  records.reserve(windows.size());
   for (auto& [window, record] : windows) records.push_back(std::move(record));
   absl::StatusOr<SampleContent> content =
       DecodeContent(head, records, block_rows, [&](const BlockRef& at) { return home.Found(at); });
@@ -401,20 +395,17 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
 
 absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_incarnation,
                                                             const AppendCommand& command, const AppendPlan& plan) {
-  const int32_t block_rows = run_->info.options.block_rows;
   SampleContent next = NextContent(content, new_incarnation, command.header, plan, context_->ids);
   if (!new_incarnation && KeepsContent(plan)) {  // Another group, and no more.
     for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
-    const int64_t windows = WindowCount(next.rows(), block_rows);
-    return Change{std::move(next), windows};
+    return Change{std::move(next), WindowCount(content.rows(), run_->info.options.block_rows)};
   }
   std::vector<Block> blocks;
   const RowPieces none;
   if (new_incarnation) {
     if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
   }
-  absl::Status copied = CopyBlocks(run_->info, command.blocks, plan.added, blocks);
-  if (!copied.ok()) return copied;
+  if (absl::Status copied = CopyBlocks(run_->info, command.blocks, plan.added, blocks); !copied.ok()) return copied;
   const RowRange committed{new_incarnation ? 0 : plan.added.begin, plan.added.end};
   return Merged(std::move(next), new_incarnation ? none : content.pieces, std::move(blocks), committed, plan.seals);
 }
@@ -488,8 +479,7 @@ absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> 
 
 absl::StatusOr<SampleState> RedisSample::Stat() {
   const absl::StatusOr<RedisManifest> found = FindExisting();
-  if (!found.ok()) return found.status();
-  return StateOf(*context_, name_, *found);
+  return found.ok() ? absl::StatusOr<SampleState>(StateOf(*context_, name_, *found)) : found.status();
 }
 
 RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change change) {
@@ -539,8 +529,9 @@ RedisRequest RedisSample::CommitRequest(const RedisManifest& before, const Sampl
   const SampleContent* was = before.whole() ? before.content->get() : nullptr;
   const int32_t block_rows = run_->info.options.block_rows;
   const std::string p = absl::StrCat(static_cast<int>(name_.producer)), &part = keys_->part;
+  const Producer other = name_.producer == Producer::kTrainer ? Producer::kRollout : Producer::kTrainer;
   std::vector<std::string> keys = {keys_->key,
-                                   keys_->ManifestKey(OtherProducer(name_.producer)),
+                                   keys_->ManifestKey(other),
                                    absl::StrCat(part, "i", p),
                                    absl::StrCat(part, "g", p),
                                    absl::StrCat(part, "u", p),
@@ -593,10 +584,11 @@ absl::Status RedisSample::AwaitSynced() {
   wait.Add(std::chrono::milliseconds(kSyncedWait).count());
   const absl::StatusOr<RedisReply> reply =
       context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
-  bool kept = reply.ok() && (reply->integer > 0 || reply->elements.size() == 2);
-  if (kept) {
-    for (const RedisReply& count : reply->elements) kept &= count.integer > 0;
-  }
+  // WAIT counts replicas, WAITAOF files of the master and of replicas.
+  const auto some = [](const RedisReply& count) { return count.integer > 0; };
+  const bool kept =
+      reply.ok() &&
+      (reply->elements.empty() ? some(*reply) : std::all_of(reply->elements.begin(), reply->elements.end(), some));
   if (kept) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kUnavailable,

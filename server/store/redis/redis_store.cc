@@ -42,20 +42,17 @@ class RedisStore final : public Store {
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override {
     const absl::StatusOr<RunPtr> found = LoadRun(run);
-    if (!found.ok()) return found.status();
-    return (*found)->info;
+    return found.ok() ? absl::StatusOr<RunInfo>((*found)->info) : found.status();
   }
   absl::StatusOr<RunInfo> KnownRun(absl::string_view run) override {
     const absl::StatusOr<RunPtr> found = FindRun(run);
-    if (!found.ok()) return found.status();
-    return (*found)->info;
+    return found.ok() ? absl::StatusOr<RunInfo>((*found)->info) : found.status();
   }
   absl::StatusOr<RunState> StatRun(absl::string_view run) override {
     const absl::StatusOr<RunPtr> found = LoadRun(run);
     if (!found.ok()) return found.status();
     absl::StatusOr<std::vector<RunState>> states = StatesOf({&*found, 1});
-    if (!states.ok()) return states.status();
-    return std::move(states->front());
+    return states.ok() ? absl::StatusOr<RunState>(std::move(states->front())) : states.status();
   }
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
     RunPage page;
