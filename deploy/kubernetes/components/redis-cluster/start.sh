@@ -34,6 +34,6 @@ umask 077
   echo "masterauth $(cat /etc/redis-auth/password)"
   # What servers may do: server/store/README.md.
   echo "user routing-replay on >$(cat /etc/redis-auth/server-password) ~rr:*" \
-    "+@read +@write +@fast +@connection +@scripting -@dangerous +cluster +info +wait"
+    "+@read +@write +@fast +@connection +@scripting -@dangerous +cluster +wait"
 } >/run/redis/redis.conf
 exec redis-server /run/redis/redis.conf
