@@ -97,9 +97,9 @@ rr_component(NAME wire
                    wire_message
                    wire_payload)
 rr_component(NAME trainer REQUIRES wire
-             UNITS collective layout replay trainer_sources)
+             UNITS agreement layout replay trainer_sources)
 rr_install_headers(proto/include)
-rr_install_headers(trainer_plugin/include EXCEPT capi.h cuda_capi.h fetch.h nccl_collective.h replay_cuda.h)
+rr_install_headers(trainer_plugin/include EXCEPT capi.h cuda_capi.h fetch.h replay_cuda.h)
 if(RR_WITH_CUDA)
   rr_component(NAME trainer_cuda REQUIRES trainer UNITS replay_cuda)
   install(FILES trainer_plugin/include/routing_replay/trainer/replay_cuda.h COMPONENT dev
@@ -108,11 +108,6 @@ if(RR_WITH_CUDA)
   install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
                 trainer_plugin/include/routing_replay/trainer/cuda_capi.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT trainer_cuda)
-endif()
-if(TARGET collective_nccl)
-  rr_component(NAME trainer_nccl REQUIRES trainer UNITS collective_nccl)
-  install(FILES trainer_plugin/include/routing_replay/trainer/nccl_collective.h COMPONENT dev
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
 endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
         FILES_MATCHING PATTERN *.proto)

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json.h"
-#include "routing_replay/trainer/collective.h"
+#include "routing_replay/trainer/agreement.h"
 #include "routing_replay/trainer/merge_records.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "router.h"
 #include "routing_replay/trainer/realign.h"
+#include "routing_replay/trainer/router.h"
 #include "rows.h"
 
 using namespace routing_replay;
@@ -18,6 +19,28 @@ using namespace routing_replay::trainer;
 namespace {
 
 constexpr int32_t kPipelineSize = 2, kContextParallelSize = 2;
+
+absl::StatusOr<Rows> LocalRows() {
+  constexpr int64_t kLayers = 8, kExperts = 64, kTopK = 4;
+  Rows rows{.geometry = Geometry::Uniform(kLayers, kExperts, kTopK)};
+  const auto source = std::make_shared<LocalSource>(rows.geometry);
+  for (int64_t tokens : {37, 12, 5}) {
+    const std::string sample = absl::StrCat("local/", rows.samples.size());
+    std::vector<int32_t> ids;  // [rows][layers][K]
+    for (int64_t i = 0; i < (tokens - 1) * kLayers; ++i) {
+      for (int64_t k = 0; k < kTopK; ++k) ids.push_back(static_cast<int32_t>((i * 5 + k * 7) % kExperts));
+    }
+    const absl::Status added =
+        source->Add({.sample = sample}, {.dtype = DType::kI32, .shape = {tokens - 1, kLayers, kTopK}},
+                    {reinterpret_cast<const uint8_t*>(ids.data()), ids.size() * sizeof(int32_t)});
+    if (!added.ok()) return added;
+    rows.samples.push_back({.sample = sample, .num_tokens = tokens});
+  }
+  rows.fetch = [source](const ReplayPlan& plan, const std::vector<FetchSequence>& samples) {
+    return source->Fetch(plan, samples, {});
+  };
+  return rows;
+}
 
 // The samples one after the other, each padded for the context-parallel ranks.
 MicroBatchLayout Pack(const std::vector<FetchSequence>& samples) {
@@ -58,26 +81,30 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   return batch;
 }
 
-// What the layers of a model would do.
-absl::Status RunRouters(const ReplayPlan& plan, const Batch& batch) {
-  for (int32_t slot = 0; slot < batch.layout.num_layers(); ++slot) {
-    const LayerRouting& layer = plan.routing[slot];
-    std::vector<float> logits(batch.states.size() * layer.num_experts);
-    for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i * (slot + 1)));
-    const std::vector<float> grad_probs(logits.rbegin(), logits.rend());
-    const auto out = RunRouter({.config = {.num_experts = layer.num_experts, .top_k = layer.top_k},
-                                .logits = logits,
-                                .indices = batch.layout.slab(absl::MakeConstSpan(batch.indices), slot),
-                                .states = batch.states,
-                                .grad_probs = grad_probs});
-    if (!out.ok()) return out.status();
-    double sum = 0, gradient = 0;
-    for (float prob : out->probs) sum += prob;
-    for (float grad : out->grad_logits) gradient += std::abs(grad);
-    std::cout << "layer " << layer.layer_id << ": " << out->counters.replayed_rows << " rows replayed, "
-              << out->counters.live_rows << " live, " << out->counters.pad_rows << " pads; probabilities sum to "
-              << std::lround(sum) << ", sizes of gradients to " << std::lround(gradient) << "\n";
-  }
+// What the router of a layer of a model would do, forward and backward. On a GPU: LaunchRouterForward and
+// LaunchRouterBackward of routing_replay/trainer/replay_cuda.h.
+absl::Status RunRouter(const LayerRouting& layer, int32_t slot, const Batch& batch) {
+  const RouterConfig config{.num_experts = layer.num_experts, .top_k = layer.top_k};
+  const absl::Span<const uint8_t> indices = batch.layout.slab(absl::MakeConstSpan(batch.indices), slot);
+  std::vector<float> logits(batch.states.size() * layer.num_experts);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i * (slot + 1)));
+  const std::vector<float> grad_probs(logits.rbegin(), logits.rend());
+  std::vector<float> probs(logits.size()), grad_logits(logits.size());
+  std::vector<uint8_t> routing_map(logits.size()), chosen(indices.size());
+  RouterCounters counters;
+  absl::Status status = RouterReplayForward<float>(
+      config, {.logits = logits, .indices = indices, .states = batch.states},
+      {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(routing_map), .chosen = absl::MakeSpan(chosen)},
+      counters);
+  status.Update(RouterReplayBackward<float>(config, {.logits = logits, .chosen = chosen, .grad_probs = grad_probs},
+                                            absl::MakeSpan(grad_logits), counters));
+  if (!status.ok()) return status;
+  double sum = 0, gradient = 0;
+  for (float prob : probs) sum += prob;
+  for (float grad : grad_logits) gradient += std::abs(grad);
+  std::cout << "layer " << layer.layer_id << ": " << counters.replayed_rows << " rows replayed, " << counters.live_rows
+            << " live, " << counters.pad_rows << " pads; probabilities sum to " << std::lround(sum)
+            << ", sizes of gradients to " << std::lround(gradient) << "\n";
   return absl::OkStatus();
 }
 
@@ -91,7 +118,10 @@ absl::Status RunHost(const absl::StatusOr<Rows>& rows) {
   if (!batch.ok()) return batch.status();
   std::cout << plan->layers.size() << " layers, " << plan->rows_to_read << " rows, " << plan->bytes_to_read
             << " bytes read\n";
-  return RunRouters(*plan, *batch);
+  for (int32_t slot = 0; slot < batch->layout.num_layers(); ++slot) {
+    if (absl::Status status = RunRouter(plan->routing[slot], slot, *batch); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -19,8 +19,6 @@ struct Rows {
       fetch;
 };
 
-// Of this program's own making.
-absl::StatusOr<Rows> LocalRows();
 // Samples of a run of a server.
 absl::StatusOr<Rows> ServiceRows(const std::string& endpoint, const std::string& run,
                                  const std::vector<std::string>& samples);

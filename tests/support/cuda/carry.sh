@@ -5,7 +5,7 @@
 #
 # BUILD is a release tree with its GPU programs built. FOLDER/run.sh then runs, wherever the folder is, the tests, by
 # themselves and under compute-sanitizer where that is found, the golden files, those of torch's operators where PYTHON
-# (python3) has torch, and the benchmark; its figures lie in FOLDER/results. NCCL is taken from that machine.
+# (python3) has torch, and the benchmark; its figures lie in FOLDER/results.
 set -euo pipefail
 build=$1 folder=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)

@@ -1,11 +1,8 @@
-#include "routing_replay/trainer/collective.h"
+#include "routing_replay/trainer/agreement.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
-#include <limits>
 #include <random>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/sample.h"
@@ -19,18 +16,27 @@ using ::testing::HasSubstr;
 using Decisions = std::vector<absl::StatusOr<StepDecision>>;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
-// Of the ranks in threads of their own.
-Decisions AgreeOnAll(const std::vector<StepReport>& seen) {
-  const auto ranks = MakeLocalCollectives(static_cast<int32_t>(seen.size()));
+// What each rank comes to, by rounds of all of them. Ranks that fail do so in the same round.
+Decisions AgreeOnAll(const std::vector<absl::StatusOr<StepReport>>& seen) {
+  std::vector<StepAgreement> ranks;
+  for (const auto& step : seen) ranks.emplace_back(static_cast<int32_t>(ranks.size()), step);
   Decisions decisions(seen.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < seen.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      decisions[rank] = Agree(*ranks[rank], seen[rank], std::chrono::steady_clock::now() + std::chrono::hours(1));
-    });
+  while (!ranks[0].words().empty()) {
+    std::vector<int64_t> reduced(ranks[0].words().begin(), ranks[0].words().end());
+    for (const StepAgreement& rank : ranks) {
+      EXPECT_EQ(rank.words().size(), reduced.size());
+      for (size_t i = 0; i < reduced.size(); ++i) reduced[i] = std::max(reduced[i], rank.words()[i]);
+    }
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const absl::Status status = ranks[rank].Push(reduced);
+      decisions[rank] = status.ok() ? ranks[rank].decision() : status;
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   return decisions;
+}
+
+Decisions AgreeOnAll(const std::vector<StepReport>& seen) {
+  return AgreeOnAll(std::vector<absl::StatusOr<StepReport>>(seen.begin(), seen.end()));
 }
 
 // 16 ranks that have all samples.
@@ -190,93 +196,16 @@ TEST(Agreement, ARankWhoseSourceFailed) {
   EXPECT_THAT(decisions[0].status().message(), HasSubstr("SOURCE_FAILED, first on rank 2; 5 of 5"));
 }
 
-TEST(Agreement, ReportsAreWhatASourceSays) {
-  const SampleReport known =
-      ReportOf({.status = SampleStatus::kOk,
-                .num_tokens = 9,
-                .revision = 2,
-                .content_id = 77,
-                .weights = {{{0, 3}, 5, ""}, {{3, 6}, kUnknownWeightVersion, ""}, {{6, 8}, 4, ""}}},
-               "a");
-  EXPECT_EQ(known.sample, "a");
-  EXPECT_EQ(known.status, SampleStatus::kOk);
-  EXPECT_EQ(known.num_tokens, 9);
-  EXPECT_EQ(known.revision, 2);
-  EXPECT_EQ(known.content_id, 77u);
-  EXPECT_EQ(known.oldest_weight_version, kUnknownWeightVersion);
-  EXPECT_EQ(known.newest_weight_version, 5);
-  const SampleReport absent = ReportOf({.status = SampleStatus::kNotFound}, "", 7);
-  EXPECT_EQ(absent.handle, 7);
-  EXPECT_EQ(absent.status, SampleStatus::kNotFound);
-  EXPECT_EQ(absent.num_tokens, std::nullopt);
-  EXPECT_EQ(absent.content_id, std::nullopt);
-  EXPECT_EQ(absent.oldest_weight_version, std::nullopt);
-}
-
 TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
-  const std::vector<std::function<void(StepReport&)>> changes = {
-      [](StepReport& step) { step.samples[3].num_tokens = -4; },
-      [](StepReport& step) { step.samples[0].revision = -1; },
-      [](StepReport& step) {
-        step.samples[0].status = static_cast<SampleStatus>(static_cast<int>(kLastSampleStatus) + 1);
-      },
-      [](StepReport& step) { step.samples[1].status = SampleStatus::kUnspecified; },
-      [](StepReport& step) { step.samples[0].newest_weight_version = -2; },
-      [](StepReport& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
-      [](StepReport& step) { step.policy = static_cast<MissingPolicy>(3); },
-  };
-  for (const auto& change : changes) {
-    std::vector<StepReport> seen = AllThere();
-    change(seen[4]);
-    const Decisions decisions = AgreeOnAll(seen);
-    for (size_t rank = 0; rank < decisions.size(); ++rank) {
-      EXPECT_THAT(decisions[rank], Fails(rank == 4 ? absl::StatusCode::kInvalidArgument : kFailed, Reason::kField));
-    }
-    EXPECT_THAT(decisions[0].status().message(), HasSubstr("rank 4 cannot take part"));
+  const std::vector<StepReport> right = AllThere();
+  std::vector<absl::StatusOr<StepReport>> seen(right.begin(), right.end());
+  seen[4] = absl::InvalidArgumentError("no list");
+  const Decisions decisions = AgreeOnAll(seen);
+  for (size_t rank = 0; rank < decisions.size(); ++rank) {
+    EXPECT_EQ(decisions[rank].status().code(), rank == 4 ? absl::StatusCode::kInvalidArgument : kFailed);
   }
-}
-
-// What a collective that is broken, or not a reduction to maxima, may give back.
-TEST(Agreement, WordsThatNoReductionGives) {
-  const auto all_words = [](const StepAgreement& agreement) {
-    return std::vector<int64_t>(agreement.words().begin(), agreement.words().end());
-  };
-  const auto rejected = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
-  const StepReport step = AllThere(MissingPolicy::kLive)[0];
-  const size_t first_round = all_words(StepAgreement(0, step)).size();
-  for (size_t i = 0; i < first_round; ++i) {
-    StepAgreement agreement(0, step);
-    std::vector<int64_t> words = all_words(agreement);
-    if (words[i] == std::numeric_limits<int64_t>::min()) continue;
-    --words[i];
-    EXPECT_THAT(agreement.Push(words), rejected) << i;
-    EXPECT_TRUE(agreement.words().empty());
-    EXPECT_FALSE(agreement.decision().ok());
-  }
-  StepAgreement no_rank(0, step);
-  std::vector<int64_t> words = all_words(no_rank);
-  words.back() = 5;  // The first rank whose source failed, as ~5.
-  EXPECT_THAT(no_rank.Push(words), rejected);
-  // Of the first sample: its badness, and the first rank that misses it.
-  for (const auto [badness, missing_on] :
-       std::vector<std::array<int64_t, 2>>{{static_cast<int64_t>(kLastSampleStatus) + 1, ~7},
-                                           {254, ~7},
-                                           {256, ~7},
-                                           {3, 7},
-                                           {3, std::numeric_limits<int64_t>::min()},
-                                           {1, ~7}}) {
-    StepAgreement agreement(0, step);
-    ASSERT_OK(agreement.Push(all_words(agreement)));
-    words = all_words(agreement);
-    words[2] = badness;
-    words[3] = missing_on;
-    EXPECT_THAT(agreement.Push(words), rejected) << badness << " " << missing_on;
-  }
-  StepAgreement below(-1, step), other(0, step);
-  words = all_words(below);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = std::max(words[i], all_words(other)[i]);
-  EXPECT_THAT(below.Push(words), rejected);
-  EXPECT_THAT(other.Push(words), Fails(kFailed, Reason::kField));
+  EXPECT_THAT(decisions[0], Fails(kFailed, Reason::kField));
+  EXPECT_THAT(decisions[0].status().message(), HasSubstr("rank 4 cannot take part"));
 }
 
 TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
@@ -296,20 +225,6 @@ TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
   EXPECT_EQ(failed.Push(words).code(), absl::StatusCode::kInternal);
   EXPECT_THAT(failed.Push({}), Fails(kFailed, Reason::kField));
   EXPECT_THAT(failed.decision(), Fails(kFailed, Reason::kField));
-}
-
-TEST(Agreement, ARankThatNeverComes) {
-  auto ranks = MakeLocalCollectives(16);
-  const std::vector<StepReport> seen = AllThere();
-  std::vector<std::thread> threads;
-  for (int32_t rank = 1; rank < 16; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
-      EXPECT_EQ(Agree(*ranks[rank], seen[rank], soon).status().code(), absl::StatusCode::kDeadlineExceeded);
-      EXPECT_EQ(Agree(*ranks[rank], seen[rank], soon).status().code(), kFailed);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Agreement, OtherVersionsAndOddWords) {
