@@ -14,7 +14,6 @@
 #include "routing_replay/trainer/router.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::trainer {
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/capi/router_config.h"
-#include "trainer_plugin/replay/router_check.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
@@ -130,30 +129,17 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
 }
 
 rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                      const void* live, const void* logits, const float* expert_bias, rrt_compare_counters* counters) {
+                      const void* live, rrt_compare_counters* counters) {
   return Guard([&]() -> absl::Status {
     const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
-    absl::Status valid =
-        CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"logits", live != nullptr ? live : logits}});
-    valid.Update(CheckStates(In<uint8_t>(states, rows)));
-    if (!valid.ok()) return valid;
-    const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
+    absl::Status status = CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"live", live}});
+    status.Update(CheckStates(In<uint8_t>(states, rows)));
+    if (!status.ok()) return status;
+    const int64_t ids = rows * config->top_k * IdBytes(*config);
     CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
-    const auto replayed_ids = In<uint8_t>(replayed, ids);
-    const auto row_states = In<RowState>(states, rows);
-    absl::Status status;
-    if (live != nullptr) {
-      status = CompareChoices(*config, replayed_ids, In<uint8_t>(live, ids), row_states, counted);
-    } else {
-      const auto dtype = RouterDtypeFrom(*router);
-      if (!dtype.ok()) return dtype.status();
-      status = WithDtype(*dtype, [&](auto value) {
-        using D = decltype(value);
-        return CompareWithLive<D>(*config, In<D>(logits, rows * experts), In<float>(expert_bias, experts), replayed_ids,
-                                  row_states, counted);
-      });
-    }
+    status = CompareChoices(*config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids), In<RowState>(states, rows),
+                            counted);
     if (status.ok()) *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
     return status;
   });

@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/realign.h"
-#include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/router.h"
 #include "routing_replay/wire/error_detail.h"
-#include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::capi {
 

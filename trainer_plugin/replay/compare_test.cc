@@ -11,7 +11,6 @@
 #include "tests/support/fiber_warp.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/router_check.h"
 #include "trainer_plugin/replay/router_row.h"
 #include "trainer_plugin/replay/warp_rows.h"
 
@@ -93,14 +92,12 @@ CompareCounters SlowComparison(const Choices& c) {
 
 CompareCounters OnWarp(const Choices& c) {
   CompareCounters counters;
-  const CompareTensors<const float*> tensors{IdBytes(c.config), c.replayed.data(), c.states.data(),
-                                             c.live.data(),     nullptr,           nullptr};
+  const CompareTensors tensors{IdBytes(c.config), c.replayed.data(), c.states.data(), c.live.data()};
   alignas(kTileAlignment) uint8_t tile[kTileBytes];
   FiberWarp warp;
   for (int64_t row = 0; row < c.rows(); ++row) {
     warp.Run([&](const FiberLane& lane) {
-      const RowComparison one =
-          CompareRow<FloatArithmetic<float>>(WarpLanes<FiberLane>(lane, tile), c.config, tensors, row);
+      const RowComparison one = CompareRow(WarpLanes<FiberLane>(lane, tile), c.config, tensors, row);
       if (lane.lane() != 17) return;  // Any lane has all of it.
       counters.rows += one.rows;
       counters.different_rows += one.different_rows;
@@ -126,35 +123,13 @@ TEST(CompareChoices, IsAsTheSlowComparison) {
   }
 }
 
-TEST(CompareWithLive, IsRecordingAndComparing) {
-  std::mt19937 random(2);
-  std::normal_distribution<float> normal(0, 1);
-  const RouterConfig config{
-      .score_function = ScoreFunction::kSigmoid, .num_experts = 64, .top_k = 6, .num_groups = 8, .group_topk = 3};
-  std::vector<Bf16> logits(40 * 64);
-  std::vector<float> bias(64);
-  for (Bf16& x : logits) x = Bf16(normal(random));
-  for (float& b : bias) b = normal(random) / 4;
-  Choices c = RandomChoices(config, 40, random);
-  ASSERT_OK(RecordLive<Bf16>(config, logits, bias, absl::MakeSpan(c.live)));
-  std::copy_n(c.live.begin(), 60, c.replayed.begin());  // Ten rows alike.
-  CompareCounters two_steps, one_step;
-  ASSERT_OK(CompareChoices(config, c.replayed, c.live, c.states, two_steps));
-  ASSERT_OK(CompareWithLive<Bf16>(config, logits, bias, c.replayed, c.states, one_step));
-  EXPECT_EQ(one_step, two_steps);
-  EXPECT_GT(one_step.rows, one_step.different_rows);
-}
-
 TEST(CompareChoices, RefusesOtherSizes) {
   const RouterConfig config{.num_experts = 8, .top_k = 2};
   const std::vector<uint8_t> ids(6), shorter(4);
   const std::vector<RowState> states(3);
-  const std::vector<float> logits(23);
   CompareCounters counters;
   EXPECT_OK(CompareChoices(config, ids, ids, states, counters));
   EXPECT_THAT(CompareChoices(config, ids, shorter, states, counters),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
-  EXPECT_THAT(CompareWithLive<float>(config, logits, {}, ids, states, counters),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 

@@ -252,7 +252,6 @@ TEST(MergeRecords, RefusesWhatDoesNotFit) {
   EXPECT_THAT(MergeRecords(Mixed(), TwoDocuments(), {other_map}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   EXPECT_THAT(replica.Merge({.ordinals = {{6}}}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_THAT(replica.Merge({.samples = {"a"}}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
 }  // namespace

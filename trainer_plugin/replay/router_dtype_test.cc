@@ -7,7 +7,6 @@
 #include "tests/reference/router_reference.h"
 #include "tests/support/status_matchers.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::trainer {
 namespace {

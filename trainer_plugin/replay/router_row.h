@@ -1,4 +1,4 @@
-// What a router does with one row, on the CPU and in a kernel: replay forward and backward, record, compare.
+// What a router does with one row, on the CPU and in a kernel: replay forward and backward, compare.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
@@ -14,8 +14,8 @@ namespace routing_replay::trainer {
 
 // One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
 //
-// T is the dtype of logits: anything that converts to float and back. Math is of arithmetic.h, Lanes of lanes.h: every
-// lane of a row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
+// T is the dtype of logits: anything that converts to float and back. Math and Lanes are of row_math.h: every lane of a
+// row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
 // Configurations are checked ones.
 
 // Tensors as router.h describes them; those that may be left out there may be null.
@@ -186,47 +186,14 @@ RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterCon
   return counts;
 }
 
-// Recording one row, shared by the CPU code and the CUDA kernels.
-
-// Tensors as record.h describes them; Logits is a pointer to them, or what can be read like one.
-template <typename Logits>
-struct RecordTensors {
-  int32_t id_bytes;
-  Logits logits;
-  const float* expert_bias;  // Or null.
-  uint8_t* indices;
-};
-
-template <typename Math, typename Lanes, typename Logits>
-RR_HOST_DEVICE inline void RecordRow(const Lanes& lanes, const RouterConfig& config,
-                                     const RecordTensors<Logits>& tensors, int64_t row) {
-  uint16_t ids[Lanes::kSlotsPerLane];
-  ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, ids);
-  StoreRowIds(lanes, config, ids, tensors.id_bytes, row, tensors.indices);
-}
-
-// Id number `index` of an array, compact. Returns whether it had to be clamped.
-template <typename Id>
-RR_HOST_DEVICE inline bool RecordId(const Id* ids, int64_t index, int32_t num_experts, int32_t id_bytes,
-                                    uint8_t* indices) {
-  const int64_t id = static_cast<int64_t>(ids[index]);
-  const int64_t clamped = id < 0 ? 0 : id < num_experts ? id : num_experts - 1;
-  StoreId(indices, id_bytes, index, static_cast<uint32_t>(clamped));
-  return clamped != id;
-}
-
 // Comparing one row, shared by the CPU code and the CUDA kernels.
 
-// Tensors as compare.h describes them; Logits is a pointer to them, or what can be read like one. What is compared with
-// is `live`, or the live choice of `logits`.
-template <typename Logits>
+// Tensors as router.h describes them.
 struct CompareTensors {
   int32_t id_bytes;
   const uint8_t* replayed;
   const RowState* states;
   const uint8_t* live;
-  Logits logits;
-  const float* expert_bias;  // Or null.
 };
 
 // The comparison of one row.
@@ -270,17 +237,13 @@ RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, c
 }
 
 // Every lane gets the row's comparison.
-template <typename Math, typename Lanes, typename Logits>
+template <typename Lanes>
 RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
-                                               const CompareTensors<Logits>& tensors, int64_t row) {
+                                               const CompareTensors& tensors, int64_t row) {
   if (tensors.states[row] != RowState::kReplayed) return {};
   uint16_t replayed[Lanes::kSlotsPerLane], live[Lanes::kSlotsPerLane];
   LoadUncheckedIds(lanes, config, tensors.replayed, tensors.id_bytes, row, replayed);
-  if (tensors.live != nullptr) {
-    LoadUncheckedIds(lanes, config, tensors.live, tensors.id_bytes, row, live);
-  } else {
-    ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, live);
-  }
+  LoadUncheckedIds(lanes, config, tensors.live, tensors.id_bytes, row, live);
   return CompareSets(lanes, config.top_k, replayed, live);
 }
 

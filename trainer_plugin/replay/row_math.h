@@ -15,17 +15,10 @@ namespace routing_replay::trainer {
 
 // In what precision a router row is computed, shared by the CPU code and the CUDA kernels.
 
-// Each rounds what comes after the scores with Round, and a score of `logits` with RoundScore.
-
-// Rounding::kOnce for logits of dtype D: fp32 throughout.
-template <typename D>
+// Rounding::kOnce: fp32 throughout.
 struct FloatArithmetic {
   using Real = float;
   RR_HOST_DEVICE static float Round(float x) { return x; }
-  template <typename Logits>
-  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
-    return x;
-  }
 };
 
 // Rounding::kEachStep: scores and softmax in fp32, everything after them rounded to D as torch's operators on D do,
@@ -34,24 +27,20 @@ template <typename D>
 struct SteppedArithmetic {
   using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;
   RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
-  template <typename Logits>
-  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
-    return static_cast<float>(static_cast<D>(x));
-  }
 };
 
 // Calls `body` with the arithmetic that the rounding asks for.
 template <typename D, typename Body>
 void WithArithmetic(Rounding rounding, Body&& body) {
   if (rounding == Rounding::kOnce) {
-    std::forward<Body>(body)(FloatArithmetic<D>());
+    std::forward<Body>(body)(FloatArithmetic());
   } else {
     std::forward<Body>(body)(SteppedArithmetic<D>());
   }
 }
 
 // Who computes a router row: one lane that holds all K slots (the CPU), or the 32 lanes of a warp that share them
-// (warp_lanes.h). The row's arithmetic is written once, for any such `Lanes`:
+// (warp_rows.h). The row's arithmetic is written once, for any such `Lanes`:
 //
 //   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
 //   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
@@ -135,7 +124,7 @@ struct OneLane {
 
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
-// Written for any `Lanes` of lanes.h, whose orders of summation make two runs of the same code give the same bits.
+// Written for any `Lanes`, whose orders of summation make two runs of the same code give the same bits.
 // Formulas: router.h.
 // Where a quotient is differentiated the order of operations is autograd's, (a / A) / A and not a / A²: A² underflows
 // where A does not.
@@ -185,8 +174,8 @@ RR_HOST_DEVICE inline SoftmaxNormalizer SlotNormalizer(const Lanes& lanes, const
 }
 
 // Over all E logits, in the order of SumExperts: no drift over hundreds of experts.
-template <typename Lanes, typename Logits>
-RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, Logits logits, int32_t experts) {
+template <typename Lanes, typename T>
+RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, const T* logits, int32_t experts) {
   const float max = lanes.MaxExperts(experts, [&](int32_t e) { return static_cast<float>(logits[e]); });
   return {max, lanes.SumExperts(experts, [&](int32_t e) { return expf(static_cast<float>(logits[e]) - max); })};
 }
@@ -196,7 +185,6 @@ RR_HOST_DEVICE inline float SoftmaxAt(const SoftmaxNormalizer& normalizer, float
 }
 
 // Softmax after the choice: p and dx from the K gathered logits x and upstream gradients g, arrays of the lane's slots.
-// `Math` is of arithmetic.h.
 template <typename Math, typename Lanes, typename Real = typename Math::Real>
 RR_HOST_DEVICE inline void PostSoftmaxForward(const Lanes& lanes, const float* x, int32_t k, Real scale, Real* p) {
   const SoftmaxNormalizer normalizer = SlotNormalizer(lanes, x, k);
@@ -288,31 +276,31 @@ struct TopList {
 };
 
 // What Megatron ranks by: logits (softmax post), their softmax (pre), or score plus expert bias.
-template <typename Math, typename Logits>
+template <typename Math, typename T>
 struct SelectionScores {
   const RouterConfig& config;
-  Logits logits;      // [E]: a pointer, or what can be read like one.
+  const T* logits;    // [E]
   const float* bias;  // [E] or null.
   SoftmaxNormalizer normalizer;
 
   template <typename Lanes>
-  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, Logits logits, const float* bias)
+  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, const T* logits, const float* bias)
       : config(config), logits(logits), bias(bias) {
     if (config.pre_softmax) normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
   }
   RR_HOST_DEVICE float operator()(int32_t expert) const {
     const float x = static_cast<float>(logits[expert]);
     if (config.score_function == ScoreFunction::kSoftmax) {
-      return config.pre_softmax ? Math::RoundScore(logits, SoftmaxAt(normalizer, x)) : x;
+      return config.pre_softmax ? static_cast<float>(Math::Round(SoftmaxAt(normalizer, x))) : x;
     }
-    const float a = Math::RoundScore(logits, Score(config.score_function, x));
+    const float a = static_cast<float>(Math::Round(Score(config.score_function, x)));
     return bias == nullptr ? a : a + bias[expert];
   }
 };
 
 // The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
-template <typename Math, typename Logits>
-uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, Logits>& scores) {
+template <typename Math, typename T>
+uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
@@ -329,10 +317,10 @@ uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, Lo
   return mask;
 }
 
-// Writes the K ids, best first. `config` is a checked one. That of a warp: warp_choice.h.
-template <typename Math, typename Logits>
-void ChooseLive(const OneLane& lane, const RouterConfig& config, Logits logits, const float* bias, uint16_t* ids) {
-  const SelectionScores<Math, Logits> scores(lane, config, logits, bias);
+// Writes the K ids, best first. `config` is a checked one. That of a warp: warp_rows.h.
+template <typename Math, typename T>
+void ChooseLive(const OneLane& lane, const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
+  const SelectionScores<Math, T> scores(lane, config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList best;

@@ -11,7 +11,7 @@
 
 namespace routing_replay::trainer {
 
-// A router row on the 32 lanes of a warp: slot s is lane s % 32's, in place s / 32 of its arrays (lanes.h).
+// A router row on the 32 lanes of a warp: slot s is lane s % 32's, in place s / 32 of its arrays (row_math.h).
 //
 // Warp is what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value, lane)
 // and ShuffleXor(value, mask). warp_rows.cuh has that of the GPU; the tests have one that runs on the CPU.
@@ -144,7 +144,7 @@ class WarpLanes {
   uint8_t* tile_;
 };
 
-// The live choice of a row on the lanes of a warp: what live_choice.h says, found in rounds.
+// The live choice of a row on the lanes of a warp: what row_math.h says, found in rounds.
 //
 // Each round gives the best expert of those that rank after the last one found. Nothing is stored between rounds but
 // that one, whatever E is; scores are computed once where the tile holds them, and again in each round otherwise.
@@ -177,13 +177,14 @@ RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
 }
 
 // SelectionScores that lie in the tile where they fit in.
-template <typename Math, typename Logits>
+template <typename Math, typename T>
 struct TiledScores {
-  SelectionScores<Math, Logits> scores;
+  SelectionScores<Math, T> scores;
   const float* tile;  // Null where they do not fit.
 
   template <typename Warp>
-  RR_HOST_DEVICE TiledScores(const WarpLanes<Warp>& lanes, const RouterConfig& config, Logits logits, const float* bias)
+  RR_HOST_DEVICE TiledScores(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
+                             const float* bias)
       : scores(lanes, config, logits, bias), tile(nullptr) {
     if (config.num_experts > kTileBytes / static_cast<int32_t>(sizeof(float))) return;
     float* values = reinterpret_cast<float*>(lanes.tile());
@@ -236,10 +237,10 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const 
 }
 
 // Writes the lane's slots of the K ids, best first. `config` is a checked one.
-template <typename Math, typename Warp, typename Logits>
-RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, Logits logits,
+template <typename Math, typename Warp, typename T>
+RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
                                       const float* bias, uint16_t* ids) {
-  const TiledScores<Math, Logits> scores(lanes, config, logits, bias);
+  const TiledScores<Math, T> scores(lanes, config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(lanes, config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   Candidate last;

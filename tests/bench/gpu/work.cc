@@ -12,7 +12,6 @@
 #include "routing_replay/trainer/replay_cuda.h"
 #include "tests/support/cuda/device_array.h"
 #include "trainer_plugin/replay/compact_id.h"
-#include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::bench {
 namespace {

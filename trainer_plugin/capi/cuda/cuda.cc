@@ -105,17 +105,15 @@ rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const
 }
 
 rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                           const void* live, const void* logits, const float* expert_bias,
-                           rrt_compare_counters* counters, void* stream) {
-  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
-    return LaunchCompare(config,
+                           const void* live, rrt_compare_counters* counters, void* stream) {
+  return Guard([&]() -> absl::Status {
+    const auto config = RouterConfigFrom(*router, rows);
+    if (!config.ok()) return config.status();
+    return LaunchCompare(*config,
                          {.rows = rows,
                           .replayed = Ids(replayed),
                           .states = States(states),
                           .live = Ids(live),
-                          .dtype = dtype,
-                          .logits = logits,
-                          .expert_bias = expert_bias,
                           .counters = reinterpret_cast<CompareCounters*>(counters)},
                          Stream(stream));
   });

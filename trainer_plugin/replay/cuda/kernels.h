@@ -17,8 +17,6 @@ namespace routing_replay::trainer {
 cudaError_t LoadRealign();
 cudaError_t LoadRouterForward();
 cudaError_t LoadRouterBackward();
-cudaError_t LoadRecordLive();
-cudaError_t LoadRecordIds();
 cudaError_t LoadCompare();
 
 cudaError_t RunRealign(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states, int64_t units,
@@ -27,12 +25,8 @@ cudaError_t RunRouterForward(Dtype dtype, const RouterConfig& config, const Rout
                              int64_t rows, RouterCounters* counters, cudaStream_t stream);
 cudaError_t RunRouterBackward(Dtype dtype, const RouterConfig& config, const RouterBackwardTensors<void>& tensors,
                               int64_t rows, RouterCounters* counters, cudaStream_t stream);
-cudaError_t RunRecordLive(Dtype dtype, const RouterConfig& config, const RecordTensors<const void*>& tensors,
-                          int64_t rows, cudaStream_t stream);
-cudaError_t RunRecordIds(IdType type, const RouterConfig& config, int32_t id_bytes, const void* ids, int64_t count,
-                         uint8_t* indices, RouterCounters* counters, cudaStream_t stream);
-cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<const void*>& tensors,
-                       int64_t rows, CompareCounters* counters, cudaStream_t stream);
+cudaError_t RunCompare(const RouterConfig& config, const CompareTensors& tensors, int64_t rows,
+                       CompareCounters* counters, cudaStream_t stream);
 
 }  // namespace routing_replay::trainer
 

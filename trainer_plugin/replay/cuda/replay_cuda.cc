@@ -8,7 +8,6 @@
 #include "routing_replay/trainer/router.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/replay/cuda/kernels.h"
-#include "trainer_plugin/replay/router_check.h"
 
 namespace routing_replay::trainer {
 
@@ -34,8 +33,7 @@ absl::Status NoDriver(cudaError_t error) {
 // With `device` as the current one.
 absl::Status CheckCode(int32_t device) {
   cudaError_t error = cudaSuccess;
-  for (const auto load :
-       {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadRecordLive, LoadRecordIds, LoadCompare}) {
+  for (const auto load : {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadCompare}) {
     if (error == cudaSuccess) error = load();
   }
   if (error == cudaSuccess) return absl::OkStatus();
@@ -92,16 +90,10 @@ absl::Status CheckRows(absl::string_view call, int64_t rows) {
   return Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
 }
 
-absl::Status CheckDtype(absl::string_view call, Dtype dtype) {
-  if (dtype <= Dtype::kFloat16) return absl::OkStatus();
-  return Reject(call, "dtype", "must be float32, float64, bfloat16 or float16");
-}
-
 // What all calls of a router have in common. Pointers are not looked at where there are no rows.
-absl::Status CheckCall(absl::string_view call, const RouterConfig& config, Dtype dtype, int64_t rows,
+absl::Status CheckCall(absl::string_view call, const RouterConfig& config, int64_t rows,
                        std::initializer_list<Pointer> pointers) {
   absl::Status status = CheckRouterConfig(config);
-  status.Update(CheckDtype(call, dtype));
   status.Update(CheckRows(call, rows));
   if (status.ok() && rows > 0) status = CheckThere(call, pointers);
   return status;
@@ -127,7 +119,7 @@ absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
 
 absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream) {
   constexpr absl::string_view kCall = "router_forward";
-  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
+  absl::Status valid = CheckCall(kCall, config, call.rows,
                                  {{"logits", call.logits},
                                   {"indices", call.indices},
                                   {"states", call.states},
@@ -148,7 +140,7 @@ absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterFor
 
 absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream) {
   constexpr absl::string_view kCall = "router_backward";
-  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
+  absl::Status valid = CheckCall(kCall, config, call.rows,
                                  {{"logits", call.logits},
                                   {"chosen", call.chosen},
                                   {"grad_probs", call.grad_probs},
@@ -162,40 +154,15 @@ absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBa
   return Launched(kCall, RunRouterBackward(call.dtype, config, tensors, call.rows, call.counters, stream));
 }
 
-absl::Status LaunchRecordLive(const RouterConfig& config, const CudaRecordLive& call, CudaStream stream) {
-  constexpr absl::string_view kCall = "record_live";
-  absl::Status valid =
-      CheckCall(kCall, config, call.dtype, call.rows, {{"logits", call.logits}, {"indices", call.indices}});
-  if (!valid.ok() || call.rows == 0) return valid;
-  const RecordTensors<const void*> tensors{IdBytes(config), call.logits, call.expert_bias, call.indices};
-  return Launched(kCall, RunRecordLive(call.dtype, config, tensors, call.rows, stream));
-}
-
-absl::Status LaunchRecordIds(const RouterConfig& config, const CudaRecordIds& call, CudaStream stream) {
-  constexpr absl::string_view kCall = "record_ids";
-  absl::Status valid =
-      CheckCall(kCall, config, Dtype::kFloat32, call.rows, {{"ids", call.ids}, {"indices", call.indices}});
-  if (valid.ok() && call.type > IdType::kUint8) valid = Reject(kCall, "type", "must be int64, int32, int16 or uint8");
-  if (!valid.ok() || call.rows == 0) return valid;
-  return Launched(kCall, RunRecordIds(call.type, config, IdBytes(config), call.ids, call.rows * config.top_k,
-                                      call.indices, call.counters, stream));
-}
-
 absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream) {
   constexpr absl::string_view kCall = "compare";
-  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
-                                 {{"replayed", call.replayed},
-                                  {"states", call.states},
-                                  {"logits", call.live != nullptr ? call.live : call.logits},
-                                  {"counters", call.counters}});
+  absl::Status valid = CheckCall(
+      kCall, config, call.rows,
+      {{"replayed", call.replayed}, {"states", call.states}, {"live", call.live}, {"counters", call.counters}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const CompareTensors<const void*> tensors{.id_bytes = IdBytes(config),
-                                            .replayed = call.replayed,
-                                            .states = call.states,
-                                            .live = call.live,
-                                            .logits = call.logits,
-                                            .expert_bias = call.expert_bias};
-  return Launched(kCall, RunCompare(call.dtype, config, tensors, call.rows, call.counters, stream));
+  const CompareTensors tensors{
+      .id_bytes = IdBytes(config), .replayed = call.replayed, .states = call.states, .live = call.live};
+  return Launched(kCall, RunCompare(config, tensors, call.rows, call.counters, stream));
 }
 
 }  // namespace routing_replay::trainer

@@ -34,8 +34,6 @@ TEST(ReplayCudaArguments, NothingIsLaunchedForNoRows) {
   EXPECT_OK(LaunchRouterForward(kConfig, Forward(0), nullptr));
   EXPECT_OK(LaunchRouterForward(kConfig, {}, nullptr));
   EXPECT_OK(LaunchRouterBackward(kConfig, {}, nullptr));
-  EXPECT_OK(LaunchRecordLive(kConfig, {}, nullptr));
-  EXPECT_OK(LaunchRecordIds(kConfig, {}, nullptr));
   EXPECT_OK(LaunchCompare(kConfig, {}, nullptr));
 }
 
@@ -43,10 +41,6 @@ TEST(ReplayCudaArguments, RefusesConfigurationsAndRowsThatCannotBe) {
   EXPECT_THAT(LaunchRouterForward({.num_experts = 8, .top_k = 9}, Forward(1), nullptr), IsRefused());
   EXPECT_THAT(LaunchRouterForward(kConfig, Forward(-1), nullptr), IsRefused());
   EXPECT_THAT(LaunchRouterForward(kConfig, Forward(kMaxLocalRows + 1), nullptr), IsRefused());
-  CudaRouterForward call = Forward(1);
-  call.dtype = static_cast<Dtype>(4);
-  EXPECT_THAT(LaunchRouterForward(kConfig, call, nullptr), IsRefused());
-  EXPECT_THAT(LaunchRecordIds(kConfig, {.type = static_cast<IdType>(4)}, nullptr), IsRefused());
 }
 
 TEST(ReplayCudaArguments, RefusesMissingPointers) {
@@ -56,9 +50,6 @@ TEST(ReplayCudaArguments, RefusesMissingPointers) {
   EXPECT_THAT(status, IsRefused());
   EXPECT_EQ(GetErrorDetail(status)->field, "router_forward.states");
   EXPECT_THAT(LaunchRouterBackward(kConfig, {.rows = 1}, nullptr), IsRefused());
-  EXPECT_THAT(LaunchRecordLive(kConfig, {.rows = 1}, nullptr), IsRefused());
-  EXPECT_THAT(LaunchRecordIds(kConfig, {.rows = 1}, nullptr), IsRefused());
-  // Neither live ids nor logits.
   EXPECT_THAT(LaunchCompare(kConfig,
                             {.rows = 1,
                              .replayed = Somewhere<uint8_t>(),

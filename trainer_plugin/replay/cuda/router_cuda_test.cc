@@ -77,8 +77,8 @@ void ExpectSameChoice(const Inputs<D>& in, const std::vector<uint8_t>& device, c
   WithArithmetic<D>(config.rounding, [&](auto math) {
     for (int64_t row = 0; row < static_cast<int64_t>(in.states.size()); ++row) {
       const float* bias = in.bias.empty() ? nullptr : in.bias.data();
-      const SelectionScores<decltype(math), const D*> scores(OneLane(), config,
-                                                             in.logits.data() + row * config.num_experts, bias);
+      const SelectionScores<decltype(math), D> scores(OneLane(), config, in.logits.data() + row * config.num_experts,
+                                                      bias);
       for (int32_t k = 0; k < config.top_k; ++k) {
         const auto a = static_cast<int32_t>(LoadId(device.data(), id_bytes, row * config.top_k + k));
         const auto b = static_cast<int32_t>(LoadId(cpu.data(), id_bytes, row * config.top_k + k));

@@ -8,7 +8,7 @@
 
 namespace routing_replay::trainer {
 
-// The Warp of warp_lanes.h on a GPU.
+// The Warp of warp_rows.h on a GPU.
 
 // All 32 lanes take part in everything. On the host, where these are never called, they do nothing.
 struct DeviceWarp {

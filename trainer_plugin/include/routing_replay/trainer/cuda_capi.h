@@ -47,8 +47,7 @@ RRT_API rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t row
 
 /* counters: an rrt_compare_counters, not NULL. */
 RRT_API rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                                   const void* live, const void* logits, const float* expert_bias,
-                                   rrt_compare_counters* counters, void* stream);
+                                   const void* live, rrt_compare_counters* counters, void* stream);
 
 #ifdef __cplusplus
 }

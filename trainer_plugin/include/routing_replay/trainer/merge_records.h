@@ -44,7 +44,7 @@ struct MergedSequence {
 // parallelism), all of them must have the same ids. Ids themselves are not checked.
 // FAILED_PRECONDITION naming sample, row and layer: kNotCommitted for a layer or rows that no record has,
 // kConflictingRows where two records differ. INVALID_ARGUMENT for a record of another geometry (kGeometryMismatch) or
-// size (kLength), and (kField) for ordinals that the geometry lacks and as MergeRows.
+// size (kLength), and (kField) for ordinals that the geometry lacks.
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
                                                          const MergeOptions& options = {});

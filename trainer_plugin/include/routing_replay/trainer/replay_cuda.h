@@ -1,10 +1,10 @@
-// Realign, router replay, record and compare on a GPU: raw device pointers and a stream, nothing else.
+// Realign, router replay and compare on a GPU: raw device pointers and a stream, nothing else.
 //
 // Each call checks its arguments and puts one kernel on the stream. It neither waits nor allocates nor makes streams,
 // so all of them may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
-// What is computed is what the functions of the same name on the CPU do (realign.h, router.h, record.h, compare.h),
-// written once for both: sums have the same order, and only expf, log1pf and the like differ in their last bits. The
-// same call on the same GPU always gives the same bits.
+// What is computed is what the functions of the same name on the CPU do (realign.h, router.h), written once for both:
+// sums have the same order, and only expf, log1pf and the like differ in their last bits. The same call on the same GPU
+// always gives the same bits.
 //
 // Ids out of range do not stop a kernel: they are clamped and counted. Counters lie in device memory, are only added
 // to, and are read whenever the caller likes; null: not counted. They must be on a multiple of 8 bytes and zero at
@@ -74,35 +74,12 @@ struct CudaRouterBackward {
 };
 absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream);
 
-// RecordLive.
-struct CudaRecordLive {
-  Dtype dtype = Dtype::kFloat32;
-  int64_t rows = 0;
-  const void* logits = nullptr;
-  const float* expert_bias = nullptr;  // Or null.
-  uint8_t* indices = nullptr;
-};
-absl::Status LaunchRecordLive(const RouterConfig& config, const CudaRecordLive& call, CudaStream stream);
-
-// RecordIds.
-struct CudaRecordIds {
-  IdType type = IdType::kInt64;
-  int64_t rows = 0;
-  const void* ids = nullptr;
-  uint8_t* indices = nullptr;
-  RouterCounters* counters = nullptr;  // clamped_ids alone.
-};
-absl::Status LaunchRecordIds(const RouterConfig& config, const CudaRecordIds& call, CudaStream stream);
-
-// CompareChoices where `live` is given, else CompareWithLive.
+// CompareChoices.
 struct CudaCompare {
   int64_t rows = 0;
   const uint8_t* replayed = nullptr;
   const RowState* states = nullptr;
-  const uint8_t* live = nullptr;  // Or null.
-  Dtype dtype = Dtype::kFloat32;
-  const void* logits = nullptr;         // Needed where `live` is null.
-  const float* expert_bias = nullptr;   // Or null.
+  const uint8_t* live = nullptr;
   CompareCounters* counters = nullptr;  // Of the layer. Not null.
 };
 absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream);

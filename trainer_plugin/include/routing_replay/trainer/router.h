@@ -33,6 +33,9 @@ namespace routing_replay::trainer {
 // experts.
 absl::Status CheckRouterConfig(const RouterConfig& config);
 
+// Bytes of one compact id.
+int32_t IdBytes(const RouterConfig& config);
+
 // N rows of one layer. Ids are compact: u8 for E <= 256, else u16 little-endian.
 template <typename D>
 struct RouterForwardInput {
@@ -73,26 +76,6 @@ template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);
 
-// Record: what a layer's router chose itself → compact ids, as an index buffer holds them (R2, and what replay is
-// compared with).
-//
-// Slot order is kept: the last bits of a renormalised row depend on it. Everything here is pure and thread-safe;
-// nothing is written when a status is not OK.
-
-// The live choice of N rows, that of router.h for unrecorded rows. logits [N][E]; expert_bias [E] or empty; indices:
-// bytes of [N][K] compact ids. D as in router.h.
-// INVALID_ARGUMENT as CheckRouterConfig, and (kShape, naming the tensor) unless every size fits N = logits.size() / E.
-template <typename D = float>
-absl::Status RecordLive(const RouterConfig& config, absl::Span<const D> logits, absl::Span<const float> expert_bias,
-                        absl::Span<uint8_t> indices);
-
-// Ids [N][K] that a router wrote down (Megatron-Core's RouterReplay: recorded_topk_idx, int64; its static buffers have
-// any integer type). Id: int64_t, int32_t, int16_t or uint8_t. Only E and K of the configuration matter. Ids outside
-// [0, E) are clamped and added to `clamped_ids`. INVALID_ARGUMENT (kShape) unless both have N = ids.size() / K rows.
-template <typename Id>
-absl::Status RecordIds(const RouterConfig& config, absl::Span<const Id> ids, absl::Span<uint8_t> indices,
-                       int64_t& clamped_ids);
-
 // Compare: the replayed choice beside the live one, for metrics and alarms.
 //
 // Rows are compared as sets: the order of slots means nothing here, as torch.topk's depends on whether gradients are
@@ -105,13 +88,6 @@ absl::Status RecordIds(const RouterConfig& config, absl::Span<const Id> ids, abs
 absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
                             absl::Span<const uint8_t> live, absl::Span<const RowState> states,
                             CompareCounters& counters);
-
-// The same against the live choice of these logits, [N][E], with expert_bias, [E] or empty: RecordLive and
-// CompareChoices in one, with nothing in between. D as in router.h.
-template <typename D = float>
-absl::Status CompareWithLive(const RouterConfig& config, absl::Span<const D> logits,
-                             absl::Span<const float> expert_bias, absl::Span<const uint8_t> replayed,
-                             absl::Span<const RowState> states, CompareCounters& counters);
 
 }  // namespace routing_replay::trainer
 

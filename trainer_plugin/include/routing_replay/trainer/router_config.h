@@ -10,9 +10,6 @@ namespace routing_replay::trainer {
 
 enum class Dtype : uint8_t { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
-// Of ids that a router wrote down.
-enum class IdType : uint8_t { kInt64 = 0, kInt32 = 1, kInt16 = 2, kUint8 = 3 };
-
 // Converts as torch does: to the nearest, ties to even; a NaN stays one.
 struct Bf16 {
   uint16_t bits = 0;

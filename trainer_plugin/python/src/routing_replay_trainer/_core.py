@@ -141,7 +141,7 @@ declare(
         "rrt_staged_write": "ppz",
         "rrt_router_forward": "pippppppppp",
         "rrt_router_backward": "pippppp",
-        "rrt_compare": "pipppppp",
+        "rrt_compare": "pipppp",
         "rrt_agreement_new": "wtp",
         "rrt_agreement_push": "ppz",
         "rrt_agreement_decision": "pp",
@@ -184,7 +184,7 @@ _CUDA_FUNCTIONS = {
     "rrt_cuda_realign": "piippp",
     "rrt_cuda_router_forward": "pipppppppppp",
     "rrt_cuda_router_backward": "pipppppp",
-    "rrt_cuda_compare": "pippppppp",
+    "rrt_cuda_compare": "pippppp",
 }
 
 

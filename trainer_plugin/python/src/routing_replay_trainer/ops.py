@@ -177,8 +177,6 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
         replayed.data_ptr(),
         states.data_ptr(),
         live.data_ptr(),
-        None,
-        None,
         counters.data_ptr(),
     )
     return counters
