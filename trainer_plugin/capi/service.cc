@@ -7,6 +7,7 @@
 
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
+#include "routing_replay/trainer/fetch.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
@@ -49,20 +50,14 @@ rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, con
 
 rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* given, const rr_call* call, const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
-    const auto options = capi::OptionsFrom(*given);
+    auto options = capi::OptionsFrom(*given);
     if (!options.ok()) return options.status();
+    options->timeout = TimeoutOf(call);
     const auto work = [from = run->run->run, options = *options, sequences = capi::SequencesFrom(*given),
-                       timeout = TimeoutOf(call), records]() -> CallEnd {
-      InspectSink sink(sequences);
-      if (!sequences.empty()) {
-        const absl::Status status = from->Read(MakeInspectRequest(from->geometry(), sequences, options), sink, timeout);
-        if (absl::IsDeadlineExceeded(status)) {
-          sink.GiveUp(status.message());
-        } else if (!status.ok()) {
-          return status;
-        }
-      }
-      *records = capi::NewRecords(sink.records(), sequences);
+                       records]() -> CallEnd {
+      const auto said = InspectSamples(*from, sequences, options);
+      if (!said.ok()) return said.status();
+      *records = capi::NewRecords(*said, sequences);
       return {};
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);

@@ -13,13 +13,12 @@ using namespace routing_replay;           // NOLINT(build/namespaces): this file
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
 using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
-// One of the two.
 struct rrt_source final : c_api::Object {
-  explicit rrt_source(Geometry geometry) : local(std::move(geometry)) {}
-  explicit rrt_source(std::unique_ptr<const DirectorySource> opened) : directory(std::move(opened)) {}
+  explicit rrt_source(std::unique_ptr<LocalSource> made) : local(made.get()), source(std::move(made)) {}
+  explicit rrt_source(std::unique_ptr<const DirectorySource> opened) : source(std::move(opened)) {}
 
-  std::optional<LocalSource> local;
-  const std::unique_ptr<const DirectorySource> directory;
+  LocalSource* const local = nullptr;  // What rows are added to; none of a directory.
+  const std::unique_ptr<const Source> source;
 };
 
 namespace {
@@ -51,7 +50,7 @@ rr_error* rrt_local_source_new(rr_text text, rrt_source** source) {
     if (!options.ok()) return options.status();
     auto geometry = Geometry::Create(*options);
     if (!geometry.ok()) return geometry.status();
-    *source = new rrt_source(*std::move(geometry));
+    *source = new rrt_source(std::make_unique<LocalSource>(*std::move(geometry)));
     return absl::OkStatus();
   });
 }
@@ -59,7 +58,7 @@ rr_error* rrt_local_source_new(rr_text text, rrt_source** source) {
 rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer num_tokens, rr_ranges unrecorded,
                                const rr_tensor* tensor, const uint32_t* tokens, size_t token_count) {
   return Guard([&]() -> absl::Status {
-    if (!source->local) return NotLocal();
+    if (source->local == nullptr) return NotLocal();
     const LocalSample said{.sample = c_api::String(sample),
                            .num_tokens = c_api::Optional(num_tokens),
                            .unrecorded = c_api::RangesFrom(unrecorded),
@@ -73,7 +72,7 @@ rr_error* rrt_local_source_add(rrt_source* source, rr_text sample, rr_integer nu
 rr_error* rrt_local_source_record(rrt_source* source, const rrt_plan* plan, int32_t sequence, const uint32_t* tokens,
                                   size_t token_count, const void* indices, size_t indices_size) {
   return Guard([&]() -> absl::Status {
-    if (!source->local) return NotLocal();
+    if (source->local == nullptr) return NotLocal();
     const DescribedPlan& described = plan->described;
     if (sequence < 0 || sequence >= static_cast<int64_t>(described.sequences())) {
       return Invalid(Reason::kField, "sequence",
@@ -88,15 +87,13 @@ rr_error* rrt_local_source_record(rrt_source* source, const rrt_plan* plan, int3
 }
 
 int32_t rrt_local_source_remove(rrt_source* source, rr_text sample) {
-  return source->local && source->local->Remove(View(sample)) ? 1 : 0;
+  return source->local != nullptr && source->local->Remove(View(sample)) ? 1 : 0;
 }
 
 rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch) {
   return Guard([&]() -> absl::Status {
-    const auto read = [&](const auto& from) {
-      return from.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
-    };
-    auto staged = source->local ? read(*source->local) : read(*source->directory);
+    auto staged =
+        source->source->Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
     if (!staged.ok()) return staged.status();
     fetch->staged = *std::move(staged);
     fetch->ended = true;
@@ -110,11 +107,9 @@ rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* 
     if (!options.ok()) return options.status();
     const std::vector<FetchSequence> sequences = SequencesFrom(*given);
     InspectSink sink(sequences);
-    const Geometry& geometry = source->local ? source->local->geometry() : source->directory->geometry();
-    const ReadRequest request = MakeInspectRequest(geometry, sequences, *options);
+    const ReadRequest request = MakeInspectRequest(source->source->geometry(), sequences, *options);
     for (size_t i = 0; i < request.samples.size(); ++i) {
-      SampleRecord record = source->local ? source->local->Inspect(request.samples[i])
-                                          : source->directory->Inspect(request.samples[i], request.producer);
+      SampleRecord record = source->source->Inspect(request.samples[i], request.producer);
       record.index = static_cast<int32_t>(i);
       if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
     }

@@ -13,18 +13,20 @@
 
 namespace routing_replay::trainer {
 
-struct DirectorySource::Entry {
-  ExportedSample exported;
-  KnownSample known;
-};
-
 struct DirectorySource::Contents {
-  std::string run;
-  Producer producer = Producer::kRollout;
-  Geometry geometry;
-  std::vector<Entry> entries;
-  std::unordered_map<std::string, size_t> by_name;
-  std::unordered_map<int64_t, size_t> by_handle;
+  std::filesystem::path directory;
+  ExportedRun run;
+  std::unordered_map<std::string, const ExportedSample*> by_name;  // Of run.samples, as the next.
+  std::unordered_map<int64_t, const ExportedSample*> by_handle;
+
+  const ExportedSample* Find(const SampleRead& asked) const {
+    if (!asked.sample.empty()) {
+      const auto found = by_name.find(asked.sample);
+      return found == by_name.end() ? nullptr : found->second;
+    }
+    const auto found = by_handle.find(BareHandle(asked.handle));
+    return found == by_handle.end() ? nullptr : found->second;
+  }
 };
 
 namespace {
@@ -49,82 +51,50 @@ absl::StatusOr<std::unique_ptr<const DirectorySource>> DirectorySource::Open(con
                                                                              const HandleFunction& handle_of) {
   auto run = ReadExportedRun(directory);
   if (!run.ok()) return run.status();
-  auto contents = std::make_unique<Contents>(
-      Contents{.run = std::move(run->run), .producer = run->producer, .geometry = std::move(run->geometry)});
-  for (ExportedSample& sample : run->samples) {
-    contents->by_name[sample.sample] = contents->entries.size();
-    const auto [holder, is_new] = contents->by_handle.emplace(handle_of(sample.sample), contents->entries.size());
-    if (!is_new) return HandleCollision(sample.sample, contents->entries[holder->second].exported.sample);
-    KnownSample known{.num_tokens = sample.num_tokens,
-                      .unrecorded = sample.unrecorded,
-                      .token_checks = sample.token_checks,
-                      .revision = sample.revision,
-                      .content_id = sample.content_id,
-                      .weights = sample.weights};
-    contents->entries.push_back({std::move(sample), std::move(known)});
+  auto contents = std::make_unique<Contents>(Contents{.directory = directory, .run = *std::move(run)});
+  for (const ExportedSample& sample : contents->run.samples) {
+    contents->by_name[sample.sample] = &sample;
+    const auto [holder, is_new] = contents->by_handle.emplace(handle_of(sample.sample), &sample);
+    if (!is_new) return HandleCollision(sample.sample, holder->second->sample);
   }
-  return std::unique_ptr<const DirectorySource>(new DirectorySource(directory, std::move(contents)));
+  return std::unique_ptr<const DirectorySource>(new DirectorySource(std::move(contents)));
 }
 
-DirectorySource::DirectorySource(std::filesystem::path directory, std::unique_ptr<const Contents> contents)
-    : directory_(std::move(directory)), contents_(std::move(contents)) {}
+DirectorySource::DirectorySource(std::unique_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 DirectorySource::~DirectorySource() = default;
 
-const Geometry& DirectorySource::geometry() const { return contents_->geometry; }
-const std::string& DirectorySource::run() const { return contents_->run; }
-Producer DirectorySource::producer() const { return contents_->producer; }
+const Geometry& DirectorySource::geometry() const { return contents_->run.geometry; }
+const std::string& DirectorySource::run() const { return contents_->run.run; }
+Producer DirectorySource::producer() const { return contents_->run.producer; }
 
 std::vector<std::string> DirectorySource::samples() const {
   std::vector<std::string> names;
-  for (const Entry& entry : contents_->entries) names.push_back(entry.exported.sample);
+  for (const ExportedSample& sample : contents_->run.samples) names.push_back(sample.sample);
   return names;
 }
 
-const DirectorySource::Entry* DirectorySource::Find(const SampleRead& asked) const {
-  if (asked.sample.empty()) {
-    const auto found = contents_->by_handle.find(BareHandle(asked.handle));
-    return found == contents_->by_handle.end() ? nullptr : &contents_->entries[found->second];
-  }
-  const auto found = contents_->by_name.find(asked.sample);
-  return found == contents_->by_name.end() ? nullptr : &contents_->entries[found->second];
-}
-
-SampleRecord DirectorySource::Inspect(const SampleRead& asked, Producer producer) const {
-  if (producer != contents_->producer) {
+SampleRecord DirectorySource::Answer(const SampleRead& asked, Producer producer) const {
+  if (producer != this->producer()) {
     return {.status = SampleStatus::kNotFound,
-            .message = absl::StrCat("the exported run holds rows of producer ", ProducerName(contents_->producer),
+            .message = absl::StrCat("the exported run holds rows of producer ", ProducerName(this->producer()),
                                     ", asked for those of ", ProducerName(producer))};
   }
-  const Entry* entry = Find(asked);
-  return entry == nullptr ? NoSuchSample(asked) : entry->known.Answer(asked);
+  const ExportedSample* sample = contents_->Find(asked);
+  if (sample == nullptr) return NoSuchSample(asked);
+  return KnownSample{.num_tokens = sample->num_tokens,
+                     .unrecorded = sample->unrecorded,
+                     .token_checks = sample->token_checks,
+                     .revision = sample->revision,
+                     .content_id = sample->content_id,
+                     .weights = sample->weights}
+      .Answer(asked);
 }
 
-absl::StatusOr<StagedRows> DirectorySource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                                                  const FetchOptions& options) const {
-  if (absl::Status status = CheckFetch(geometry(), plan, sequences); !status.ok()) return status;
-  return Fetch(plan, SlicesToRead(plan, sequences), sequences, options);
-}
-
-absl::StatusOr<StagedRows> DirectorySource::Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                                  absl::Span<const FetchSequence> sequences,
-                                                  const FetchOptions& options) const {
-  absl::Status status = CheckFetch(geometry(), plan, sequences);
-  if (!status.ok()) return status;
-  StagedRows out;
-  StagingSink sink(plan, slices, sequences, options, out);
-  const ReadRequest request = MakeReadRequest(plan, slices, sequences, options);
-  for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
-    const SampleRead& asked = request.samples[index];
-    SampleRecord record = Inspect(asked, options.producer);
-    record.index = index;
-    if (status = sink.OnRecord(record); !status.ok()) return status;
-    if (record.status != SampleStatus::kOk) continue;
-    const auto blocks = ReadBlocks(directory_, geometry(), Find(asked)->exported);
-    if (!blocks.ok()) return blocks.status();
-    status = StageBlocks(geometry(), plan, *blocks, asked.rows, index, sink);
-    if (!status.ok()) return status;
-  }
-  return out;
+absl::Status DirectorySource::Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
+                                    StagingSink& sink) const {
+  const auto blocks = ReadBlocks(contents_->directory, geometry(), *contents_->Find(asked));
+  if (!blocks.ok()) return blocks.status();
+  return StageBlocks(geometry(), plan, *blocks, asked.rows, index, sink);
 }
 
 }  // namespace routing_replay::trainer

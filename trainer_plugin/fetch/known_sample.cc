@@ -100,4 +100,28 @@ absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl:
   return absl::OkStatus();
 }
 
+absl::StatusOr<StagedRows> Source::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                         const FetchOptions& options) const {
+  if (absl::Status status = CheckFetch(geometry(), plan, sequences); !status.ok()) return status;
+  return Fetch(plan, SlicesToRead(plan, sequences), sequences, options);
+}
+
+absl::StatusOr<StagedRows> Source::Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                         absl::Span<const FetchSequence> sequences, const FetchOptions& options) const {
+  absl::Status status = CheckFetch(geometry(), plan, sequences);
+  if (!status.ok()) return status;
+  StagedRows out;
+  StagingSink sink(plan, slices, sequences, options, out);
+  const ReadRequest request = MakeReadRequest(plan, slices, sequences, options);
+  for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
+    const SampleRead& asked = request.samples[index];
+    SampleRecord record = Inspect(asked, options.producer);
+    record.index = index;
+    if (status = sink.OnRecord(record); !status.ok()) return status;
+    if (record.status != SampleStatus::kOk) continue;
+    if (status = Stage(asked, index, plan, sink); !status.ok()) return status;
+  }
+  return out;
+}
+
 }  // namespace routing_replay::trainer

@@ -1,4 +1,4 @@
-// What sources whose rows are at hand (local, directory) say of a sample and stage of it.
+// What sources whose rows are at hand (Source: local, directory) say of a sample and stage of it.
 #ifndef TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 #define TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 

@@ -67,6 +67,8 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
 
 constexpr int64_t kNowhere = -1;
 constexpr uint64_t kNoContentId = 0;
+// The wire's limit on a payload is the server's; here the bytes are in memory already.
+constexpr int64_t kMaxPayloadBytes = int64_t{1} << 40;
 
 // Per row of the sequence the local row that shows it.
 std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
@@ -104,7 +106,7 @@ LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
 
 absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) {
-  return InNamesOfAdd(CheckAndAdd(sample, tensor, payload), sample.sample);
+  return InNamesOfAdd(CheckAndAdd(sample, tensor, payload, true), sample.sample);
 }
 
 absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
@@ -117,7 +119,6 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
   const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
   LocalSample recorded = sample;
   recorded.unrecorded = Missing(local);
-  recorded.content_id = sample.content_id.value_or(kNoContentId);
   std::vector<uint8_t> payload;
   int64_t rows = 0;
   for (int64_t row : local) {
@@ -130,17 +131,15 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
     }
   }
   const LayerRouting& layer = layout.layer(0);
-  return Add(
-      recorded,
-      {.dtype = layer.id_bytes() == 1 ? DType::kU8 : DType::kU16, .shape = {rows, layout.num_layers(), layer.top_k}},
-      payload);
+  const TensorDescription tensor{.dtype = layer.id_bytes() == 1 ? DType::kU8 : DType::kU16,
+                                 .shape = {rows, layout.num_layers(), layer.top_k}};
+  return InNamesOfAdd(CheckAndAdd(recorded, tensor, payload, false), sample.sample);
 }
 
 absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload) {
+                                      absl::Span<const uint8_t> payload, bool has_content_id) {
   if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
-  // The wire's limit on a payload is the server's; here the bytes are in memory already.
-  DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = int64_t{1} << 40};
+  DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = kMaxPayloadBytes};
   if (sample.num_tokens && *sample.num_tokens < 1) {
     return Invalid(Reason::kField, "num_tokens", absl::StrCat(*sample.num_tokens, " is below 1"));
   }
@@ -157,10 +156,7 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
   KnownSample known{.num_tokens = num_tokens,
                     .unrecorded = rows->unrecorded,
                     .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
-                    .token_checks = sample.token_checks,
-                    .revision = sample.revision,
-                    .content_id = sample.content_id ? *sample.content_id : HashOf(*rows),
-                    .weights = sample.weights};
+                    .content_id = has_content_id ? HashOf(*rows) : kNoContentId};
   samples_[sample.sample] = std::make_unique<const Entry>(Entry{*std::move(rows), std::move(known)});
   return absl::OkStatus();
 }
@@ -170,47 +166,20 @@ bool LocalSource::Remove(absl::string_view sample) {
   names_.erase(handle_of_(sample));
   return true;
 }
-void LocalSource::Clear() {
-  samples_.clear();
-  names_.clear();
-}
-int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size()); }
-
 const LocalSource::Entry* LocalSource::Find(const SampleRead& asked) const {
   const auto name = asked.sample.empty() ? names_.find(BareHandle(asked.handle)) : names_.end();
   const auto found = samples_.find(name == names_.end() ? asked.sample : name->second);
   return found == samples_.end() ? nullptr : found->second.get();
 }
 
-SampleRecord LocalSource::Inspect(const SampleRead& asked) const {
+SampleRecord LocalSource::Answer(const SampleRead& asked, Producer) const {
   const Entry* entry = Find(asked);
   return entry == nullptr ? NoSuchSample(asked) : entry->known.Answer(asked);
 }
 
-absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                                              const FetchOptions& options) const {
-  if (absl::Status status = CheckFetch(geometry_, plan, sequences); !status.ok()) return status;
-  return Fetch(plan, SlicesToRead(plan, sequences), sequences, options);
-}
-
-absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                              absl::Span<const FetchSequence> sequences,
-                                              const FetchOptions& options) const {
-  absl::Status status = CheckFetch(geometry_, plan, sequences);
-  if (!status.ok()) return status;
-  StagedRows out;
-  StagingSink sink(plan, slices, sequences, options, out);
-  const ReadRequest request = MakeReadRequest(plan, slices, sequences, options);
-  for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
-    const SampleRead& asked = request.samples[index];
-    SampleRecord record = Inspect(asked);
-    record.index = index;
-    if (status = sink.OnRecord(record); !status.ok()) return status;
-    if (record.status != SampleStatus::kOk) continue;
-    status = StageBlocks(geometry_, plan, Find(asked)->rows.blocks, asked.rows, index, sink);
-    if (!status.ok()) return status;
-  }
-  return out;
+absl::Status LocalSource::Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
+                                StagingSink& sink) const {
+  return StageBlocks(geometry_, plan, Find(asked)->rows.blocks, asked.rows, index, sink);
 }
 
 }  // namespace routing_replay::trainer

@@ -107,13 +107,6 @@ void StepCache::EndStep() {
   DropBefore(++step_);
 }
 
-void StepCache::Clear() {
-  MutexLock lock(mutex_);
-  while (!kept_.empty()) Drop(kept_.front());
-  entries_.clear();  // What is being read is not kept then.
-  changed_.NotifyAll();
-}
-
 void StepCache::Stop() {
   MutexLock lock(mutex_);
   stopped_ = true;

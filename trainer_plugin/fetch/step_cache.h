@@ -59,8 +59,6 @@ class StepCache {
 
   // Drops what was not read ahead for the next step, which begins.
   void EndStep();
-  // Drops all.
-  void Clear();
   // Whoever waits, and whoever will, gets CANCELLED.
   void Stop();
   Counters counters() const;

@@ -29,7 +29,7 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
                                        absl::Span<const FetchSequence> sequences, const FetchOptions& options);
 
 // What FetchSlices would say of each sample (StagedRows::records), before any of its rows is fetched, for the price of
-// one row of one layer: what ranks agree by (routing_replay/trainer/collective.h). A sample that is not sealed is
+// one row of one layer: what ranks agree by (routing_replay/trainer/agreement.h). A sample that is not sealed is
 // kNotReady (FetchSlices reads the rows that it has), and so is one of which nothing was said until options.timeout;
 // options.missing means nothing here. Blocks. Errors: those of Run::Read but DEADLINE_EXCEEDED.
 absl::StatusOr<std::vector<SampleRecord>> InspectSamples(Run& run, absl::Span<const FetchSequence> sequences,

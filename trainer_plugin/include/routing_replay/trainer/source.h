@@ -69,8 +69,35 @@ struct StagedRows {
   std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which that was found.
 };
 
-// A source of rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: the plugin without the
-// service. The same checks, the same staging.
+class StagingSink;  // What collects the answer of a read.
+
+// Rows that are at hand without a service. Fetch and Inspect may run on many threads.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  virtual const Geometry& geometry() const = 0;
+  // As FetchSlices; options.wait and timeout mean nothing here.
+  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                   const FetchOptions& options) const;
+  // Only these positions in plan.slices, none of a sequence that is live.
+  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                   absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
+  // What a read says of a sample, without reading rows.
+  SampleRecord Inspect(const SampleRead& asked, Producer producer = Producer::kRollout) const {
+    return Answer(asked, producer);
+  }
+
+ private:
+  virtual SampleRecord Answer(const SampleRead& asked, Producer producer) const = 0;
+  // The rows asked for of a sample that Answer says is kOk, all layers of the plan, as those of the read's sample
+  // number `index`.
+  virtual absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
+                             StagingSink& sink) const = 0;
+};
+
+// Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: the plugin without the service. The
+// same checks, the same staging.
 //
 //   LocalSource source(geometry);
 //   source.Add({.sample = "step1/0"}, {.dtype = DType::kI32, .shape = {rows, layers, K}}, bytes);
@@ -82,20 +109,14 @@ struct LocalSample {
   std::optional<int64_t> num_tokens;     // T; not set: one more than the rows.
   std::vector<RowRange> unrecorded;      // Rows that the tensor has no slots for: normal list.
   absl::Span<const uint32_t> token_ids;  // Of all rows' positions, or empty. Copied.
-  std::vector<TokenCheck> token_checks;  // Known where there are no token ids; one that is not known does not match.
-  int64_t revision = 0;
-  // Not set: a hash of the rows as this source stores them, the same on ranks that add the same tensor. After
-  // AddRecorded, where each rank has rows and layers of its own, there is none: ranks that agree on such a sample
-  // compare none, unless the caller sets one.
-  std::optional<uint64_t> content_id;
-  std::vector<WeightSpan> weights;
 };
 
-// Not thread-safe while it changes; Fetch may run on many threads.
-class LocalSource {
+// Not thread-safe while it changes. They are those of every producer. The content id of a sample is a hash of the rows
+// as this source stores them, the same on ranks that add the same tensor.
+class LocalSource final : public Source {
  public:
   explicit LocalSource(Geometry geometry, HandleFunction handle_of = SampleHandle);
-  ~LocalSource();
+  ~LocalSource() override;
   LocalSource(LocalSource&&) noexcept;
   LocalSource& operator=(LocalSource&&) noexcept;
 
@@ -108,31 +129,22 @@ class LocalSource {
   // a local row which shows row r of sequence `sequence` as one to be replayed; rows of the sample that no local row
   // shows are unrecorded: other ranks hold them, and a plan that is cut alike does not ask for them. The layout has all
   // MoE layers of the geometry (for a rank of a pipeline: a geometry of its layers), which have one K.
-  // sample.num_tokens is required, sample.unrecorded empty. INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for
-  // what does not fit, otherwise as Add.
+  // sample.num_tokens is required, sample.unrecorded empty. There is no content id: each rank has rows and layers of
+  // its own. INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for what does not fit, otherwise as Add.
   absl::Status AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
                            absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices);
   // True if it was there.
   bool Remove(absl::string_view sample);
-  void Clear();
-  int64_t size() const;
-  const Geometry& geometry() const { return geometry_; }
-
-  // As FetchSlices; options.producer, wait and timeout mean nothing here.
-  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                                   const FetchOptions& options) const;
-  // Only these positions in plan.slices, none of a sequence that is live.
-  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                   absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
-  // What a read says of a sample, without reading rows.
-  SampleRecord Inspect(const SampleRead& asked) const;
+  const Geometry& geometry() const override { return geometry_; }
 
  private:
   struct Entry;
 
+  SampleRecord Answer(const SampleRead& asked, Producer producer) const override;
+  absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan, StagingSink& sink) const override;
   const Entry* Find(const SampleRead& asked) const;
   absl::Status CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
-                           absl::Span<const uint8_t> payload);
+                           absl::Span<const uint8_t> payload, bool has_content_id);
 
   Geometry geometry_;
   HandleFunction handle_of_;
@@ -140,44 +152,36 @@ class LocalSource {
   std::map<int64_t, std::string> names_;  // Of samples_, by handle.
 };
 
-// A source of rows that were exported to a directory (proto/FORMAT.md, "Exported runs"): replay without the service.
+// Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"): replay without the service.
 
 // Holds the index; a sample's rows are read when they are fetched, one sample at a time, and not kept. Exports may go
 // on into the directory: a source finds its files until the second one after it was opened has ended, then those of
-// samples that have not changed. Immutable; may be shared between threads.
-class DirectorySource {
+// samples that have not changed. Immutable.
+//
+// A fetch moreover gives DATA_LOSS (kChecksum) naming a sample whose file is not as it was written, and
+// INVALID_ARGUMENT naming one whose file was never as the index says. A read for another producer than the run's finds
+// no sample, and the record's message names both.
+class DirectorySource final : public Source {
  public:
   // FAILED_PRECONDITION: kNotCommitted where no export has ended, kVersionMismatch; DATA_LOSS for a damaged index;
   // ALREADY_EXISTS (kHandleCollision) naming two samples with the same handle.
   static absl::StatusOr<std::unique_ptr<const DirectorySource>> Open(const std::filesystem::path& directory,
                                                                      const HandleFunction& handle_of = SampleHandle);
-  ~DirectorySource();
-  DirectorySource(const DirectorySource&) = delete;
-  DirectorySource& operator=(const DirectorySource&) = delete;
+  ~DirectorySource() override;
 
-  const Geometry& geometry() const;
+  const Geometry& geometry() const override;
   const std::string& run() const;
   Producer producer() const;
   // Ids, in the order of the index.
   std::vector<std::string> samples() const;
 
-  // As LocalSource. Moreover DATA_LOSS (kChecksum) naming a sample whose file is not as it was written, and
-  // INVALID_ARGUMENT naming one whose file was never as the index says. A read for another producer than the run's
-  // finds no sample, and the record's message names both.
-  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                                   const FetchOptions& options) const;
-  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                   absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
-  SampleRecord Inspect(const SampleRead& asked, Producer producer = Producer::kRollout) const;
-
  private:
-  struct Entry;
   struct Contents;
 
-  DirectorySource(std::filesystem::path directory, std::unique_ptr<const Contents> contents);
-  const Entry* Find(const SampleRead& asked) const;
+  explicit DirectorySource(std::unique_ptr<const Contents> contents);
+  SampleRecord Answer(const SampleRead& asked, Producer producer) const override;
+  absl::Status Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan, StagingSink& sink) const override;
 
-  const std::filesystem::path directory_;
   const std::unique_ptr<const Contents> contents_;
 };
 
