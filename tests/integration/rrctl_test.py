@@ -312,16 +312,6 @@ class LayoutTest(RrctlTest):
         table = self.run_rrctl("-w", "table", "plan", "--explain", stdin=self.description())
         self.assertRegex(table, r"a +1 +0 +4:12 +- +0:8\n")
 
-    def test_diagnose_what_was_seen(self):
-        seen = {"layers": [3, 4], "rows": [[0, 8], [0, 9], [0, 10], [0, 11], None, None, None, None]}
-        found = json.loads(self.run_rrctl("diagnose", stdin=self.description(observed=seen)))
-        mistakes = {one["of"]: one["mistakes"][0] for one in found}
-        self.assertEqual(mistakes, {"rows": "partition_zigzag_per_sequence", "layers": "layer_number_as_index"})
-        seen = {"rows": [[1, 8 - i] for i in range(8)]}
-        found = json.loads(self.run_rrctl("diagnose", stdin=self.description(observed=seen)))
-        self.assertEqual([one["exact"] for one in found], [False] * 2)
-        self.assertIn("[field=observed]", self.run_rrctl("diagnose", stdin=self.description(), code=1))
-
     def test_diagnose_ids_of_a_run(self):
         self.drop_at_end("layouts")
 

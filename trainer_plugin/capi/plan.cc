@@ -106,7 +106,7 @@ rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* given, 
   return Guard([&]() -> absl::Status {
     const auto ids = IdsFrom(*plan, *given);
     if (!ids.ok()) return ids.status();
-    const auto judged = JudgeIds(plan->described, ids->recorded, ids->seen);
+    const auto judged = JudgeIds(plan->described, ids->recorded, ids->seen, false);
     if (!judged.ok()) return judged.status();
     *out = NewBytes(judged->dump());
     return absl::OkStatus();

@@ -28,11 +28,6 @@ absl::Status CheckRecorded(const Geometry& geometry, const RouteIds& ids, int32_
                               geometry.num_moe_layers(), "][", top_k, "]"));
 }
 
-// Of so many local rows or layers, where the rank has others.
-absl::Status WrongCount(const char* field, int64_t given, int64_t wanted, const char* what) {
-  return Invalid(Reason::kShape, field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what));
-}
-
 // Ids of one row of one layer.
 absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t layer) {
   return absl::MakeConstSpan(ids.ids).subspan((row * ids.layers + layer) * ids.top_k, ids.top_k);
@@ -41,8 +36,11 @@ absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t laye
 absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RouteIds> recorded,
                       const RouteIds& observed, int64_t rows, int64_t layers) {
   if (absl::Status status = CheckShape("observed.ids", observed); !status.ok()) return status;
-  if (observed.rows != rows) return WrongCount("observed.ids", observed.rows, rows, "local rows");
-  if (observed.layers != layers) return WrongCount("observed.ids", observed.layers, layers, "MoE layers");
+  if (observed.rows != rows || observed.layers != layers) {
+    return Invalid(Reason::kShape, "observed.ids",
+                   absl::StrCat("of ", observed.rows, " local rows and ", observed.layers,
+                                " MoE layers are given, the rank has ", rows, " and ", layers));
+  }
   if (recorded.size() != layout.sequences.size()) {
     return Invalid(Reason::kShape, "recorded",
                    absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
@@ -53,58 +51,6 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
   }
   return absl::OkStatus();
 }
-
-// Ways come with the right one first and simple mistakes before composed ones: of equals the first stays in front.
-void SortBestFirst(std::vector<Explanation>& explanations) {
-  std::stable_sort(explanations.begin(), explanations.end(), [](const Explanation& a, const Explanation& b) {
-    return a.matched * b.compared > b.matched * a.compared;
-  });
-}
-
-RouteIds Sorted(const RouteIds& given) {
-  RouteIds sorted = given;
-  for (size_t at = 0; at < sorted.ids.size(); at += sorted.top_k) {
-    std::sort(sorted.ids.begin() + at, sorted.ids.begin() + at + sorted.top_k);
-  }
-  return sorted;
-}
-
-std::vector<RouteIds> Sorted(absl::Span<const RouteIds> given) {
-  std::vector<RouteIds> sorted;
-  for (const RouteIds& ids : given) sorted.push_back(Sorted(ids));
-  return sorted;
-}
-
-// Compares ids that were seen with recorded ones.
-class IdMatcher {
- public:
-  IdMatcher(const Geometry& geometry, absl::Span<const RouteIds> recorded, const RouteIds& observed)
-      : geometry_(geometry), recorded_(Sorted(recorded)), observed_(Sorted(observed)) {}
-
-  // Pairs of a local row and a layer that are the same, of all where the way replays something.
-  std::pair<int64_t, int64_t> Count(const RowWay& rows, const LayerWay& layers) const {
-    int64_t matched = 0, compared = 0;
-    for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
-      const std::optional<int32_t> ordinal = geometry_.FindOrdinal(layers.layers[slot]);
-      for (size_t i = 0; i < rows.rows.size(); ++i) {
-        if (rows.rows[i].state != RowState::kReplayed) continue;
-        ++compared;
-        matched += ordinal && Matches(rows.rows[i], *ordinal, static_cast<int64_t>(i), static_cast<int32_t>(slot));
-      }
-    }
-    return {matched, compared};
-  }
-
- private:
-  bool Matches(const LocalRow& row, int32_t ordinal, int64_t local_row, int32_t slot) const {
-    const RouteIds& recorded = recorded_[row.sequence];
-    return row.row < recorded.rows && SlotsOf(recorded, row.row, ordinal) == SlotsOf(observed_, local_row, slot);
-  }
-
-  const Geometry& geometry_;
-  std::vector<RouteIds> recorded_;
-  RouteIds observed_;
-};
 
 constexpr double kDeviations = 4;
 
@@ -245,7 +191,8 @@ absl::StatusOr<std::vector<LayerWay>> LayerWaysOf(const AlignmentInput& input) {
 }
 
 template <typename Way>
-Explanation InTermsOfReplay(const Way& way, const Fit& fit) {
+Explanation Explain(const AlignmentInput& input, const Way& way, const Fit& fit) {
+  if (input.replayed) return {way.mistakes, way.what, fit.common, fit.slots};
   return {{way.reversed.name}, way.reversed.what, fit.common, fit.slots};
 }
 
@@ -276,71 +223,6 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
   return joined;
 }
 
-absl::StatusOr<std::vector<Explanation>> ExplainRows(const MicroBatchLayout& layout, const RowRank& rank,
-                                                     absl::Span<const LocalRow> observed) {
-  const auto ways = RowWays(layout, rank);
-  if (!ways.ok()) return ways.status();
-  const auto rows = static_cast<int64_t>(ways->front().rows.size()), given = static_cast<int64_t>(observed.size());
-  if (given != rows) return WrongCount("observed.rows", given, rows, "local rows");
-  std::vector<Explanation> explanations;
-  for (const RowWay& way : *ways) {
-    Explanation explanation{way.mistakes, way.what, 0, rows};
-    for (int64_t i = 0; i < rows; ++i) explanation.matched += SameRow(way.rows[i], observed[i]);
-    explanations.push_back(std::move(explanation));
-  }
-  SortBestFirst(explanations);
-  return explanations;
-}
-
-absl::StatusOr<std::vector<Explanation>> ExplainLayers(const Geometry& geometry, const LayerSplit& split,
-                                                       const PlanRank& rank, absl::Span<const int32_t> observed) {
-  const auto ways = LayerWays(geometry, split, rank);
-  if (!ways.ok()) return ways.status();
-  const auto layers = static_cast<int64_t>(ways->front().layers.size()), given = static_cast<int64_t>(observed.size());
-  if (given != layers) return WrongCount("observed.layers", given, layers, "MoE layers");
-  std::vector<Explanation> explanations;
-  for (const LayerWay& way : *ways) {
-    Explanation explanation{way.mistakes, way.what, 0, layers};
-    for (int64_t i = 0; i < layers; ++i) explanation.matched += way.layers[i] == observed[i];
-    explanations.push_back(std::move(explanation));
-  }
-  SortBestFirst(explanations);
-  return explanations;
-}
-
-absl::StatusOr<IdExplanation> ExplainIds(const Geometry& geometry, const LayerSplit& split,
-                                         const MicroBatchLayout& layout, const PlanRank& rank,
-                                         absl::Span<const RouteIds> recorded, const RouteIds& observed) {
-  const auto row_ways = RowWays(layout, rank.rows);
-  if (!row_ways.ok()) return row_ways.status();
-  const auto layer_ways = LayerWays(geometry, split, rank);
-  if (!layer_ways.ok()) return layer_ways.status();
-  absl::Status status =
-      CheckIds(geometry, layout, recorded, observed, static_cast<int64_t>(row_ways->front().rows.size()),
-               static_cast<int64_t>(layer_ways->front().layers.size()));
-  if (!status.ok()) return status;
-  const IdMatcher matcher(geometry, recorded, observed);
-  // A way that replays little could match by chance: at least as many pairs as the right way compares count.
-  const int64_t least = matcher.Count(row_ways->front(), layer_ways->front()).second;
-  std::optional<IdExplanation> best;
-  // One mistake is likelier than two: pairs are tried in the order of the sum of their places.
-  const size_t places = row_ways->size() + layer_ways->size() - 1;
-  for (size_t sum = 0; sum < places; ++sum) {
-    for (size_t r = 0; r <= sum && r < row_ways->size(); ++r) {
-      if (sum - r >= layer_ways->size()) continue;
-      const RowWay& rows = (*row_ways)[r];
-      const LayerWay& layers = (*layer_ways)[sum - r];
-      const auto [matched, compared] = matcher.Count(rows, layers);
-      const int64_t weight = best ? std::max(least, best->rows.compared) : 1;
-      if (best && matched * weight <= best->rows.matched * std::max(least, compared)) continue;
-      best = IdExplanation{{rows.mistakes, rows.what, matched, compared},
-                           {layers.mistakes, layers.what, matched, compared}};
-      if (matched == compared && compared > 0 && compared >= least) return *best;
-    }
-  }
-  return *best;
-}
-
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   const auto row_ways = RowWays(input.layout, input.rank.rows);
   if (!row_ways.ok()) return row_ways.status();
@@ -355,12 +237,12 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
       CountPlanned(comparison, row_ways->front(), layer_ways->front(), input.layout.sequences.size());
   Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};
   alignment.explained_kept = alignment.kept;
-  alignment.rows = InTermsOfReplay(row_ways->front(), planned.total);
-  alignment.layers = InTermsOfReplay(layer_ways->front(), planned.total);
+  alignment.rows = Explain(input, row_ways->front(), planned.total);
+  alignment.layers = Explain(input, layer_ways->front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
   if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
   // A way that fits hardly better than the plan does so by chance: it would be a wrong name for what is wrong.
-  double best = alignment.kept + kLeastKept;
+  double best = alignment.kept + (input.replayed ? 0 : kLeastKept);
   for (const RowWay& rows : *row_ways) {
     for (const LayerWay& layers : *layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
@@ -369,8 +251,8 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
       const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
       if (kept <= best) continue;
       alignment.explained_kept = best = kept;
-      alignment.rows = InTermsOfReplay(rows, fit);
-      alignment.layers = InTermsOfReplay(layers, fit);
+      alignment.rows = Explain(input, rows, fit);
+      alignment.layers = Explain(input, layers, fit);
     }
   }
   const bool explained = planned.total.pairs >= kLeastPairs && alignment.explained_kept > alignment.kept;

@@ -93,7 +93,7 @@ void Fields(Field&& field, LiveChunk& of) {
   field("mtp_layer_numbers", of.mtp_layer_numbers);
 }
 
-// "rank", but for model and dp_cp.
+// "rank", but for model.
 template <typename Field>
 void Fields(Field&& field, PlanRank& of) {
   field("pp", of.pp_rank);
@@ -127,7 +127,7 @@ void ShapeFields(Field&& field, MicroBatchLayout& of) {
   }
 }
 
-// "micro_batch.sequences", but for sample, recorded_rows, media_rows and pieces.
+// "micro_batch.sequences", but for sample, recorded_rows and pieces.
 template <typename Field>
 void Fields(Field&& field, SequenceShape& of) {
   field("tokens", of.tokens);
@@ -162,8 +162,6 @@ template <typename Field>
 void Fields(Field&& field, MegatronPadding& of) {
   field("packed", of.packed);
   field("use_per_sequence_balancing", of.per_sequence_balancing);
-  field("hybrid_context_parallel", of.hybrid_cp);
-  field("dp_cp_size", of.dp_cp_size, kRowBounds);
   field("seq_length", of.sequence_length, kRowBounds);
 }
 
@@ -243,12 +241,6 @@ void Fields(Field&& field, MsSwiftPadding& of) {
   field("pull_request_8393", of.pull_request_8393);
   field("seq_length", of.seq_length, kRowBounds);
   field("max_length", of.max_length, kRowBounds);
-}
-
-inline const char* PolicyName(const ArealPadding&) { return "areal"; }
-template <typename Field>
-void Fields(Field&& field, ArealPadding& of) {
-  field("fp8", of.fp8, FlagOrFormat());
 }
 
 inline const char* PolicyName(const PrimeRlPadding&) { return "prime_rl"; }

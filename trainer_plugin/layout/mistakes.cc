@@ -9,12 +9,13 @@
 
 namespace routing_replay::trainer {
 
+namespace {
+
+// Whether both replay the same row, or none.
 bool SameRow(const LocalRow& a, const LocalRow& b) {
   const bool replayed = a.state == RowState::kReplayed;
   return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
 }
-
-namespace {
 
 bool SameRows(const std::vector<LocalRow>& a, const std::vector<LocalRow>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameRow);

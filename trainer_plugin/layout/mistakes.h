@@ -15,9 +15,6 @@
 
 namespace routing_replay::trainer {
 
-// Whether both replay the same row, or none.
-bool SameRow(const LocalRow& a, const LocalRow& b);
-
 struct Mistake {
   std::string name;
   std::string what;  // In a sentence.

@@ -1,6 +1,7 @@
 #include "routing_replay/trainer/padding.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <type_traits>
@@ -33,7 +34,6 @@ Framework FrameworkOf(const MilesPadding&) { return {"miles", Recorded::kTokensL
 Framework FrameworkOf(const SkyRlPadding&) { return {"SkyRL", Recorded::kAtMostTokens}; }
 Framework FrameworkOf(const NemoRlPadding&) { return {"NeMo-RL", Recorded::kAtMostTokens}; }
 Framework FrameworkOf(const MsSwiftPadding&) { return {"ms-swift", Recorded::kTokensOrOneLess}; }
-Framework FrameworkOf(const ArealPadding&) { return {"AReaL", Recorded::kTokensLessOne}; }
 Framework FrameworkOf(const PrimeRlPadding&) { return {"prime-rl", Recorded::kAtMostTokens}; }
 
 bool Takes(Recorded rule, const SequenceShape& shape) {
@@ -118,8 +118,10 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// The last sample takes what is missing to `total`.
-void StretchLast(std::vector<int64_t>& padded, int64_t total) { padded.back() += total - Sum(padded); }
+// What zigzag over CP and then SP divide.
+int64_t SliceUnit(const UnpaddedBatch& batch) {
+  return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
+}
 
 MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
   return {.sequences = batch.sequences,
@@ -142,13 +144,35 @@ MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, c
   return layout;
 }
 
+// Where the rows go that the stream needs behind the padded samples.
+enum class Tail : uint8_t { kLastSample, kDocument };
+
+// Each sample to a multiple of `multiple`, and the stream to what `total_of` says for the rows that they have then.
+template <typename TotalOf>
+Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_t multiple, Tail tail,
+                         const TotalOf& total_of) {
+  auto padded = PadEach(batch, multiple);
+  if (!padded.ok()) return padded.status();
+  const int64_t rows = Sum(*padded);
+  const absl::StatusOr<int64_t> total = total_of(rows);
+  if (!total.ok()) return total.status();
+  PaddingPrediction prediction;
+  if (tail == Tail::kLastSample) {
+    padded->back() += *total - rows;
+    prediction.layout = PackedLayout(batch, partition, *padded);
+  } else {
+    prediction.layout = PackedLayout(batch, partition, *padded, {*total - rows});
+  }
+  return prediction;
+}
+
 // A rectangle [B][length], sequence-major.
-MicroBatchLayout RectangleLayout(const UnpaddedBatch& batch, Partition partition, int64_t length) {
-  MicroBatchLayout layout = LayoutOf(batch, partition);
-  layout.format = TokenFormat::kBshd;
-  layout.batch_size = static_cast<int64_t>(batch.sequences.size());
-  layout.padded_length = length;
-  return layout;
+PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, Partition partition, int64_t length) {
+  PaddingPrediction prediction{.layout = LayoutOf(batch, partition)};
+  prediction.layout.format = TokenFormat::kBshd;
+  prediction.layout.batch_size = static_cast<int64_t>(batch.sequences.size());
+  prediction.layout.padded_length = length;
+  return prediction;
 }
 
 // A rectangle of several samples whose routes the framework flattens batch-major.
@@ -177,40 +201,25 @@ absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& option
                  absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
 }
 
-// Which partition get_batch_on_this_cp_rank makes: per document with cu_seqlens, else per sequence; per sequence too
-// with use_per_sequence_balancing and with hybrid CP, there on the sample's own group. The kind of CP communication
-// (p2p, all_gather, a2a, a2a+p2p with hierarchical groups) changes none of this.
-Partition PartitionOf(const MegatronPadding& options) {
-  const bool per_document = options.packed && !options.per_sequence_balancing && !options.hybrid_cp;
-  return per_document ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
-}
-
+// Per document with cu_seqlens, else per sequence; per sequence too with use_per_sequence_balancing, as
+// get_batch_on_this_cp_rank has it. The kind of CP communication (p2p, all_gather, a2a, a2a+p2p with hierarchical
+// groups) changes none of this.
 Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
-  if (options.hybrid_cp && batch.sequences.size() != 1) {
-    return Invalid(Reason::kShape, "padding.hybrid_context_parallel",
-                   absl::StrCat("each sample is cut over a group of its own, a micro-batch of ", batch.sequences.size(),
-                                " has none"));
-  }
-  const Partition partition = PartitionOf(options);
-  const int64_t group = options.hybrid_cp ? options.dp_cp_size.value_or(batch.cp_size) : batch.cp_size;
-  const int64_t unit = Times(ZigzagUnit(group), batch.sequence_parallel ? batch.tp_size : 1);
-  PaddingPrediction prediction;
+  const bool documents = options.packed && !options.per_sequence_balancing;
+  const Partition partition = documents ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
+  const int64_t unit = SliceUnit(batch);
+  const auto total_of = [&](int64_t rows) { return SequenceRows(RoundUp(rows, unit), options); };
   if (!options.packed) {
-    const auto length = SequenceRows(RoundUp(LongestSample(batch), unit), options);
+    const auto length = total_of(LongestSample(batch));
     if (!length.ok()) return length.status();
-    prediction.layout = RectangleLayout(batch, partition, *length);
+    PaddingPrediction prediction = PredictRectangle(batch, partition, *length);
     prediction.rule = absl::StrCat("the longest sample to a multiple of ", unit);
     return prediction;
   }
-  const bool documents = partition == Partition::kZigzagPerDocument || options.hybrid_cp;
-  auto padded = PadEach(batch, documents ? unit : 1);
-  if (!padded.ok()) return padded.status();
-  const auto total = SequenceRows(RoundUp(Sum(*padded), unit), options);
-  if (!total.ok()) return total.status();
-  StretchLast(*padded, *total);
-  prediction.layout = PackedLayout(batch, partition, *padded);
-  prediction.rule = absl::StrCat(documents ? "each document" : "the stream", " to a multiple of ", unit,
-                                 ", the last document to the end of ", *total, " rows");
+  auto prediction = PredictPacked(batch, partition, documents ? unit : 1, Tail::kLastSample, total_of);
+  if (!prediction.ok()) return prediction;
+  prediction->rule = absl::StrCat(documents ? "each document" : "the stream", " to a multiple of ", unit,
+                                  ", the last document to the end of ", prediction->layout.total_rows, " rows");
   return prediction;
 }
 
@@ -240,15 +249,16 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
 
 // verl copies the first chunk of a sample from its tokens, padded by the unit without FP8 alone: a sample that ends
 // inside the first chunk of a CP rank is narrower than its slot, which raises unless just one row is left to repeat.
-void AddNarrowChunks(const std::vector<int64_t>& padded, int64_t unit, PaddingPrediction& prediction) {
+void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
   const MicroBatchLayout& layout = prediction.layout;
-  for (size_t i = 0; i < padded.size() && layout.cp_size > 1; ++i) {
+  for (size_t i = 0; i < layout.sequences.size() && layout.cp_size > 1; ++i) {
+    const int64_t padded = layout.cu_seqlens_padded[i + 1] - layout.cu_seqlens_padded[i];
     const int64_t own = RoundUp(layout.sequences[i].tokens, unit);
-    const int64_t half = padded[i] / ZigzagUnit(layout.cp_size);
+    const int64_t half = padded / ZigzagUnit(layout.cp_size);
     if (own >= half * layout.cp_size) continue;
     const bool one_left = own == half * (layout.cp_size - 1) + 1;
     prediction.hazards.push_back(absl::StrCat(
-        "sample ", i, " is stretched to ", padded[i], " rows, but its own ", own,
+        "sample ", i, " is stretched to ", padded, " rows, but its own ", own,
         " rows do not reach the end of the first chunk of every CP rank (", half, " rows each): verl's packing ",
         one_left ? "repeats one row silently" : "raises", "; the layout itself is sound"));
   }
@@ -267,14 +277,12 @@ std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
 // unit: what one sample is padded to a multiple of, without FP8.
 Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
   const int64_t sample = options.fp8 ? LeastCommonMultiple(kVerlFp8Sample, unit) : unit;
-  auto padded = PadEach(batch, sample);
-  if (!padded.ok()) return padded.status();
-  StretchLast(*padded, StreamRows(Sum(*padded), unit, batch.cp_size, options));
-  PaddingPrediction prediction;
-  prediction.layout =
-      PackedLayout(batch, options.contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, *padded);
-  prediction.rule = RuleOf(sample, prediction.layout.total_rows, options);
-  if (options.fp8 && !options.contiguous) AddNarrowChunks(*padded, unit, prediction);
+  auto prediction =
+      PredictPacked(batch, options.contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
+                    Tail::kLastSample, [&](int64_t rows) { return StreamRows(rows, unit, batch.cp_size, options); });
+  if (!prediction.ok()) return prediction;
+  prediction->rule = RuleOf(sample, prediction->layout.total_rows, options);
+  if (options.fp8 && !options.contiguous) AddNarrowChunks(unit, *prediction);
   return prediction;
 }
 
@@ -286,8 +294,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
     multiple = LeastCommonMultiple(LeastCommonMultiple(kVerlFp8Sample, multiple), length);
   }
   const int64_t longest = options.forced_max_length.value_or(LongestSample(batch));
-  PaddingPrediction prediction;
-  prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
+  PaddingPrediction prediction = PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(longest, multiple));
   prediction.rule = absl::StrCat("every sample to ", longest, " rows, that to a multiple of ", multiple);
   prediction.hazards.emplace_back(
       "verl packs replayed routes whatever the model does: routing replay needs use_remove_padding");
@@ -310,12 +317,10 @@ Prediction Predict(const UnpaddedBatch& batch, const SlimePadding& options) {
   const bool contiguous = options.allgather_cp && batch.cp_size > 1;
   const int64_t sample = contiguous ? 1 : ZigzagUnit(batch.cp_size);
   const int64_t stream = Times(Times(batch.tp_size, options.pad_size_multiplier), batch.cp_size);
-  const auto padded = PadEach(batch, sample);
-  if (!padded.ok()) return padded.status();
-  PaddingPrediction prediction;
-  prediction.layout = PackedLayout(batch, contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, *padded,
-                                   {RoundUp(Sum(*padded), stream) - Sum(*padded)});
-  prediction.rule =
+  auto prediction = PredictPacked(batch, contiguous ? Partition::kContiguous : Partition::kZigzagPerDocument, sample,
+                                  Tail::kDocument, [&](int64_t rows) { return RoundUp(rows, stream); });
+  if (!prediction.ok()) return prediction;
+  prediction->rule =
       absl::StrCat("each sample to a multiple of ", sample, ", the stream to one of ", stream, " (cp_size ",
                    batch.cp_size, " x tp_size ", batch.tp_size, " x data_pad_size_multiplier ",
                    options.pad_size_multiplier, ") by a document of its own");
@@ -338,10 +343,9 @@ Prediction Predict(const UnpaddedBatch& batch, const MilesPadding& options) {
         batch, SlimePadding{.pad_size_multiplier = options.pad_size_multiplier, .allgather_cp = options.allgather_cp});
   }
   const int64_t sample = options.allgather_cp ? 1 : ZigzagUnit(batch.cp_size);
-  PaddingPrediction prediction;
-  prediction.layout =
-      RectangleLayout(batch, options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
-                      RoundUp(MilesMaxLength(batch, options), sample));
+  PaddingPrediction prediction =
+      PredictRectangle(batch, options.allgather_cp ? Partition::kContiguousPerSequence : Partition::kZigzagPerSequence,
+                       RoundUp(MilesMaxLength(batch, options), sample));
   prediction.rule =
       absl::StrCat("the longest sample to a multiple of ", RectangleMultiple(batch, options), ", then of ", sample);
   AddBatchMajorHazard("miles", prediction);
@@ -356,17 +360,13 @@ Prediction Predict(const UnpaddedBatch& batch, const SkyRlPadding& options) {
   const bool for_cp = options.packed || options.release == SkyRlPadding::Release::kPullRequest1327;
   const int64_t multiple =
       for_cp ? SkyRlPackedAlignment(batch, options.fp8) : SkyRlUnpackedAlignment(batch, options.fp8);
-  PaddingPrediction prediction;
-  if (options.packed) {
-    const auto padded = PadEach(batch, multiple);
-    if (!padded.ok()) return padded.status();
-    prediction.layout = PackedLayout(batch, Partition::kZigzagPerDocument, *padded);
-  } else {
-    prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
-    AddBatchMajorHazard("skyrl", prediction);
-  }
-  prediction.rule = absl::StrCat(options.packed ? "each" : "the longest", " sample to a multiple of ", multiple);
-  AddSliceHazard("skyrl", batch, prediction);
+  auto prediction =
+      options.packed ? PredictPacked(batch, Partition::kZigzagPerDocument, multiple, Tail::kLastSample, std::identity())
+                     : PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
+  if (!prediction.ok()) return prediction;
+  prediction->rule = absl::StrCat(options.packed ? "each" : "the longest", " sample to a multiple of ", multiple);
+  if (!options.packed) AddBatchMajorHazard("skyrl", *prediction);
+  AddSliceHazard("skyrl", batch, *prediction);
   return prediction;
 }
 
@@ -383,30 +383,30 @@ int64_t Fp8Rows(Fp8Recipe recipe) {
 Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options) {
   const auto multiples = GetNemoRlMultiples(batch, options);
   if (!multiples.ok()) return multiples.status();
-  auto padded = PadEach(batch, multiples->individual);
-  if (!padded.ok()) return padded.status();
-  const int64_t rows = Sum(*padded);
-  int64_t total = RoundUp(rows, multiples->packed);
-  if (multiples->packed_to) total = RoundUp(std::max(rows, *multiples->packed_to), multiples->packed);
-  if (multiples->packed_to && total > *multiples->packed_to && options.max_packed_length_in_batch > 0) {
-    return Invalid(Reason::kShape, "padding.max_packed_length_in_batch",
-                   absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"));
-  }
-  StretchLast(*padded, total);
-  PaddingPrediction prediction;
-  prediction.layout = PackedLayout(batch, Partition::kZigzagPerDocument, *padded);
-  prediction.rule =
+  const std::optional<int64_t> packed_to = multiples->packed_to;
+  const auto total_of = [&](int64_t rows) -> absl::StatusOr<int64_t> {
+    const int64_t total = RoundUp(std::max(rows, packed_to.value_or(rows)), multiples->packed);
+    if (packed_to && total > *packed_to && options.max_packed_length_in_batch > 0) {
+      return Invalid(Reason::kShape, "padding.max_packed_length_in_batch",
+                     absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"));
+    }
+    return total;
+  };
+  auto prediction =
+      PredictPacked(batch, Partition::kZigzagPerDocument, multiples->individual, Tail::kLastSample, total_of);
+  if (!prediction.ok()) return prediction;
+  prediction->rule =
       absl::StrCat("each sample to a multiple of ", multiples->individual, ", the last one grows until the pack has ",
-                   multiples->packed_to ? absl::StrCat(total, " rows, as every pack of the pipeline")
-                                        : absl::StrCat("a multiple of ", multiples->packed, " rows"));
+                   packed_to ? absl::StrCat(prediction->layout.total_rows, " rows, as every pack of the pipeline")
+                             : absl::StrCat("a multiple of ", multiples->packed, " rows"));
   return prediction;
 }
 
 Prediction Predict(const UnpaddedBatch& batch, const NemoRlPadding& options) {
   if (options.packed) return PredictPack(batch, options);
   const int64_t multiple = options.make_sequence_length_divisible_by;
-  PaddingPrediction prediction;
-  prediction.layout = RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
+  PaddingPrediction prediction =
+      PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(LongestSample(batch), multiple));
   prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple);
   return prediction;
 }
@@ -464,9 +464,8 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
 
 PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple) {
   const int64_t unit = ZigzagUnit(batch.cp_size);
-  PaddingPrediction prediction;
-  prediction.layout =
-      RectangleLayout(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
+  PaddingPrediction prediction =
+      PredictRectangle(batch, Partition::kZigzagPerSequence, RoundUp(RoundUp(LongestSample(batch), multiple), unit));
   prediction.rule = absl::StrCat("the longest sample to a multiple of ", multiple, ", then of ", unit);
   AddBatchMajorHazard("ms_swift", prediction);
   return prediction;
@@ -499,32 +498,13 @@ Prediction Predict(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
   return prediction;
 }
 
-// AReaL.
-
-Prediction Predict(const UnpaddedBatch& batch, const ArealPadding& options) {
-  constexpr int64_t kFp8Sample = 16, kStream = 256;
-  int64_t sample = Times(batch.tp_size, ZigzagUnit(batch.cp_size));
-  if (options.fp8) sample = LeastCommonMultiple(sample, kFp8Sample);
-  const int64_t stream = LeastCommonMultiple(sample, kStream);
-  const auto padded = PadEach(batch, sample);
-  if (!padded.ok()) return padded.status();
-  PaddingPrediction prediction;
-  prediction.layout =
-      PackedLayout(batch, Partition::kZigzagPerDocument, *padded, {RoundUp(Sum(*padded), stream) - Sum(*padded)});
-  prediction.rule = absl::StrCat("each sample to a multiple of ", sample, ", the stream to one of ", stream,
-                                 " by a document of its own");
-  return prediction;
-}
-
 // prime-rl.
 
 Prediction Predict(const UnpaddedBatch& batch, const PrimeRlPadding& options) {
-  auto padded = PadEach(batch, 1);
-  if (!padded.ok()) return padded.status();
-  StretchLast(*padded, RoundUp(Sum(*padded), options.pad_to_multiple_of));
-  PaddingPrediction prediction;
-  prediction.layout = PackedLayout(batch, Partition::kContiguous, *padded);
-  prediction.rule =
+  auto prediction = PredictPacked(batch, Partition::kContiguous, 1, Tail::kLastSample,
+                                  [&](int64_t rows) { return RoundUp(rows, options.pad_to_multiple_of); });
+  if (!prediction.ok()) return prediction;
+  prediction->rule =
       absl::StrCat("the last sample grows until the stream is a multiple of ", options.pad_to_multiple_of, " rows");
   return prediction;
 }
@@ -547,10 +527,6 @@ Prediction PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& polic
       policy);
 }
 
-int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens) {
-  return response_tokens > 0 ? std::clamp<int64_t>(tokens - 1, 0, recorded_rows) : 0;
-}
-
 int64_t MilesMaxLength(const UnpaddedBatch& batch, const MilesPadding& options) {
   return RoundUp(LongestSample(batch), RectangleMultiple(batch, options));
 }
@@ -571,8 +547,7 @@ bool SkyRlFp8Enabled(absl::string_view value) {
 }
 
 absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, const NemoRlPadding& options) {
-  // What CP and SP divide.
-  const int64_t unit = Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
+  const int64_t unit = SliceUnit(batch);
   if (options.make_sequence_length_divisible_by % unit != 0) {
     return Invalid(Reason::kShape, "padding.make_sequence_length_divisible_by",
                    absl::StrCat(options.make_sequence_length_divisible_by, " is not a multiple of ", unit,
@@ -603,6 +578,72 @@ std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwif
 
 bool MsSwiftPaddingDivides(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
   return MsSwiftPaddingTo(batch, options).value_or(1) % Times(batch.tp_size, ZigzagUnit(batch.cp_size)) == 0;
+}
+
+namespace {
+
+// The first difference; each look is only taken if there is none yet.
+class Comparison {
+ public:
+  explicit Comparison(const PaddingPrediction& predicted) : predicted_(predicted) {}
+
+  template <typename Value>
+  void Look(absl::string_view what, Value ours, Value passed) {
+    if (found_ || ours == passed) return;
+    found_ = absl::StrCat(what, " is ", passed, ", ", predicted_.policy, " gives ", ours);
+  }
+  void Rows(absl::string_view what, int64_t ours, int64_t passed) {
+    if (found_ || ours == passed) return;
+    found_ = absl::StrCat(what, " has ", passed, " rows, ", predicted_.policy, " gives ", ours, ": ", predicted_.rule);
+  }
+  std::optional<std::string> Take() { return std::move(found_); }
+
+ private:
+  const PaddingPrediction& predicted_;
+  std::optional<std::string> found_;
+};
+
+// Documents and the stream as a whole are cut alike where there is one.
+bool IsOneSpan(const MicroBatchLayout& ours, const MicroBatchLayout& passed) {
+  const auto zigzag = [](const MicroBatchLayout& layout) {
+    return layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
+  };
+  return passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 && zigzag(ours) && zigzag(passed);
+}
+
+int64_t DocumentRows(const MicroBatchLayout& layout, size_t document) {
+  const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
+  return document + 1 < cu.size() ? cu[document + 1] - cu[document] : 0;
+}
+
+}  // namespace
+
+std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed) {
+  const MicroBatchLayout& ours = predicted.layout;
+  const auto on_off = [](const MicroBatchLayout& layout) { return layout.sequence_parallel ? "on" : "off"; };
+  Comparison comparison(predicted);
+  comparison.Look("format", NameOf(ours.format), NameOf(passed.format));
+  comparison.Look("cp_size", ours.cp_size, passed.cp_size);
+  comparison.Look("tp_size", ours.tp_size, passed.tp_size);
+  comparison.Look<absl::string_view>("sequence_parallel", on_off(ours), on_off(passed));
+  if (ours.cp_size > 1 && !IsOneSpan(ours, passed)) {
+    comparison.Look("partition", NameOf(ours.partition), NameOf(passed.partition));
+  }
+  comparison.Look("the number of sequences", ours.sequences.size(), passed.sequences.size());
+  if (ours.format == TokenFormat::kThd) {
+    const size_t samples = ours.sequences.size();
+    for (size_t d = 0; d + 1 < std::max(ours.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size()); ++d) {
+      comparison.Rows(
+          d < samples ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding behind the samples,"),
+          DocumentRows(ours, d), DocumentRows(passed, d));
+    }
+    comparison.Rows("the stream", ours.total_rows, passed.total_rows);
+  } else {
+    comparison.Rows("every sequence of the rectangle", ours.padded_length, passed.padded_length);
+    comparison.Look("batch_size", ours.batch_size, passed.batch_size);
+    if (ours.batch_size > 1) comparison.Look("row_order", NameOf(ours.row_order), NameOf(passed.row_order));
+  }
+  return comparison.Take();
 }
 
 }  // namespace routing_replay::trainer

@@ -35,7 +35,7 @@ class RandomPolicies {
     const int64_t multiplier = Pick(1, 9);
     switch (Pick(0, 8)) {
       case 0:
-        return MegatronPadding{.packed = Coin(), .per_sequence_balancing = Coin(), .hybrid_cp = Coin()};
+        return MegatronPadding{.packed = Coin(), .per_sequence_balancing = Coin()};
       case 1:
         return VerlPadding{.packed = Coin(), .fp8 = Coin()};
       case 2:
@@ -52,7 +52,7 @@ class RandomPolicies {
       case 7:
         return MsSwiftPadding{.padding_free = Coin(), .fp8_format = Coin() ? "e4m3" : "", .fused_attention = Coin()};
       default:
-        return Coin() ? PaddingPolicy(ArealPadding{.fp8 = Coin()}) : PaddingPolicy(PrimeRlPadding{multiplier});
+        return PrimeRlPadding{multiplier};
     }
   }
 

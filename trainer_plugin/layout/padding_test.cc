@@ -84,14 +84,6 @@ TEST(Padding, VerlContiguousHasALeastWindow) {
   EXPECT_THAT(BuildRowMap(odd.layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
-TEST(Padding, VerlReplaysNoLastToken) {
-  EXPECT_EQ(VerlReplayedRows(10, 9, 3), 9);
-  EXPECT_EQ(VerlReplayedRows(10, 10, 3), 9);
-  EXPECT_EQ(VerlReplayedRows(10, 9, 0), 0);
-  EXPECT_EQ(VerlReplayedRows(1, 1, 1), 0);
-  EXPECT_EQ(VerlReplayedRows(0, 0, 1), 0);
-}
-
 TEST(Padding, RectanglesOfSeveralSamplesAreHazards) {
   const UnpaddedBatch two = Batch({3, 4}, 1, 1, false);
   for (const PaddingPolicy& policy :
@@ -191,13 +183,6 @@ TEST(Padding, NemoRlPipelineStretchesEveryPack) {
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
-TEST(Padding, ArealPadsTheStreamTo256) {
-  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({10, 3}, 2, 2, true), ArealPadding{}));
-  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 16, 24, 256));
-  ASSERT_OK_AND_ASSIGN(const auto fp8, PredictPadding(Batch({10, 3}, 2, 2, true), ArealPadding{.fp8 = true}));
-  EXPECT_THAT(fp8.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 256));
-}
-
 TEST(Padding, MegatronStretchesTheLastDocument) {
   ASSERT_OK_AND_ASSIGN(const auto pack,
                        PredictPadding(Batch({5, 3}, 2, 1, false), MegatronPadding{.sequence_length = 32}));
@@ -222,7 +207,6 @@ TEST(Padding, MegatronPartitions) {
   EXPECT_EQ(partition({}), Partition::kZigzagPerDocument);
   EXPECT_EQ(partition({.packed = false}), Partition::kZigzagPerSequence);
   EXPECT_EQ(partition({.per_sequence_balancing = true}), Partition::kZigzagPerSequence);
-  EXPECT_EQ(partition({.hybrid_cp = true}), Partition::kZigzagPerSequence);
 }
 
 TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
@@ -236,7 +220,6 @@ TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
   for (const int64_t recorded : {4, 6}) {
     rejected(SlimePadding{}, recorded, "slime takes T - 1");
     rejected(MilesPadding{}, recorded, "miles takes T - 1");
-    rejected(ArealPadding{}, recorded, "AReaL takes T - 1");
   }
   for (const int64_t recorded : {4, 7}) {
     rejected(VerlPadding{}, recorded, "verl takes T or T - 1");
@@ -252,7 +235,7 @@ TEST(Padding, WhatIsOfNoSampleIsPaddedAsAnyOther) {
   batch.sequences[1] = {.tokens = 3, .live = true};
   for (const PaddingPolicy& policy :
        {PaddingPolicy(VerlPadding{}), PaddingPolicy(SlimePadding{}), PaddingPolicy(MilesPadding{}),
-        PaddingPolicy(MsSwiftPadding{}), PaddingPolicy(ArealPadding{}), PaddingPolicy(SkyRlPadding{})}) {
+        PaddingPolicy(MsSwiftPadding{}), PaddingPolicy(SkyRlPadding{})}) {
     ASSERT_OK_AND_ASSIGN(const auto expected, PredictPadding(samples, policy));
     ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, policy));
     EXPECT_EQ(prediction.layout.cu_seqlens_padded, expected.layout.cu_seqlens_padded) << prediction.policy;
@@ -270,14 +253,11 @@ TEST(Padding, SlicesWithoutSequenceParallelismAreHazards) {
 
 TEST(Padding, HugeSizesAreRefusedNotWrapped) {
   UnpaddedBatch batch = Batch({1 << 20, 1 << 20}, 1 << 20, 1 << 20, true);
-  const PaddingPolicy policies[] = {MegatronPadding{},
-                                    VerlPadding{.fp8 = true, .length_bucket = 67108863},
-                                    MilesPadding{},
-                                    SlimePadding{.pad_size_multiplier = 1 << 26},
-                                    NemoRlPadding{},
-                                    MsSwiftPadding{.fp8_recipe = Fp8Recipe::kBlockwise, .fused_attention = true},
-                                    SkyRlPadding{.fp8 = true},
-                                    ArealPadding{.fp8 = true}};
+  const PaddingPolicy policies[] = {
+      MegatronPadding{},        VerlPadding{.fp8 = true, .length_bucket = 67108863},
+      MilesPadding{},           SlimePadding{.pad_size_multiplier = 1 << 26},
+      NemoRlPadding{},          MsSwiftPadding{.fp8_recipe = Fp8Recipe::kBlockwise, .fused_attention = true},
+      SkyRlPadding{.fp8 = true}};
   for (const PaddingPolicy& policy : policies) {
     const auto prediction = PredictPadding(batch, policy);
     if (prediction.ok()) {

@@ -28,11 +28,6 @@ struct LayerFields {
   const Json* model = nullptr;  // Of its "rank".
 };
 
-struct Source {
-  Geometry geometry;
-  std::optional<LayerSplit> split;
-};
-
 struct DescribedLayers {
   Geometry geometry;
   std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
@@ -50,14 +45,12 @@ absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view pa
   return Geometry::Create(*options);
 }
 
-absl::StatusOr<Source> SourceOf(const LayerFields& fields) {
-  auto geometry = GeometryFromJson(*fields.geometry, "geometry");
-  if (!geometry.ok()) return geometry.status();
-  Source source{*std::move(geometry), std::nullopt};
-  if (fields.split == nullptr) return source;
-  source.split = LayerSplit{.num_layers = source.geometry.num_layers()};
-  if (absl::Status status = ReadFields(*fields.split, "split", *source.split); !status.ok()) return status;
-  return source;
+// Nothing where the description has none.
+absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const Geometry& geometry) {
+  if (json == nullptr) return std::nullopt;
+  LayerSplit split{.num_layers = geometry.num_layers()};
+  if (absl::Status status = ReadFields(*json, "split", split); !status.ok()) return status;
+  return split;
 }
 
 absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
@@ -72,31 +65,30 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
 }
 
 // A pattern and a geometry that both say which layers carry routes must say the same.
-absl::Status CheckPattern(const Source& source) {
-  if (!source.split || !source.split->hybrid) return absl::OkStatus();
+absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
+  if (!split.hybrid) return absl::OkStatus();
   std::vector<int32_t> ids;
-  for (const LayerRouting& layer : source.geometry.layers()) ids.push_back(layer.layer_id);
-  if (ids == source.split->hybrid->moe_layer_ids) return absl::OkStatus();
+  for (const LayerRouting& layer : geometry.layers()) ids.push_back(layer.layer_id);
+  if (ids == split.hybrid->moe_layer_ids) return absl::OkStatus();
   return Invalid("split.hybrid_pattern",
-                 absl::StrCat("its ", source.split->hybrid->moe_layer_ids.size(), " layers E are not the ", ids.size(),
+                 absl::StrCat("its ", split.hybrid->moe_layer_ids.size(), " layers E are not the ", ids.size(),
                               " MoE layers of the geometry"));
 }
 
 // The layers by the table, which what the model says must bear out.
-absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const PlanRank& rank,
-                                              const std::vector<LiveChunk>* chunks) {
-  const LayerSplit split = source.split.value_or(LayerSplit{.num_layers = source.geometry.num_layers()});
+absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
+                                              const std::optional<std::vector<LiveChunk>>& chunks) {
   const auto table = LayerTable::Create(split);
   if (!table.ok()) return table.status();
-  if (absl::Status status = CheckPattern(source); !status.ok()) return status;
-  auto layers = OwnedMoeLayers(source.geometry, *table, rank.pp_rank, rank.chunk);
+  if (absl::Status status = CheckPattern(geometry, split); !status.ok()) return status;
+  auto layers = OwnedMoeLayers(geometry, *table, rank.pp_rank, rank.chunk);
   if (!layers.ok()) return layers.status();
-  if (chunks != nullptr) {
-    const auto difference = LiveDifference(source.geometry, *table, rank.pp_rank, *chunks, rank.native_layers);
+  if (chunks) {
+    const auto difference = LiveDifference(geometry, *table, rank.pp_rank, *chunks, rank.native_layers);
     if (!difference.ok()) return difference.status();
     if (*difference) return Invalid("rank.model", **difference);
   }
-  DescribedLayers described{source.geometry, split, *std::move(layers)};
+  DescribedLayers described{geometry, split, *std::move(layers)};
   for (int32_t v = 0; v < table->virtual_stages(); ++v) {
     if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table->mtp_layers(rank.pp_rank, v);
   }
@@ -124,16 +116,16 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
 }
 
 // Engines that capture no hash layers record runs without them, in which the others have other places.
-absl::Status PlaceInRun(Geometry run, const Source& source, const std::set<int32_t>& may_lack,
-                        DescribedLayers& described) {
+absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, DescribedLayers& described) {
+  const Geometry& model = described.geometry;
   const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
   std::vector<LayerRouting> both;
-  for (const LayerRouting& layer : source.geometry.layers()) {
+  for (const LayerRouting& layer : model.layers()) {
     if (run.FindOrdinal(layer.layer_id) || may_lack.count(layer.layer_id) == 0) both.push_back(layer);
   }
-  if (both != own || run.num_layers() != source.geometry.num_layers()) {
+  if (both != own || run.num_layers() != model.num_layers()) {
     return Invalid(Reason::kGeometryMismatch, "run_geometry",
-                   absl::StrCat(run.DebugString(), " is not that of the model, ", source.geometry.DebugString()));
+                   absl::StrCat(run.DebugString(), " is not that of the model, ", model.DebugString()));
   }
   for (OwnedLayer& layer : described.layers) {
     const auto ordinal = run.FindOrdinal(layer.layer_id);
@@ -150,18 +142,21 @@ absl::Status PlaceInRun(Geometry run, const Source& source, const std::set<int32
 
 // Of the rank, all but `rows` counts.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
-  const auto source = SourceOf(fields);
-  if (!source.ok()) return InNamesOfDescription(source.status());
+  const auto geometry = GeometryFromJson(*fields.geometry, "geometry");
+  if (!geometry.ok()) return InNamesOfDescription(geometry.status());
+  const auto split = SplitFromJson(fields.split, *geometry);
+  if (!split.ok()) return InNamesOfDescription(split.status());
   std::optional<std::vector<LiveChunk>> chunks;
   if (fields.model != nullptr) {
     auto read = ChunksFromJson(*fields.model);
     if (!read.ok()) return read.status();
     chunks = *std::move(read);
   }
-  auto described = chunks && !source->split ? LayersOfModel(source->geometry, rank, *chunks)
-                                            : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr);
+  const LayerSplit one_stage{.num_layers = geometry->num_layers()};
+  auto described = chunks && !*split ? LayersOfModel(*geometry, rank, *chunks)
+                                     : LayersOfSplit(*geometry, split->value_or(one_stage), rank, chunks);
   if (!described.ok()) return InNamesOfDescription(described.status());
-  auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
+  auto layers = WithoutNativeLayers(*geometry, std::move(described->layers), rank.native_layers);
   if (!layers.ok()) return layers.status();
   described->layers = *std::move(layers);
   if (fields.run_geometry == nullptr) return described;
@@ -169,26 +164,9 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   if (!run.ok()) return run.status();
   std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
   may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
-  absl::Status placed = PlaceInRun(*std::move(run), *source, may_lack, *described);
+  absl::Status placed = PlaceInRun(*std::move(run), may_lack, *described);
   if (!placed.ok()) return placed;
   return described;
-}
-
-// `model`: what the live model says, where it is told.
-absl::Status ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, PlanRank& rank, const Json*& model) {
-  if (json == nullptr) return absl::OkStatus();
-  JsonObject object(*json, "rank");
-  std::optional<int32_t> dp_cp;
-  Fields(FieldReader(object), rank);
-  object.Read("dp_cp", dp_cp);
-  model = object.Find("model");
-  if (!object.status().ok() || !dp_cp) return object.status();
-  if (object.Find("cp") != nullptr) return Invalid("rank.dp_cp", "is given beside cp: which of them is it?");
-  if (!micro_batch.dp_cp_size) return Invalid("rank.dp_cp", "is given without micro_batch.dp_cp_size");
-  const auto local = LocalCpRank(*dp_cp, *micro_batch.dp_cp_size, micro_batch.layout.cp_size);
-  if (!local.ok()) return local.status();
-  rank.rows.cp_rank = *local;
-  return absl::OkStatus();
 }
 
 // Of the description as a whole.
@@ -214,8 +192,12 @@ absl::StatusOr<Description> ReadDescription(const Json& json) {
   if (absl::Status status = object.status(); !status.ok()) return status;
   auto described = MicroBatchFromJson(*micro_batch);
   if (!described.ok()) return described.status();
-  absl::Status status = ReadRank(of_rank, *described, rank, fields.model);
-  if (!status.ok()) return status;
+  if (of_rank != nullptr) {
+    JsonObject fields_of_rank(*of_rank, "rank");
+    Fields(FieldReader(fields_of_rank), rank);
+    fields.model = fields_of_rank.Find("model");
+    if (absl::Status status = fields_of_rank.status(); !status.ok()) return status;
+  }
   auto layers = LayersFrom(fields, rank);
   if (!layers.ok()) return layers.status();
   const auto is_absent = [&](int32_t layer) { return !layers->geometry.FindOrdinal(layer); };

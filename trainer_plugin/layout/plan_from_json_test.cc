@@ -83,18 +83,14 @@ TEST(PlanFromJson, DefaultsAndRectangle) {
   EXPECT_EQ(plan["bytes_to_read"], 4 * 2 * 1 + 4 * 2 * 2);
 }
 
-TEST(PlanFromJson, PolicyAndPlaceInALocalGroup) {
+TEST(PlanFromJson, PolicyAndSizeOfALocalGroup) {
   Json description = Moonlight();
   description["micro_batch"] = Json::parse(R"({"sequences": [{"tokens": 13}], "padding": {"policy": "verl"},
-    "local_cp_size": 2, "dp_cp_size": 4})");
-  description["rank"] = Json::parse(R"({"dp_cp": 3})");
+    "local_cp_size": 2})");
+  description["rank"] = Json::parse(R"({"cp": 1})");
   const Json plan = PlanOf(description);
   EXPECT_EQ(plan["layout"]["cu_seqlens_padded"], Json::parse("[0, 16]"));
   EXPECT_EQ(plan["slices"], Json::parse(R"([{"sequence": 0, "sample": "", "rows": [[4, 12]]}])"));
-  description["rank"]["dp_cp"] = 4;
-  EXPECT_THAT(PlanFromJson(description.dump()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  description["micro_batch"].erase("dp_cp_size");
-  EXPECT_THAT(PlanFromJson(description.dump()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
 TEST(PlanFromJson, NamesWhatIsWrong) {

@@ -59,8 +59,6 @@ struct DescribedMicroBatch {
   std::vector<std::string> samples;   // Parallel to layout.sequences; "" where not named.
   std::vector<SequencePiece> pieces;  // Of all sequences, where one of them is put together; else empty.
   bool last_row_filler = false;
-  // Of the DP x CP group, where the micro-batch is cut over local_cp_size neighbours of it.
-  std::optional<int32_t> dp_cp_size;
   // Hazards of the named policy, and the first difference between its prediction and what was passed.
   std::vector<std::string> warnings;
 };
@@ -68,11 +66,6 @@ struct DescribedMicroBatch {
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);
-// Dynamic CP (verl local_cp_size) and hybrid CP (Megatron hybrid_context_parallel, create_hybrid_dp_cp_groups): one
-// micro-batch is cut over `local_cp_size` neighbours of the `dp_cp_size` ranks of the DP x CP group. The place of rank
-// `dp_cp_rank` among them. INVALID_ARGUMENT (kField) for ranks outside, (kShape) unless local_cp_size is a power of two
-// that divides dp_cp_size.
-absl::StatusOr<int32_t> LocalCpRank(int32_t dp_cp_rank, int32_t dp_cp_size, int32_t local_cp_size);
 // "micro_batch.padding", at `path`.
 absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, absl::string_view path);
 
@@ -88,24 +81,14 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const nlohmann::json& json, 
 // INVALID_ARGUMENT also for more than 4096 ranks.
 absl::StatusOr<nlohmann::ordered_json> ExplainFromJson(absl::string_view description);
 
-// A description with what was seen on its rank beside it:
-//   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
-// rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
-// the decoder layer whose routes it was given. One of them may be absent. The answer has all exact explanations, or
-// else the nearest ones:
-//   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"},
-//   …]
-absl::StatusOr<nlohmann::ordered_json> DiagnoseFromJson(absl::string_view description);
-// The same from ids that the routers replayed. `recorded`: per sequence of the description.
-absl::StatusOr<nlohmann::ordered_json> DiagnoseIds(const DescribedPlan& described,
-                                                   const std::vector<RouteIds>& recorded, const RouteIds& seen);
-// Whether the record fits what the rank's routers choose by themselves (JudgeAlignment):
+// Whether the record fits the ids of the rank's routers (JudgeAlignment), their own choice or what they replayed:
 //   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
-//    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
-// sequence: of the micro-batch; it and layer are null where nothing is compared. Explanations as above, and count
-// experts.
+//    "explanations": [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10,
+//                      "exact": true, "what": "…"}, {"of": "layers", …}]}
+// recorded: per sequence of the description. sequence: of the micro-batch; it and layer are null where nothing is
+// compared. Explanations count experts.
 absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
-                                                const RouteIds& live);
+                                                const RouteIds& live, bool replayed);
 
 }  // namespace routing_replay::trainer
 

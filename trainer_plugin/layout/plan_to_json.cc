@@ -14,7 +14,6 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kMaxExplainedRanks = 4096;
-constexpr size_t kNearest = 3;
 
 template <typename T>
 OrderedJson OrNull(const std::optional<T>& value) {
@@ -169,46 +168,6 @@ absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
   return list;
 }
 
-// What all ranks of a pipeline hold is in its split alone.
-absl::StatusOr<LayerSplit> SplitOf(const DescribedPlan& described) {
-  if (described.split) return *described.split;
-  return Invalid("split", "is missing: rank.model says what one rank holds");
-}
-
-// What was seen beside a description.
-struct Observed {
-  std::optional<std::vector<LocalRow>> rows;
-  std::optional<std::vector<int32_t>> layers;
-};
-
-// One entry of "observed.rows".
-absl::StatusOr<LocalRow> RowFromJson(const Json& entry, size_t sequences, const std::string& path) {
-  if (entry.is_null()) return LocalRow{};
-  if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned() || !entry[1].is_number_unsigned()) {
-    return Invalid(path, "must be [sequence, row] or null");
-  }
-  if (entry[0] >= sequences || entry[1] >= kMaxStreamRows) return Invalid(path, "names no row of the micro-batch");
-  return LocalRow{entry[0], entry[1], RowState::kReplayed};
-}
-
-absl::StatusOr<Observed> ObservedFromJson(const Json& json, size_t sequences) {
-  Observed observed;
-  JsonObject object(json, "observed");
-  if (object.FindValue("layers") != nullptr) object.Read("layers", observed.layers.emplace());
-  const Json* rows = object.FindValue("rows");
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  if (rows == nullptr && !observed.layers) return Invalid("observed", "has neither rows nor layers");
-  if (rows == nullptr) return observed;
-  if (!rows->is_array()) return Invalid("observed.rows", "must be a list");
-  observed.rows.emplace();
-  for (size_t i = 0; i < rows->size(); ++i) {
-    const auto row = RowFromJson((*rows)[i], sequences, absl::StrCat("observed.rows[", i, "]"));
-    if (!row.ok()) return row.status();
-    observed.rows->push_back(*row);
-  }
-  return observed;
-}
-
 OrderedJson ToJson(const char* of, const Explanation& explanation) {
   return {{"of", of},
           {"mistakes", explanation.mistakes},
@@ -216,18 +175,6 @@ OrderedJson ToJson(const char* of, const Explanation& explanation) {
           {"compared", explanation.compared},
           {"exact", explanation.exact()},
           {"what", explanation.what}};
-}
-
-void AddBest(const char* of, const std::vector<Explanation>& explanations, OrderedJson& list) {
-  const Explanation& best = explanations.front();
-  if (best.matched == 0 && !best.exact()) {
-    list.push_back(ToJson(of, {{}, "no known mistake gives any of these", 0, best.compared}));
-    return;
-  }
-  for (size_t i = 0; i < explanations.size(); ++i) {
-    if (best.exact() ? !explanations[i].exact() : i >= kNearest || explanations[i].matched == 0) break;
-    list.push_back(ToJson(of, explanations[i]));
-  }
 }
 
 }  // namespace
@@ -275,9 +222,8 @@ absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
 absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
   const auto described = DescribedPlanFromJson(description);
   if (!described.ok()) return described.status();
-  const auto split = SplitOf(*described);
-  if (!split.ok()) return split.status();
-  const auto table = LayerTable::Create(*split);
+  if (!described->split) return Invalid("split", "is missing: rank.model says what one rank holds");
+  const auto table = LayerTable::Create(*described->split);
   if (!table.ok()) return table.status();
   const auto layers = LayersToJson(described->geometry, *table);
   if (!layers.ok()) return layers.status();
@@ -293,50 +239,16 @@ absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
       {"layers", *layers}, {"rows", *rows}, {"rank", std::move(rank)}, {"warnings", described->warnings}};
 }
 
-absl::StatusOr<OrderedJson> DiagnoseFromJson(absl::string_view text) {
-  absl::StatusOr<Json> json = ParseJson(text, "the description");
-  if (!json.ok()) return json.status();
-  if (!json->is_object() || !json->contains("observed")) return Invalid("observed", "is missing");
-  const Json seen = std::move((*json)["observed"]);
-  json->erase("observed");
-  const auto described = DescribedPlanFromJson(json->dump());
-  if (!described.ok()) return described.status();
-  const auto observed = ObservedFromJson(seen, described->samples.size());
-  if (!observed.ok()) return observed.status();
-  OrderedJson list = OrderedJson::array();
-  if (observed->rows) {
-    const auto rows = ExplainRows(described->layout, described->rank.rows, *observed->rows);
-    if (!rows.ok()) return rows.status();
-    AddBest("rows", *rows, list);
-  }
-  if (observed->layers) {
-    const auto split = SplitOf(*described);
-    if (!split.ok()) return split.status();
-    const auto layers = ExplainLayers(described->geometry, *split, described->rank, *observed->layers);
-    if (!layers.ok()) return layers.status();
-    AddBest("layers", *layers, list);
-  }
-  return list;
-}
-
-absl::StatusOr<OrderedJson> DiagnoseIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
-                                        const RouteIds& seen) {
-  const auto split = SplitOf(described);
-  if (!split.ok()) return split.status();
-  const auto found = ExplainIds(described.geometry, *split, described.layout, described.rank, recorded, seen);
-  if (!found.ok()) return found.status();
-  return OrderedJson::array({ToJson("rows", found->rows), ToJson("layers", found->layers)});
-}
-
 absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
-                                     const RouteIds& live) {
+                                     const RouteIds& live, bool replayed) {
   const auto judged = JudgeAlignment({.geometry = described.geometry,
                                       .split = described.split ? &*described.split : nullptr,
                                       .layers = described.plan.layers,
                                       .layout = described.layout,
                                       .rank = described.rank,
                                       .recorded = recorded,
-                                      .live = live});
+                                      .live = live,
+                                      .replayed = replayed});
   if (!judged.ok()) return judged.status();
   return OrderedJson{
       {"misaligned", judged->misaligned},

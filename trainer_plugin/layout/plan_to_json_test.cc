@@ -83,44 +83,5 @@ TEST(ExplainFromJson, TooManyRanks) {
   EXPECT_THAT(ExplainFromJson(description.dump()), Fails(kInvalid, Reason::kField));
 }
 
-TEST(DiagnoseTest, TheMistakeIsNamed) {
-  Json description = Moonlight();
-  // Contiguous rows of context-parallel rank 1, and layer numbers for indexes.
-  description["rank"]["cp"] = 1;
-  for (int row = 8; row < 12; ++row) description["observed"]["rows"].push_back({0, row});
-  for (int layer = 14; layer < 28; ++layer) description["observed"]["layers"].push_back(layer);
-  ASSERT_OK_AND_ASSIGN(const Json found, DiagnoseFromJson(description.dump()));
-  EXPECT_EQ(found[0]["of"], "rows");
-  EXPECT_EQ(found[0]["mistakes"][0], "partition_contiguous");
-  EXPECT_EQ(found[0]["exact"], true);
-  const Json& last = found[found.size() - 1];
-  EXPECT_EQ(last["of"], "layers");
-  EXPECT_EQ(last["mistakes"][0], "layer_number_as_index");
-}
-
-TEST(DiagnoseTest, WhatNoMistakeGivesIsSaidSo) {
-  Json description = Moonlight();
-  for (int layer = 0; layer < 14; ++layer) description["observed"]["layers"].push_back(-1 - layer);
-  ASSERT_OK_AND_ASSIGN(const Json found, DiagnoseFromJson(description.dump()));
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_TRUE(found[0]["mistakes"].empty());
-  EXPECT_EQ(found[0]["exact"], false);
-}
-
-TEST(DiagnoseTest, WhatWasSeenMustFit) {
-  const auto rejected = [](const char* observed) {
-    Json description = Moonlight();
-    description["observed"] = Json::parse(observed);
-    return DiagnoseFromJson(description.dump()).status();
-  };
-  EXPECT_THAT(DiagnoseFromJson(Moonlight().dump()), Fails(kInvalid, Reason::kField));
-  for (const char* observed : {"{}", "[]", R"({"rows": 1})", R"({"rows": [[0]]})", R"({"rows": [[0, -1]]})",
-                               R"({"rows": [[1, 0]]})", R"({"layers": ["a"]})", R"({"columns": []})"}) {
-    EXPECT_THAT(rejected(observed), Fails(kInvalid, Reason::kField)) << observed;
-  }
-  EXPECT_THAT(rejected(R"({"rows": [[0, 1]]})"), Fails(kInvalid, Reason::kShape));
-  EXPECT_THAT(rejected(R"({"layers": [1]})"), Fails(kInvalid, Reason::kShape));
-}
-
 }  // namespace
 }  // namespace routing_replay::trainer

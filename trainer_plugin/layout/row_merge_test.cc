@@ -60,18 +60,6 @@ TEST(MergeRows, NamesWhatNoRankHas) {
   EXPECT_THAT(detail.missing_rows, ElementsAre(RowRange{0, 4}, RowRange{12, 13}));
 }
 
-TEST(MergeRows, RefusesMapsOfAnotherLayout) {
-  const auto field = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
-  MicroBatchLayout shorter = ThirteenTokens();
-  shorter.sequences[0].recorded_rows = 12;
-  EXPECT_THAT(MergeRows(shorter, MapsOf(ThirteenTokens())), field);
-  EXPECT_THAT(MergeRows({}, MapsOf(ThirteenTokens())), field);
-  std::vector<RowMap> maps = MapsOf(ThirteenTokens());
-  maps[0].rows = 3;
-  EXPECT_THAT(MergeRows(ThirteenTokens(), maps), field);
-  EXPECT_THAT(MergeRows(ThirteenTokens(), {}, std::vector<std::string>{"a", "b"}), field);
-}
-
 // There and back: each row that is merged comes from a local row at which the reference shows just this row, and all
 // rows of all ranks are either merged or copies.
 TEST(MergeRowsProperty, ReverseMapOfTheRowMap) {

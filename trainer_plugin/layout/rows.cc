@@ -381,34 +381,12 @@ class RowMapBuilder {
   bool sliced_ = false;
 };
 
-absl::Status CheckRun(const MicroBatchLayout& layout, size_t record, const RowMap& map, const RowRun& run) {
-  const auto reject = [record](absl::string_view what) {
-    return Invalid("records", absl::StrCat("record ", record, " ", what));
-  };
-  if (run.sequence < 0 || static_cast<size_t>(run.sequence) >= layout.sequences.size()) {
-    return reject(absl::StrCat("shows sequence ", run.sequence, " of ", layout.sequences.size()));
-  }
-  const int64_t rows = layout.sequences[run.sequence].recorded_rows;
-  if (run.row < 0 || run.row > rows || run.count > rows - run.row) {
-    return reject(absl::StrCat("shows ", run.count, " rows from row ", run.row, " of sequence ", run.sequence,
-                               ", which has ", rows));
-  }
-  if (run.stride < 1 || run.local_row < 0 || run.local_row >= map.rows ||
-      run.count - 1 > (map.rows - 1 - run.local_row) / run.stride) {
-    return reject(absl::StrCat("has ", run.count, " rows from local row ", run.local_row, " of ", map.rows));
-  }
-  return absl::OkStatus();
-}
-
 // The recorded runs of each sequence, ascending by row; those of one row in the order of the records.
-absl::StatusOr<std::vector<std::vector<RecordRun>>> RunsBySequence(const MicroBatchLayout& layout,
-                                                                   absl::Span<const RowMap> maps) {
-  std::vector<std::vector<RecordRun>> runs(layout.sequences.size());
+std::vector<std::vector<RecordRun>> RunsBySequence(size_t sequences, absl::Span<const RowMap> maps) {
+  std::vector<std::vector<RecordRun>> runs(sequences);
   for (size_t i = 0; i < maps.size(); ++i) {
     for (const RowRun& run : maps[i].runs) {
-      if (run.state != RowState::kReplayed || run.count < 1) continue;
-      if (auto s = CheckRun(layout, i, maps[i], run); !s.ok()) return s;
-      runs[run.sequence].push_back({static_cast<int32_t>(i), run});
+      if (run.state == RowState::kReplayed) runs[run.sequence].push_back({static_cast<int32_t>(i), run});
     }
   }
   for (std::vector<RecordRun>& of : runs) {
@@ -486,19 +464,11 @@ std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t seque
 
 absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
                                                      absl::Span<const std::string> samples) {
-  if (!samples.empty() && samples.size() != layout.sequences.size()) {
-    return Invalid("samples",
-                   absl::StrCat(samples.size(), " names, not one for each of ", layout.sequences.size(), " sequences"));
-  }
-  for (size_t i = 0; i < layout.sequences.size(); ++i) {
-    if (layout.sequences[i].recorded_rows < 0) return Invalid("sequences", absl::StrCat(i, " has fewer than 0 rows"));
-  }
-  const auto runs = RunsBySequence(layout, maps);
-  if (!runs.ok()) return runs.status();
+  const auto runs = RunsBySequence(layout.sequences.size(), maps);
   std::vector<SequenceMerge> merges;
-  for (size_t i = 0; i < runs->size(); ++i) {
+  for (size_t i = 0; i < runs.size(); ++i) {
     std::vector<RowRange> missing;
-    merges.push_back(MergeRuns(layout.sequences[i].recorded_rows, (*runs)[i], missing));
+    merges.push_back(MergeRuns(layout.sequences[i].recorded_rows, runs[i], missing));
     if (!missing.empty()) return Missing(samples.empty() ? "" : samples[i], i, missing);
   }
   return merges;

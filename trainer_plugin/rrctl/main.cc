@@ -70,7 +70,7 @@ void AddPlan(Application& application) {
 }
 
 struct DiagnoseOptions {
-  std::string run;  // Whose rows the trainer replayed; empty: the description says what was seen.
+  std::string run;  // Whose rows the trainer replayed.
   std::string ids;  // .npy or safetensors, [local rows, the rank's MoE layers, K]: what its routers replayed.
   Producer producer = Producer::kRollout;
 };
@@ -139,16 +139,9 @@ absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptio
   }
   const auto recorded = RecordedIds(client, options, *described);
   if (!recorded.ok()) return recorded.status();
-  return DiagnoseIds(*described, *recorded, *seen);
-}
-
-absl::Status RunDiagnose(Session& session, const DiagnoseOptions& options) {
-  const std::string description = StandardInput();
-  if (!options.ids.empty()) {
-    return session.Ask([&](Client& client) { return DiagnoseReplayedIds(client, options, description); },
-                       Layout::kColumns);
-  }
-  return session.Show(DiagnoseFromJson(description), Layout::kColumns);
+  const auto judged = JudgeIds(*described, *recorded, *seen, true);
+  if (!judged.ok()) return judged.status();
+  return (*judged)["explanations"];
 }
 
 void AddDiagnose(Application& application) {
@@ -156,15 +149,18 @@ void AddDiagnose(Application& application) {
   CLI::App* diagnose = application.Add(
       "diagnose",
       "say which known mistake explains the routes that a rank replayed\n"
-      "The description of a plan is on standard input: with \"observed\", the rows and layers that were replayed; or "
-      "without it, where RUN and --ids say what the samples have and what the routers got.",
-      [options](Session& session) { return RunDiagnose(session, *options); });
-  CLI::Option* run = diagnose->add_option("RUN", options->run, "name of the run that was replayed");
+      "The description of a plan is on standard input, what the rank's routers replayed is in a file.",
+      [options](Session& session) {
+        const std::string description = StandardInput();
+        return session.Ask([&](Client& client) { return DiagnoseReplayedIds(client, *options, description); },
+                           Layout::kColumns);
+      });
+  diagnose->add_option("RUN", options->run, "name of the run that was replayed")->required();
   diagnose
       ->add_option("--ids", options->ids,
                    "what the routers replayed: [local rows, MoE layers of the rank, K], .npy or safetensors")
       ->type_name("FILE")
-      ->needs(run);
+      ->required();
   client::AddProducer(diagnose, options->producer);
 }
 

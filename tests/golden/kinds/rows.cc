@@ -78,6 +78,12 @@ bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
   return seen.size() == ranks.size() && ranks.size() == static_cast<size_t>(layout.cp_size * layout.tp_size);
 }
 
+// verl: rows of a sequence that R3 replays (build_r3_replay_mask): the last token never, and none where the response is
+// empty.
+int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens) {
+  return response_tokens > 0 ? std::clamp<int64_t>(tokens - 1, 0, recorded_rows) : 0;
+}
+
 // The masks that frameworks put beside the rows, in their order.
 Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
   MicroBatchLayout masked = layout;
@@ -86,7 +92,7 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   for (size_t i = 0; verl && i < masked.sequences.size(); ++i) {
     trainer::SequenceShape& shape = masked.sequences[i];
     shape.recorded_rows =
-        trainer::VerlReplayedRows(shape.tokens, shape.recorded_rows, input.at("response_lengths").at(i).get<int64_t>());
+        VerlReplayedRows(shape.tokens, shape.recorded_rows, input.at("response_lengths").at(i).get<int64_t>());
   }
   const auto map = trainer::BuildRowMap(masked, RankOf(rank));
   if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));

@@ -44,26 +44,20 @@ typedef struct rrt_agreement rrt_agreement;
  * native_layers: [], MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers).
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
- *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
- *     what each medium becomes in the model, where `tokens` counts it once; instead of sample and recorded_rows,
- *     pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0, "rows": tokens - 1}]: its tokens
- *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence,
- * what is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
- *     sequence without tokens has none); live false, of a sequence or a piece that is of no sample, without a recorded
- *     row: it routes live, and its rows are in state 3;
+ *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it); instead of sample
+ *     and recorded_rows, pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0,
+ *     "rows": tokens - 1}]: its tokens are those of the sample from `start` on, of which the first `rows` have a route.
+ *     With pieces in one sequence, what is said of sequences below, in row maps, slices and fetches, is said of the
+ *     pieces of all of them in order (a sequence without tokens has none); live false, of a sequence or a piece that is
+ *     of no sample, without a recorded row: it routes live, and its rows are in state 3;
  *   last_row_filler false: whether the last token of a sequence, if it alone has no route, takes filler like a pad, in
  *     what a fetch gives, unless its sample falls back;
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
- *   instead of what each sequence has: cu_seqlens, the real boundaries (the padded ones too where no others are
- *     given), or attention_mask, lists of 0 and 1, with left_padding true where the model sees the padding on the
- *     left (BSHD) and false where packing strips it;
- *   hierarchical_cp_sizes [], which is checked and changes no row;
  *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), goes before cp_size;
  *   padding: a policy, below.
- * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (of an explicit partition); with local_cp_size also
- *   dp_cp instead of cp, the rank in the DP x CP group of micro_batch.dp_cp_size ranks.
+ * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (of an explicit partition).
  *   model null, what the rank's live model says, per chunk {"layer_numbers": [14, …], "mtp_layer_numbers": [1]}: the
  *     layer_number of each router in the decoder, and apart from them of those in the MTP block, which counts from 1
  *     again. With a split the two must agree, or the error says the first difference; without one the model alone
@@ -73,8 +67,7 @@ typedef struct rrt_agreement rrt_agreement;
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
  * are not given are as it predicts. What is given wins; the first difference is a warning. Names, and options with
  * their defaults, which routing_replay/trainer/padding.h explains:
- *   megatron: packed true, use_per_sequence_balancing false, hybrid_context_parallel false (one sample then),
- *     dp_cp_size null (micro_batch.dp_cp_size), seq_length null
+ *   megatron: packed true, use_per_sequence_balancing false, seq_length null
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
  *     pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
  *   slime: data_pad_size_multiplier 128, allgather_cp false
@@ -85,7 +78,6 @@ typedef struct rrt_agreement rrt_agreement;
  *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main"
  *     or "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "",
  *     seq_length null, max_length null
- *   areal: fp8 false
  *   prime_rl: pad_to_multiple_of 1
  * One micro-batch of each; sequences go beside them:
  *   {"padding": {"policy": "megatron", "seq_length": 4096}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
@@ -95,7 +87,6 @@ typedef struct rrt_agreement rrt_agreement;
  *   {"padding": {"policy": "skyrl"}, "tp_size": 4, "sequence_parallel": true}
  *   {"padding": {"policy": "nemo_rl", "make_sequence_length_divisible_by": 8, "pp": 2}, "cp_size": 2}
  *   {"padding": {"policy": "ms_swift", "attention_backend": "fused"}, "cp_size": 4}
- *   {"padding": {"policy": "areal"}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
  *   {"padding": {"policy": "prime_rl", "pad_to_multiple_of": 64}, "cp_size": 2} */
 /* described: what was planned, as JSON, for rr_free:
  * {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0, "offset": 0, "num_experts": 64, "top_k": 6, "id_bytes": 1}, …],
@@ -296,14 +287,12 @@ RRT_API rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, co
 typedef struct rrt_compare_counters {
   int64_t rows, different_rows, disjoint_rows, common_ids;
 } rrt_compare_counters;
-/* The replayed choice beside a live one, as sets, over the rows whose state is 0. live [rows][K] compact ids, or NULL:
- * the live choice of `logits` then, and of expert_bias, which may be NULL. With `live`, only E and K of the router
- * matter, and ids are not checked. */
+/* The replayed choice beside a live one, as sets, over the rows whose state is 0: [rows][K] compact ids each. Only E
+ * and K of the router matter, and ids are not checked. */
 RRT_API rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
-                              const void* live, const void* logits, const float* expert_bias,
-                              rrt_compare_counters* counters);
+                              const void* live, rrt_compare_counters* counters);
 
-/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/collective.h
+/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/agreement.h
  * says what is compared and how it fails. What this rank has seen:
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",

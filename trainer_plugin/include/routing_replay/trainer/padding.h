@@ -1,7 +1,7 @@
 // How training frameworks pad a micro-batch before they pack it, and what a trainer really passed against that.
 //
 // A policy is the rule of one framework: its options below, named as the framework names them (in parentheses where
-// that is another name), and its arithmetic in layout/padding_rules.cc. It serves preallocation and checks; what the
+// that is another name), and its arithmetic in layout/padding.cc. It serves preallocation and checks; what the
 // trainer really passed always wins. B sequences of T tokens each; cp, tp: sizes of context and tensor parallelism.
 #ifndef ROUTING_REPLAY_TRAINER_PADDING_H_
 #define ROUTING_REPLAY_TRAINER_PADDING_H_
@@ -35,15 +35,9 @@ enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8
 // Packed: each document to a multiple of u = (2 · cp if cp > 1) · (tp under SP), where documents are cut, the last one
 // stretched to the end of the pack (SFTDataset, which itself pads by 2 · cp); where the stream is cut as a whole only
 // the stream is padded. Rectangle: the longest sample to a multiple of u. At most T recorded rows.
-//
-// Hybrid CP gives each sample a group of its own, so that a micro-batch has one: INVALID_ARGUMENT (kShape) for several.
-// Any group must be able to hold it: it is padded to a multiple of 2 · dp_cp_size · (tp under SP)
-// (GPTDatasetConfig's sequence_length rule), or of u where dp_cp_size is not set.
 struct MegatronPadding {
   bool packed = true;                      // cu_seqlens are passed. Else a rectangle.
   bool per_sequence_balancing = false;     // (use_per_sequence_balancing)
-  bool hybrid_cp = false;                  // (hybrid_context_parallel) cp_size is that of the sample's group.
-  std::optional<int32_t> dp_cp_size;       // With hybrid_cp: ranks of the DP x CP group, from which groups are made.
   std::optional<int64_t> sequence_length;  // (seq_length) Of the pack or the rectangle; the least that fits if not set.
 };
 
@@ -140,14 +134,6 @@ struct MsSwiftPadding {
   std::optional<int64_t> max_length;
 };
 
-// AReaL: areal/engine/megatron_utils/packed_context_parallel.py.
-//
-// Packed. With a = tp · (2 · cp if cp > 1), with FP8 lcm(a, 16): each sample to a multiple of a, the stream to one of
-// lcm(a, 256), what it needs being a document of its own. Recorded rows must be T - 1.
-struct ArealPadding {
-  bool fp8 = false;
-};
-
 // prime-rl: src/prime_rl/trainer/batch.py pad_micro_batch, shard_for_cp.
 //
 // Packed, without padding per sample; the last sample grows until the stream is a multiple of pad_to_multiple_of. Equal
@@ -157,7 +143,7 @@ struct PrimeRlPadding {
 };
 
 using PaddingPolicy = std::variant<MegatronPadding, VerlPadding, SlimePadding, MilesPadding, SkyRlPadding,
-                                   NemoRlPadding, MsSwiftPadding, ArealPadding, PrimeRlPadding>;
+                                   NemoRlPadding, MsSwiftPadding, PrimeRlPadding>;
 
 struct PaddingPrediction {
   std::string policy;  // "verl", …
@@ -179,10 +165,6 @@ absl::StatusOr<PaddingPrediction> PredictPadding(const UnpaddedBatch& batch, con
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed);
 
 // Numbers of the frameworks themselves, from which the rules above are made.
-
-// verl: rows of a sequence that R3 replays (build_r3_replay_mask): the last token never, and none where the response is
-// empty. What SequenceShape::recorded_rows is set to for the same choice.
-int64_t VerlReplayedRows(int64_t tokens, int64_t recorded_rows, int64_t response_tokens);
 
 // miles: length S of the rectangle before CP: the longest sample to a multiple of max(tp · M, largest ratio · cp · (2
 // if cp > 1)).

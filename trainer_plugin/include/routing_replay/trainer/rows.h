@@ -179,8 +179,7 @@ struct SequenceMerge {
 // shares the layers, in any order; where several show a row, the first one has it in `runs`. recorded_rows of a
 // sequence says which rows are merged: T - 1 as the service keeps them, or T. `samples` names the sequences in errors,
 // or is empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if no map shows some of a
-// sequence's rows. INVALID_ARGUMENT (kField) for a map that shows a sequence or a row which the layout does not have,
-// and for `samples` of another size.
+// sequence's rows.
 absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
                                                      absl::Span<const std::string> samples = {});
 

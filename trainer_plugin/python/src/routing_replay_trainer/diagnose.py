@@ -2,7 +2,7 @@
 
 Shapes are the same for most mistakes of alignment, so nothing fails: routers replay the experts of other tokens or
 layers. Each mistake known from Megatron-based trainers is made on purpose, and those that give what was seen are named
-(routing_replay/trainer/diagnose.h). `rrctl diagnose` answers the same from a running service.
+(routing_replay/trainer/diagnose.h). `rrctl diagnose` answers the same of ids that another replay gave its routers.
 
 A `Watch` keeps the live choices of a micro-batch until its step ends. Where more rows than `alarm_no_overlap` have no
 expert in common with their record, the core judges whether drift of the weights is likely to have caused that

@@ -60,7 +60,7 @@ class Plan:
         "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
         "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding
         will make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
-    rank: {"pp", "cp", "tp", "chunk", "positions", "dp_cp", "model"}; 0 where absent. model: the layer_number of every
+    rank: {"pp", "cp", "tp", "chunk", "positions", "model"}; 0 where absent. model: the layer_number of every
         router that the rank's live model has, per chunk, which the split must agree with, or which says alone which
         layers the rank has: [{"layer_numbers": [14, 15], "mtp_layer_numbers": [1]}]
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; {"pipeline_size": 16,
