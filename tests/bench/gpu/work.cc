@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/trainer/replay_cuda.h"
+#include "routing_replay/trainer/router.h"
 #include "tests/support/cuda/device_array.h"
 #include "trainer_plugin/replay/compact_id.h"
 
