@@ -186,18 +186,6 @@ rr_error* rr_check_narrowest(const rr_tensor* tensor) {
   });
 }
 
-rr_error* rr_decode_base85(const void* text, size_t size, const rr_bytes** bytes) {
-  return Guard([&]() -> CallEnd {
-    auto decoded = DecodeBase85(Bytes(text, size));
-    if (!decoded.ok()) return decoded.status();
-    Result<rr_bytes> result;
-    *result = {decoded->data(), decoded->size()};
-    result.Keep(*std::move(decoded));
-    *bytes = result.Release();
-    return {};
-  });
-}
-
 rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     const absl::Span<const uint8_t> bytes = Bytes(file, size);

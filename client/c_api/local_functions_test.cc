@@ -72,14 +72,6 @@ TEST(FormsTest, SkyRlWritesOneDTypeForGivenIds) {
   EXPECT_EQ(Refusal(rr_check_narrowest(&tensor)), "");
 }
 
-TEST(FormsTest, Base85IsDecoded) {
-  const rr_bytes* bytes = nullptr;
-  ASSERT_EQ(Refusal(rr_decode_base85("VPaz", 4, &bytes)), "");
-  EXPECT_EQ(std::string(static_cast<const char*>(bytes->data), bytes->size), "abc");
-  rr_free(bytes);
-  EXPECT_EQ(Refusal(rr_decode_base85("\"", 1, &bytes)), "ENCODING payload");
-}
-
 TEST(FormsTest, RowsOfFilesAreFound) {
   std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 1), }";
   header.resize(117, ' ');

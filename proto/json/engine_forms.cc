@@ -3,7 +3,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,7 +26,6 @@ namespace {
 
 constexpr char kMagic[] = "nrlre1";
 constexpr size_t kMaxHeadBytes = 128;  // Of the three fields before the base64.
-constexpr char kBase85[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
 
 absl::StatusOr<std::vector<int64_t>> ParseAxes(absl::string_view text) {
   std::vector<int64_t> shape;
@@ -44,14 +42,6 @@ absl::StatusOr<std::vector<int64_t>> ParseAxes(absl::string_view text) {
   if (shape.size() == 3) return shape;
   return Invalid(Reason::kShape, "payload", absl::StrCat("nrlre1: must have 3 axes, got ", shape.size()));
 }
-
-constexpr std::array<uint8_t, 256> MakeValues() {
-  std::array<uint8_t, 256> values{};
-  for (auto& value : values) value = 255;
-  for (uint8_t i = 0; i < 85; ++i) values[static_cast<unsigned char>(kBase85[i])] = i;
-  return values;
-}
-constexpr std::array<uint8_t, 256> kValues = MakeValues();
 
 using nlohmann::json;
 
@@ -88,7 +78,7 @@ absl::StatusOr<DType> DTypeOf(ObjectDialect dialect, const json& object) {
 using Indexer = simdjson::internal::dom_parser_implementation;
 
 constexpr const char* kTargets[] = {"routed_experts", "prompt_routed_experts"};
-constexpr const char* kPlaces[] = {"choices", "meta_info", "sglext", "sgl_ext", "nvext"};
+constexpr const char* kPlaces[] = {"choices", "meta_info", "sglext", "sgl_ext"};
 constexpr const char* kData[] = {"data"};
 constexpr size_t kMaxDepth = 16;      // Of the places that are looked at.
 constexpr size_t kMaxNesting = 1024;  // That the library prepares for; nothing here depends on it.
@@ -272,32 +262,6 @@ absl::Status CheckNarrowestDType(const TensorView& tensor) {
   if (tensor.dtype == expected) return absl::OkStatus();
   return Invalid(Reason::kDType, "append.tensor.dtype",
                  absl::StrCat("must be the smallest one for ids up to ", largest));
-}
-
-absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text) {
-  const size_t groups = (text.size() + 4) / 5;
-  const size_t padding = 5 * groups - text.size();
-  if (padding == 4) return Invalid(Reason::kEncoding, "payload", absl::StrCat("base85: length ", text.size()));
-  Buffer bytes(4 * groups - padding);
-  for (size_t group = 0; group < groups; ++group) {
-    uint64_t number = 0;
-    for (size_t i = 5 * group; i < 5 * group + 5; ++i) {
-      const uint8_t value = i < text.size() ? kValues[text[i]] : 84;
-      if (value == 255) {
-        return Invalid(
-            Reason::kEncoding, "payload",
-            absl::StrCat("base85: byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at ", i, " is not of the alphabet"));
-      }
-      number = number * 85 + value;
-    }
-    if (number > UINT32_MAX) {
-      return Invalid(Reason::kEncoding, "payload", absl::StrCat("base85: the group at ", 5 * group, " is too large"));
-    }
-    for (size_t i = 0; i < 4 && 4 * group + i < bytes.size(); ++i) {
-      bytes.data()[4 * group + i] = static_cast<uint8_t>(number >> (24 - 8 * i));
-    }
-  }
-  return bytes;
 }
 
 absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::string_view text) {

@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "proto/wire/buffer.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/tensor.h"
 
@@ -38,10 +37,6 @@ absl::StatusOr<DType> DTypeFromName(absl::string_view name);
 // SkyRL's wire has one dtype for given ids: uint8 up to 255, int16 up to 32767, else int32, and none below 0.
 // INVALID_ARGUMENT: kIdRange for negative ids, kDType for another dtype.
 absl::Status CheckNarrowestDType(const TensorView& tensor);
-
-// Base85 as Python's base64.b85encode writes it. INVALID_ARGUMENT (kEncoding, field "payload") saying where it is
-// malformed.
-absl::StatusOr<Buffer> DecodeBase85(absl::Span<const uint8_t> text);
 
 // Who writes the object, and so which fields must be there and what dtypes there are.
 enum class ObjectDialect : uint8_t {
@@ -72,7 +67,7 @@ struct RouteText {
 };
 
 // The texts of the fields "routed_experts" and "prompt_routed_experts" of the root, of the items of a root that is a
-// list, of "choices", and of "meta_info", "sglext", "sgl_ext" and "nvext" at any of these places; in order. Where such
+// list, of "choices", and of "meta_info", "sglext" and "sgl_ext" at any of these places; in order. Where such
 // a field is an object its "data" is meant, where it is a list its texts. Other kinds, and texts with escapes, are left
 // out. INVALID_ARGUMENT (kEncoding, field "body") for what is no JSON of an object or a list; only structure and UTF-8
 // are checked, not numbers and words. Thread-safe.

@@ -46,22 +46,6 @@ TEST(Nrlre1Test, OtherTexts) {
   }
 }
 
-TEST(Base85Test, AsPythonWritesIt) {
-  std::string bytes;
-  for (int i = 0; i < 10; ++i) bytes.push_back(static_cast<char>(i));
-  // base64.b85encode(bytes(range(n))) of Python.
-  const char* kTexts[] = {"",        "00",       "009",       "009C",       "009C6",
-                          "009C61O", "009C61O)", "009C61O)~", "009C61O)~M", "009C61O)~M2m"};
-  for (size_t n = 0; n < 10; ++n) {
-    ASSERT_OK_AND_ASSIGN(const Buffer decoded, DecodeBase85(AsBytes(kTexts[n])));
-    EXPECT_EQ(decoded.span(), AsBytes(bytes).first(n)) << n;
-  }
-  for (const char* bad : {"0", "009C60", "00 ", "00\"9C", "~~~~~", "|NsC1"}) {
-    EXPECT_THAT(DecodeBase85(AsBytes(bad)), Fails(kInvalid, Reason::kEncoding)) << bad;
-  }
-  EXPECT_EQ(DecodeBase85(AsBytes("|NsC0"))->span(), AsBytes("\xff\xff\xff\xff"));
-}
-
 TEST(ObjectFormTest, Dialects) {
   const auto open = [](ObjectDialect dialect, const char* text) { return ObjectFormFromJson(dialect, text); };
   const auto prime = open(ObjectDialect::kPrimeRl, R"({"shape": [5, 4, 8], "start": 3})");
@@ -161,7 +145,7 @@ void SlowRoutes(const json& value, const std::string& path, std::vector<std::str
         if (field[i].is_string()) found.push_back(at + "/" + std::to_string(i) + "=" + field[i].get<std::string>());
       }
     }
-    for (const char* place : {"choices", "meta_info", "sglext", "sgl_ext", "nvext"}) {
+    for (const char* place : {"choices", "meta_info", "sglext", "sgl_ext"}) {
       if (key == place) SlowRoutes(field, at, found);
     }
   }

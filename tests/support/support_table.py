@@ -84,7 +84,6 @@ def peers() -> list[tuple[str, ...]]:
     untested = {
         "vLLM": f"GPUs; others from {oldest_vllm()} on, by the fields of their answers",
         "SGLang": "GPUs; others, by the fields of their answers",
-        "TensorRT-LLM, Dynamo": "a running engine; adapters follow the fields of their answers",
     }
     names = {"vLLM": "vllm", "SGLang": "sglang", "Megatron-Core": "Megatron-LM", "NeMo-RL": "RL"}
     rows = []

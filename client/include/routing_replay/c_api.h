@@ -528,8 +528,6 @@ typedef struct rr_bytes { /* A result. */
   size_t size;
 } rr_bytes;
 
-/* The bytes of base85 as Python's base64.b85encode writes it. */
-RR_API rr_error* rr_decode_base85(const void* text, size_t size, const rr_bytes** bytes);
 /* The rows in a .npy or safetensors file. name: of the tensor; "": the only one of rows. NOT_FOUND naming those that
  * are there. */
 RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);

@@ -11,7 +11,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay.engines import attach, sglang, tensorrt_llm, vllm
+from routing_replay.engines import attach, sglang, vllm
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 RNG = np.random.default_rng(23)
@@ -178,10 +178,9 @@ HASHED |= {"num_hash_layers": 2}
 class HashLayerTest(unittest.TestCase):
     def test_they_can_be_left_out(self) -> None:
         whole = rr.Geometry.from_hf_config(HASHED)
-        self.assertEqual((whole.moe_layers, whole.routing.hash_layers), ((0, 1, 2, 3, 4, 5), (0, 1)))
+        self.assertEqual(whole.moe_layers, (0, 1, 2, 3, 4, 5))
         geometry = rr.Geometry.from_hf_config(HASHED, hash_layers=False)
         self.assertEqual(geometry, rr.Geometry(6, 64, 4, [2, 3, 4, 5]))
-        self.assertEqual(geometry.routing, whole.routing)
         megatron = {"num_layers": 6, "num_moe_experts": 64, "moe_router_topk": 4, "moe_n_hash_layers": 2}
         self.assertEqual(rr.Geometry.from_megatron_config(megatron, hash_layers=False), geometry)
 
@@ -210,20 +209,6 @@ class HashLayerRowsTest(ServerTest):
                 run.append("s", recorded, seal=True)
                 run.flush()
                 np.testing.assert_array_equal(run.read_one("s").rows, rows[:, 2:])
-
-
-class CutStopTest(AnswerTest):
-    """A stop word is cut off the token ids, and not off the rows."""
-
-    def test_tensorrt_llm(self) -> None:
-        completion = SimpleNamespace(index=0, token_ids=ANSWER[:-2], finish_reason="stop", routed_experts=ROUTES[:-1])
-        output = SimpleNamespace(prompt_token_ids=PROMPT, outputs=[completion])
-        with self.assertRaises(rr.InvalidArgumentError) as caught:
-            tensorrt_llm.rows(output)
-        self.assertEqual(caught.exception.reason, "ROW_COUNT")
-        self.assertEqual(tensorrt_llm.tokens(output, output_token_ids=ANSWER).tolist(), TOKENS)
-        state = self.stored(tensorrt_llm.rows(output, output_token_ids=ANSWER))
-        self.assertEqual(state.token_check, rr.token_check(TOKENS[:-1]))
 
 
 class StreamTest(unittest.TestCase):

@@ -15,7 +15,7 @@ from support import ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay import http
-from routing_replay.engines import dynamo, envelope, sglang, tensorrt_llm, vllm
+from routing_replay.engines import envelope, sglang, vllm
 
 RNG = np.random.default_rng(5)
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
@@ -211,9 +211,6 @@ class VllmTest(EngineTest):
             self.refused(lambda r=counted: vllm.rows(r, prompt_token_ids=PROMPT), "ROW_COUNT")
             del counted["choices"][0]["token_ids"]
             self.assertEqual(vllm.rows(counted, prompt_token_ids=PROMPT).take, (0, P + 1))
-        extension = {"data": b64(ALL[short]), "shape": [P + 1, 4, 4], "start": 0, "dtype": "int32"}
-        chunk = {"choices": [{"token_ids": OUTPUT[1:2], "nvext": {"routed_experts": extension}}]}
-        self.refused(lambda: dynamo.rows(chunk, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
 
     def test_choices_go_by_their_index(self) -> None:
         other = RNG.integers(0, 1000, 4).tolist()
@@ -225,7 +222,6 @@ class VllmTest(EngineTest):
             np.testing.assert_array_equal(vllm.tokens(body, 1), PROMPT + other)
             self.assertEqual(vllm.rows(body, 1).take, (0, P + 3))
             np.testing.assert_array_equal(sglang.tokens(body, 1, prompt_token_ids=PROMPT), PROMPT + other)
-            np.testing.assert_array_equal(dynamo.tokens(body, 1), PROMPT + other)
         chunk = {"prompt_token_ids": PROMPT, "choices": [second]}
         self.assertEqual(vllm.rows(chunk, 1).take, (0, P + 3))
         self.refused(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
@@ -394,45 +390,6 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         return self._array
-
-
-class OtherEngineTest(EngineTest):
-    def test_tensorrt_llm(self) -> None:
-        rows = MOE[:-1].astype(np.int16)
-        rows[:3] = -1
-        completion = Object(token_ids=OUTPUT, routed_experts=Tensor(rows), finish_reason="stop")
-        output = Object(prompt_token_ids=PROMPT, outputs=[completion])
-        self.assertEqual(self.check(tensorrt_llm.rows(output), unrecorded=((0, 3),)).engine, "tensorrt_llm")
-        np.testing.assert_array_equal(tensorrt_llm.tokens(output), TOKENS)
-        completion.routed_experts = Tensor(rows[1:])
-        self.refused(lambda: tensorrt_llm.rows(output), "ROW_COUNT")
-        completion.routed_experts = None
-        self.refused(lambda: tensorrt_llm.rows(output), "FIELD")
-        completion.token_ids = []
-        self.assertEqual(tensorrt_llm.rows(output).missing_rows, P - 1)
-
-    def test_dynamo(self) -> None:
-        def body(value: Any, where: str = "routed_experts") -> dict[str, Any]:
-            usage = {"prompt_tokens": P, "completion_tokens": G}
-            return {"usage": usage, "choices": [{"index": 0}], "nvext": {where: value}}
-
-        rows = ALL[2:-1].astype(np.uint8)
-        value = {"data": b64(rows), "shape": list(rows.shape), "start": 2, "dtype": "uint8"}
-        early = {"data": base64.b85encode(ALL[:-1].astype(np.uint8)).decode(), "shape": [T - 1, 4, 4]}
-        for response in bodies(body(value)):
-            self.check(dynamo.rows(response, prompt_token_ids=PROMPT, output_token_ids=OUTPUT), begin=2)
-        for response in bodies(body(early)):
-            self.check(dynamo.rows(response), tokens=False)
-        for response in bodies(body(b64(ALL[:-1]))):
-            self.check(dynamo.rows(response, GEOMETRY), tokens=False)
-        upload = body({"url": "s3://bucket/key"}, "metadata_upload")
-        self.refused(lambda: dynamo.rows(upload, GEOMETRY), "FIELD", "resolver")
-        resolved = dynamo.rows(upload, GEOMETRY, resolver=lambda url: {"routed_experts": b64(ALL[:-1])})
-        self.check(resolved, tokens=False)
-        self.refused(lambda: dynamo.rows(body(early | {"data": "~~~~~"})), "ENCODING", "base85")
-        self.refused(lambda: dynamo.rows(body(value), start=3), "ROW_COUNT")
-        both = body(value) | {"choices": [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]}
-        self.refused(lambda: dynamo.rows(both, 1, prompt_token_ids=PROMPT), "FIELD", "must be in a choice")
 
 
 class EnvelopeTest(EngineTest):

@@ -13,7 +13,7 @@ from support import ServerTest
 
 import routing_replay as rr
 from routing_replay import files, http
-from routing_replay.engines import dynamo, envelope, sglang, vllm
+from routing_replay.engines import envelope, sglang, vllm
 
 
 class RefusalTest(unittest.TestCase):
@@ -80,8 +80,6 @@ class OddValueTest(RefusalTest):
         self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
         stamped = {"meta_info": meta | {"weight_version": [1]}}
         self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
-        early = {"choices": [{"token_ids": OUTPUT, "nvext": {"routed_experts": {"shape": [1, 4, 4]}}}]}
-        self.refused(lambda: dynamo.rows(early, prompt_token_ids=PROMPT), "nvext.routed_experts.data")
         for value, options, field, reason in (
             (["[" * 100_000, "AA=="], {}, "routed_experts", "SHAPE"),
             (['{"shape": [1, 4, 4], "shape": [2, 4, 4]}', "AA=="], {}, "routed_experts", "SHAPE"),
@@ -108,8 +106,6 @@ class OddValueTest(RefusalTest):
         shape: list[Any] = [1, 4]
         shape.append(shape)
         self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
-        uploaded = {"choices": [{"token_ids": OUTPUT}], "nvext": {"metadata_upload": {"url": "x"}}}
-        self.refused(lambda: dynamo.rows(uploaded, prompt_token_ids=PROMPT, resolver="x"), "resolver")
         for value in (5, None, 1.5, object(), np.array(5), "text", b"bytes", memoryview(np.zeros((2, 2)))):
             self.refused(lambda v=value: envelope.chunks(v), "parts")
         self.refused(lambda: envelope.chunks([], start="x"), "start")

@@ -79,25 +79,6 @@ class ModelConfigTest(unittest.TestCase):
         geometry = rr.Geometry(61, 256, 8, range(3, 61))
         for other in made:
             self.assertEqual(other, geometry)
-            self.assertEqual(other.routing, made[0].routing)
-        self.assertIsNone(geometry.routing)
-
-    def test_routing(self) -> None:
-        geometry = rr.Geometry.from_hf_config(_MODEL_CONFIG)
-        routing = rr.ModelRouting(
-            model_type="deepseek_v3",
-            score_function="sigmoid",
-            renormalized=True,
-            scaling_factor=2.5,
-            group_limit=rr.GroupLimit(8, 4, 2),
-            expert_bias="to_score",
-            mtp_layers=1,
-        )
-        self.assertEqual(geometry.routing, routing)
-        assert geometry.routing is not None
-        self.assertEqual(geometry.routing.sources["num_experts"], "n_routed_experts")
-        copy = pickle.loads(pickle.dumps(geometry))
-        self.assertEqual((copy, copy.routing), (geometry, routing))
 
     def test_megatron(self) -> None:
         class Config:

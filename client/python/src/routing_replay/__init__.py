@@ -10,8 +10,6 @@
 The asyncio forms are in routing_replay.aio; exceptions in routing_replay.errors.
 """
 
-from routing_replay._model_families import GroupLimit as GroupLimit
-from routing_replay._model_families import ModelRouting as ModelRouting
 from routing_replay._native import VERSION
 from routing_replay.appender import Appender as Appender
 from routing_replay.client import Client as Client

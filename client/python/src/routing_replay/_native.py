@@ -34,7 +34,7 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Of an rr_text or rr_bytes that the library returned."""
+    """Of an rr_text that the library returned."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
     return ctypes.string_at(address, text.size) if address and text.size else b""
 
@@ -306,10 +306,6 @@ class Form(Structure):
     _fields_ = fields("t:encoding,dtype i*:shape z:shape_count Range:data i:start")
 
 
-class Bytes(Structure):
-    _fields_ = fields("p:data z:size")
-
-
 class Step(Structure):
     _fields_ = fields("t:key i:index")
 
@@ -377,7 +373,6 @@ _FALLIBLE = {
     "rr_open_object": "ttp",
     "rr_open_rows_file": "pztp",
     "rr_check_narrowest": "p",
-    "rr_decode_base85": "pzp",
     "rr_trace_sequences": "ttip",
     "rr_find_routes": "pzp",
     "rr_account_rows": "pp",

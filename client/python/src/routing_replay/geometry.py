@@ -12,17 +12,31 @@ from typing import Any
 import numpy as np
 
 from routing_replay import _native, _values
-from routing_replay._model_config import MAX_LAYERS, HuggingFace, Megatron, Reader, parse_fields, plain_fields
-from routing_replay._model_families import ModelRouting
+from routing_replay._model_config import (
+    MAX_LAYERS,
+    Layers,
+    Reader,
+    of_hugging_face,
+    of_megatron,
+    parse_fields,
+    plain_fields,
+)
 
 
 class Geometry:
-    """The routing geometry of a run. Immutable, hashable, picklable.
+    """The routing geometry of a run. Not to be changed; hashable, picklable.
 
     num_layers: decoder layers, dense ones included
     num_experts: E, one number or one per MoE layer; ids are in [0, E)
     top_k: K, one number or one per MoE layer
     moe_layers: global 0-based decoder layer ids that carry routes, ascending; all layers if absent
+
+    These are its attributes, the last three as tuples with one value per MoE layer, and so are
+
+    max_top_k: length of the K axis of arrays
+    dtype: of ids that are read: uint8 if every E is at most 256, else uint16
+    raw_row_bytes: bytes of one row over all MoE layers, unpacked
+    fingerprint: 64 bits; equal geometries have equal ones on every machine
 
     Raises InvalidArgumentError naming the field and the layer.
     """
@@ -42,22 +56,23 @@ class Geometry:
             else _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
         )
         experts, chosen = _of_each("num_experts", num_experts, len(moe)), _of_each("top_k", top_k, len(moe))
-        self._moe_layers, self._num_experts, self._top_k = map(tuple, (moe, experts, chosen))
+        self.num_layers = layers
+        self.moe_layers, self.num_experts, self.top_k = map(tuple, (moe, experts, chosen))
         arrays = [(c_int32 * len(moe))(*values) for values in (moe, experts, chosen)]
         self.native = _native.Geometry(layers, *arrays, len(moe))
         _native.give(_native.lib.rr_geometry_check, _native.GeometryFacts, self._set, byref(self.native))
         self._json = json.dumps(self._description(), sort_keys=True, separators=(",", ":"))
-        self._routing: ModelRouting | None = None
 
-    def _set(self, facts: _native.GeometryFacts) -> None:
-        self._max_top_k, self._id_bytes, self._text = int(facts.max_top_k), int(facts.id_bytes), str(facts.text)
-        self._raw_row_bytes, self._fingerprint = int(facts.raw_row_bytes), int(facts.fingerprint)
+    def _set(self, facts: Any) -> None:
+        self.max_top_k, self.raw_row_bytes = int(facts.max_top_k), int(facts.raw_row_bytes)
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if facts.id_bytes == 1 else np.uint16)
+        self.fingerprint, self._text = int(facts.fingerprint), str(facts.text)
 
     def _description(self) -> dict[str, Any]:
         """Canonical: a number that all layers share is given once."""
-        uniform = len(set(zip(self._num_experts, self._top_k, strict=True))) == 1
-        experts, top_k = (values[0] if uniform else values for values in (self._num_experts, self._top_k))
-        layers = {"num_layers": self.num_layers, "moe_layers": self._moe_layers}
+        uniform = len(set(zip(self.num_experts, self.top_k, strict=True))) == 1
+        experts, top_k = (values[0] if uniform else values for values in (self.num_experts, self.top_k))
+        layers = {"num_layers": self.num_layers, "moe_layers": self.moe_layers}
         return layers | {"num_experts": experts, "top_k": top_k}
 
     @classmethod
@@ -79,100 +94,47 @@ class Geometry:
     def from_hf_config(
         cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, hash_layers: bool = True
     ) -> Geometry:
-        """From the configuration of a Hugging Face model; `routing` is then set.
+        """From the configuration of a Hugging Face model.
 
         config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
             object with to_dict(), as Transformers' own
         hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
-            not capture them, such as SGLang; `routing` still names them. A trainer then plans with the run's geometry
-            (`Plan(run.geometry, …)`)
+            not capture them, such as SGLang. A trainer then plans with the run's geometry (`Plan(run.geometry, …)`)
 
         Every MoE family of Transformers 5.23 is known, under all names of its keys. Another type is read by its keys
         alone if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model, and for keys
         that are missing (naming those that were looked for), wrong, or contradict each other.
         """
         if isinstance(config, (str, os.PathLike)):
-            return cls._of_model(HuggingFace(parse_fields(_text_of(config))), hash_layers)
+            return cls._of_model(of_hugging_face(parse_fields(_text_of(config))), hash_layers)
         fields = config.to_dict() if hasattr(config, "to_dict") else config
         if not isinstance(fields, Mapping):
             what = f"must be a dict, a path or an object with to_dict, got a {type(config).__name__}"
             raise _values.invalid("config", what)
-        return cls._of_model(HuggingFace(plain_fields(fields)), hash_layers)
+        return cls._of_model(of_hugging_face(plain_fields(fields)), hash_layers)
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
-        """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields); `routing` is then
-        set.
+        """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
 
         Read are num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
-        command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace, the moe_router_*
-        fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. hash_layers as of
-        `from_hf_config`. Raises InvalidArgumentError.
+        command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and
+        moe_n_hash_layers. hash_layers as of `from_hf_config`. Raises InvalidArgumentError.
         """
         fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
         if fields is None:
             raise _values.invalid("config", f"must be a dict or an object with fields, got a {type(config).__name__}")
-        return cls._of_model(Megatron(Reader(plain_fields(fields))), hash_layers)
+        return cls._of_model(of_megatron(Reader(plain_fields(fields))), hash_layers)
 
     @classmethod
-    def _of_model(cls, model: HuggingFace | Megatron, hash_layers: bool) -> Geometry:
-        layers = model.layers()
-        geometry, routing = cls(layers.num_layers, layers.num_experts, layers.top_k, layers.moe_layers), model.routing()
-        if routing.hash_layers and not hash_layers:
-            kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in routing.hash_layers]
-            values = ([value[i] for i in kept] for value in (geometry.num_experts, geometry.top_k, geometry.moe_layers))
-            geometry = cls(geometry.num_layers, *values)
-        geometry._routing = routing
-        return geometry
-
-    @property
-    def routing(self) -> ModelRouting | None:
-        """The routers of the model's configuration; None for a geometry that is not from one. Not part of equality and
-        to_json."""
-        return self._routing
+    def _of_model(cls, model: Layers, hash_layers: bool) -> Geometry:
+        kept = [i for i, layer in enumerate(model.moe_layers) if hash_layers or layer not in model.hash_layers]
+        values = ([value[i] for i in kept] for value in (model.num_experts, model.top_k, model.moe_layers))
+        return cls(model.num_layers, *values)
 
     def to_json(self) -> str:
         """One line of JSON; equal geometries give equal text."""
         return self._json
-
-    @property
-    def num_layers(self) -> int:
-        return int(self.native.num_layers)
-
-    @property
-    def moe_layers(self) -> tuple[int, ...]:
-        """Global decoder layer ids."""
-        return self._moe_layers
-
-    @property
-    def num_experts(self) -> tuple[int, ...]:
-        """One per MoE layer."""
-        return self._num_experts
-
-    @property
-    def top_k(self) -> tuple[int, ...]:
-        """One per MoE layer."""
-        return self._top_k
-
-    @property
-    def max_top_k(self) -> int:
-        """Length of the K axis of arrays."""
-        return self._max_top_k
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of ids that are read: uint8 if every E is at most 256, else uint16."""
-        return np.dtype(np.uint8 if self._id_bytes == 1 else np.uint16)
-
-    @property
-    def raw_row_bytes(self) -> int:
-        """Bytes of one row over all MoE layers, unpacked."""
-        return self._raw_row_bytes
-
-    @property
-    def fingerprint(self) -> int:
-        """64 bits; equal geometries have equal ones on every machine."""
-        return self._fingerprint
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Geometry) and self._json == other._json
@@ -184,7 +146,7 @@ class Geometry:
         return f"<Geometry {self._text}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._json, self._routing)
+        return Geometry.from_json, (self._json,)
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:
@@ -197,12 +159,6 @@ def _text_of(path: str | os.PathLike[str]) -> str:
         raise _values.invalid("config", what) from None
     except (OSError, TypeError, ValueError) as error:
         raise _values.invalid("config", f"{path!s} cannot be read: {error}") from None
-
-
-def _restore(text: str, routing: ModelRouting | None) -> Geometry:
-    geometry = Geometry.from_json(text)
-    geometry._routing = routing
-    return geometry
 
 
 def _of_each(name: str, value: Any, layers: int) -> list[int]:

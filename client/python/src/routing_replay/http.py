@@ -23,7 +23,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         run.append(sample, vllm.rows(response, 0), seal=True)
 
     They are routed_experts and prompt_routed_experts of the response, of its items if it is a list, of choices, and of
-    meta_info, sglext, sgl_ext and nvext at any of these; of an object its data. Lists of numbers and texts with
+    meta_info, sglext and sgl_ext at any of these; of an object its data. Lists of numbers and texts with
     escapes are as from json.loads.
 
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from routing_replay import _native
-from routing_replay._model_config import Megatron, Reader
+from routing_replay._model_config import Reader, of_megatron
 from routing_replay._values import INT32, integer
 
 from routing_replay_trainer import _core
@@ -140,9 +140,8 @@ class MegatronLayers(NamedTuple):
     def of(cls, config: Mapping[str, Any]) -> MegatronLayers:
         """What of the configuration says the layers; other fields are not looked at, None is absent."""
         reader = Reader(plain(config, "megatron"), "megatron")
-        model = Megatron(reader)
-        geometry = model.layers()._asdict()
-        return cls(geometry, _split_of(reader), list(model.routing().hash_layers))
+        geometry = of_megatron(reader)._asdict()
+        return cls(geometry, _split_of(reader), geometry.pop("hash_layers"))
 
 
 _LAYOUT = "pipeline_model_parallel_layout"
@@ -163,9 +162,9 @@ _HYBRID = ("hybrid_layer_pattern", "hybrid_override_pattern")
 
 
 def _split_of(reader: Reader) -> dict[str, Any]:
-    split: dict[str, Any] = {field: reader.integer(field, *keys) for field, keys in _SIZES.items()}
-    split |= {field: reader.flag(field, key) for field, key in _FLAGS.items()}
-    split |= {"layout": reader.find("layout", _LAYOUT), "hybrid_pattern": reader.text("hybrid_pattern", *_HYBRID)}
+    split: dict[str, Any] = {field: reader.integer(*keys) for field, keys in _SIZES.items()}
+    split |= {field: reader.flag(key) for field, key in _FLAGS.items()}
+    split |= {"layout": reader.find(_LAYOUT), "hybrid_pattern": reader.text(*_HYBRID)}
     per_stage = "num_layers_per_virtual_pipeline_stage"
     if split["virtual_stages"] is None and split["layout"] is None and reader.has(per_stage):
         # Megatron divides by it only after other arguments have been looked at.

@@ -5,7 +5,7 @@
     for j, completion in enumerate(output.outputs):
         run.append(f"{uid}/{j}", vllm.rows(output, j), seal=True)
 
-One module per source: vllm, sglang, tensorrt_llm, dynamo, and envelope for what training frameworks put around ids.
+One module per source: vllm, sglang, and envelope for what training frameworks put around ids.
 `attach` takes rows where an engine of this process makes its outputs.
 
 None imports an engine: objects are read by the names of their fields, responses as dicts (as json.loads gives them, or
@@ -14,6 +14,6 @@ routing_replay.http.routed_experts, which leaves the base64 where it is). Nothin
 All raise InvalidArgumentError, whose `field` and `reason` say what does not fit, before anything is sent.
 """
 
-from routing_replay.engines import attach, dynamo, envelope, sglang, tensorrt_llm, vllm
+from routing_replay.engines import attach, envelope, sglang, vllm
 
-__all__ = ["attach", "dynamo", "envelope", "sglang", "tensorrt_llm", "vllm"]
+__all__ = ["attach", "envelope", "sglang", "vllm"]

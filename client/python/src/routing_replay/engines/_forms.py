@@ -276,14 +276,6 @@ def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int |
     return opened.payload(data), None if described.get("start") is None else opened.start
 
 
-def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int | None]:
-    """{data: base85, shape}; decoded here."""
-    described, data = _apart(value, field)
-    opened = open_object("any", {"dtype": dtype} | described)
-    decoded = give(lib.rr_decode_base85, _native.Bytes, _native.take_bytes, *_native.address_of(data))
-    return opened.payload(decoded, "RAW"), None if described.get("start") is None else opened.start
-
-
 def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
     """The description of an object, and its data."""
     if not isinstance(value, Mapping):
