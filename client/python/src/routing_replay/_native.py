@@ -83,8 +83,17 @@ class List(Structure):
         return iter(self.data[: self.count])
 
 
-class Range(Structure):
-    _fields_ = fields("i:begin,end")
+def structure(name: str, declaration: str, base: Any = Structure) -> Any:
+    return type(name, (base,), {"_fields_": fields(declaration)})
+
+
+def sequence(name: str, item: str) -> Any:
+    """A List of these."""
+    return structure(name, f"{item}*:data z:count", List)
+
+
+Range = structure("Range", "i:begin,end")
+Counter = structure("Counter", "t:name i:value")
 
 
 class Ranges(List):
@@ -94,216 +103,11 @@ class Ranges(List):
         return [(span.begin, span.end) for span in self]
 
 
-_KINDS["r"] = Ranges
-
-
-class WeightSpan(Structure):
-    _fields_ = fields("i:begin,end,version t:label")
-
-
-class Error(Structure):
-    _fields_ = fields(
-        "w:code,has_committed_rows,has_revision t:code_name,message,reason,field,sample "
-        "o:row,layer,first_differing_block,retry_after_ms i:committed_rows,revision Ranges:missing_rows "
-        "t*:failed_samples z:failed_count p*:failures z:failures_count"
-    )
-
-
-class Call(Structure):
-    _fields_ = fields("i:timeout_ms p:queue q:tag")
-
-
-class Ended(Structure):
-    _fields_ = fields("q:tag p:error")
-
-
-class Geometry(Structure):
-    _fields_ = fields("w:num_layers w*:moe_layers,num_experts,top_k z:count")
-
-
-class GeometryFacts(Structure):
-    _fields_ = fields("w:max_top_k,id_bytes i:raw_row_bytes t:default_codec,text q:fingerprint")
-
-
-class ClientOptions(Structure):
-    _fields_ = fields("t:endpoint w:use_http_proxy,tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file")
-
-
-class RunSettings(Structure):
-    _fields_ = fields("i:ttl_ms w:strict,block_rows t:codec,durability")
-
-
-class Released(Structure):
-    _fields_ = fields("i:samples,bytes")
-
-
-class RunInfo(Structure):
-    _fields_ = fields("t:name Geometry:geometry RunSettings:settings Released:dropped")
-
-
-class RunSummary(Structure):
-    _fields_ = fields(
-        "t:name Geometry:geometry RunSettings:settings i:samples,sealed_samples,committed_rows,stored_bytes"
-    )
-
-
-class RunSummaries(List):
-    _fields_ = fields("RunSummary*:data z:count")
-
-
-class Texts(List):
-    _fields_ = fields("t*:data z:count")
-
-
-class Counter(Structure):
-    _fields_ = fields("t:name i:value")
-
-
 class Counters(List):
     _fields_ = fields("Counter*:data z:count")
 
     def dict(self) -> dict[str, int]:
         return {str(counter.name): counter.value for counter in self}
-
-
-class ServerInfo(Structure):
-    _fields_ = fields(
-        "t:version,store i:budget_bytes,stored_bytes,reserved_bytes,samples,runs,uptime_ms,spill_budget_bytes,"
-        "spilled_bytes w:draining Counters:counters"
-    )
-
-
-class TokenCheck(Structure):
-    _fields_ = fields("i:rows u:crc32c")
-
-
-class Provenance(Structure):
-    _fields_ = fields("i:begin,end,weight_version,appends t:weight_label,engine")
-
-
-class SampleState(Structure):
-    _fields_ = fields(
-        "t:sample,engine i:handle,group,committed_rows,revision,stored_bytes,idle_ms q:content_id o:num_tokens "
-        "w:producer,has_token_check TokenCheck:token_check Ranges:unrecorded WeightSpan*:weights z:weights_count "
-        "Provenance*:provenance z:provenance_count"
-    )
-
-
-class SampleStates(List):
-    _fields_ = fields("SampleState*:data z:count")
-
-
-class Tensor(Structure):
-    _fields_ = fields(
-        "p:data z:size t:encoding,compression,dtype,layer_basis i:raw_size i*:shape z:shape_count w*:layer_ids "
-        "z:layer_count Range*:take w:ids_and_weights"
-    )
-
-
-class Tokens(Structure):
-    _fields_ = fields("p:data z:size t:dtype w:axes")
-
-
-class Append(Structure):
-    _fields_ = fields(
-        "t:sample w:producer Tensor*:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
-        "o:attempt,group,num_tokens i:weight_version t:weight_label WeightSpan*:weights z:weights_count w:seal "
-        "t:prefix_sample i:prefix_rows,prefix_revision t:engine i:surplus_rows"
-    )
-
-
-class Outcome(Structure):
-    _fields_ = fields(
-        "t:sample q:sequence i:committed_rows,revision,trimmed_rows,conflicting_rows,late_rows,unrecorded_rows,"
-        "unverified_rows q:content_id w:sealed p:error"
-    )
-
-
-class Outcomes(List):
-    _fields_ = fields("Outcome*:data z:count")
-
-
-class AppenderOptions(Structure):
-    _fields_ = fields("i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,encode_blocks,keep_outcomes")
-
-
-class Commit(Structure):
-    _fields_ = fields("t:sample,status i:committed_rows o:num_tokens p:error")
-
-
-class TrajectoryOptions(Structure):
-    _fields_ = fields("t:sample,engine,existing o:group")
-
-
-class Turn(Structure):
-    _fields_ = fields(
-        "Tensor*:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
-        "WeightSpan*:weights z:weights_count w:missing_is_unrecorded,seal o:cut t:engine"
-    )
-
-
-class TurnResult(Structure):
-    _fields_ = fields(
-        "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,uncompared_rows,"
-        "shared_rows,surplus_rows,dropped_rows o:retokenised_at Ranges:appended"
-    )
-
-
-class TrajectoryState(Structure):
-    _fields_ = fields("i:num_tokens,rows,acknowledged_rows,revision w:sealed Counters:counters")
-
-
-class SampleRead(Structure):
-    _fields_ = fields(
-        "t:sample i:handle Ranges:rows o:num_tokens,min_weight_version,max_weight_version TokenCheck*:token_checks "
-        "z:token_checks_count"
-    )
-
-
-class Read(Structure):
-    _fields_ = fields(
-        "SampleRead*:samples z:count w*:layers z:layer_count w:producer,wait,only_begun p*:out z*:out_sizes"
-    )
-
-
-class SampleRows(Structure):
-    _fields_ = fields(
-        "t:status,message i:committed_rows,revision q:content_id o:num_tokens Ranges:unrecorded WeightSpan*:weights "
-        "z:weights_count Ranges:rows p:ids z:ids_size"
-    )
-
-
-class Rows(Structure):
-    _fields_ = fields("w*:layers z:layer_count w:top_k,id_bytes SampleRows*:samples z:count")
-
-
-Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
-
-
-class ExportOptions(Structure):
-    _fields_ = fields(
-        "t:directory,previous Range*:groups w:producer i:read_timeout_ms Progress:progress p:progress_context"
-    )
-
-
-class Exported(Structure):
-    _fields_ = fields("i:samples,written,unsealed,bytes")
-
-
-class ImportOptions(Structure):
-    _fields_ = fields("t:directory,run Range*:groups i:read_timeout_ms Progress:progress p:progress_context")
-
-
-class Imported(Structure):
-    _fields_ = fields("t:run i:samples,appended,bytes")
-
-
-class Ids(Structure):
-    _fields_ = fields("p:data z:count")
-
-
-class Form(Structure):
-    _fields_ = fields("t:encoding,dtype i*:shape z:shape_count Range:data i:start")
 
 
 class Step(Structure):
@@ -313,25 +117,110 @@ class Step(Structure):
         return str(self.key) if self.index < 0 else self.index
 
 
-class Route(Structure):
-    _fields_ = fields("Step*:path z:path_count Range:data")
-
-
-class Routes(List):
-    _fields_ = fields("Route*:data z:count")
-
-
-class Weights(List):
-    _fields_ = fields("WeightSpan*:data z:count")
-
-
-class RowClaim(Structure):
-    _fields_ = fields("i:prompt_tokens,output_tokens,start,rows w:missing_at_front")
-
-
-class RowAccount(Structure):
-    _fields_ = fields("i:row_start,missing_rows,surplus_rows Range:take")
-
+_KINDS["r"] = Ranges
+WeightSpan = structure("WeightSpan", "i:begin,end,version t:label")
+Error = structure(
+    "Error",
+    "w:code,has_committed_rows,has_revision t:code_name,message,reason,field,sample o:row,layer,"
+    "first_differing_block,retry_after_ms i:committed_rows,revision Ranges:missing_rows t*:failed_samples "
+    "z:failed_count p*:failures z:failures_count",
+)
+Call = structure("Call", "i:timeout_ms p:queue q:tag")
+Ended = structure("Ended", "q:tag p:error")
+Geometry = structure("Geometry", "w:num_layers w*:moe_layers,num_experts,top_k z:count")
+GeometryFacts = structure("GeometryFacts", "w:max_top_k,id_bytes i:raw_row_bytes t:default_codec,text q:fingerprint")
+ClientOptions = structure(
+    "ClientOptions", "t:endpoint w:use_http_proxy,tls i:call_timeout_ms t:cacert,cert,key,server_name,token_file"
+)
+RunSettings = structure("RunSettings", "i:ttl_ms w:strict,block_rows t:codec,durability")
+Released = structure("Released", "i:samples,bytes")
+RunInfo = structure("RunInfo", "t:name Geometry:geometry RunSettings:settings Released:dropped")
+RunSummary = structure(
+    "RunSummary", "t:name Geometry:geometry RunSettings:settings i:samples,sealed_samples,committed_rows,stored_bytes"
+)
+RunSummaries = sequence("RunSummaries", "RunSummary")
+Texts = sequence("Texts", "t")
+ServerInfo = structure(
+    "ServerInfo",
+    "t:version,store i:budget_bytes,stored_bytes,reserved_bytes,samples,runs,uptime_ms,spill_budget_bytes,"
+    "spilled_bytes w:draining Counters:counters",
+)
+TokenCheck = structure("TokenCheck", "i:rows u:crc32c")
+Provenance = structure("Provenance", "i:begin,end,weight_version,appends t:weight_label,engine")
+SampleState = structure(
+    "SampleState",
+    "t:sample,engine i:handle,group,committed_rows,revision,stored_bytes,idle_ms q:content_id o:num_tokens "
+    "w:producer,has_token_check TokenCheck:token_check Ranges:unrecorded WeightSpan*:weights z:weights_count "
+    "Provenance*:provenance z:provenance_count",
+)
+SampleStates = sequence("SampleStates", "SampleState")
+Tensor = structure(
+    "Tensor",
+    "p:data z:size t:encoding,compression,dtype,layer_basis i:raw_size i*:shape z:shape_count w*:layer_ids "
+    "z:layer_count Range*:take w:ids_and_weights",
+)
+Tokens = structure("Tokens", "p:data z:size t:dtype w:axes")
+Append = structure(
+    "Append",
+    "t:sample w:producer Tensor*:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart o:attempt,"
+    "group,num_tokens i:weight_version t:weight_label WeightSpan*:weights z:weights_count w:seal t:prefix_sample "
+    "i:prefix_rows,prefix_revision t:engine i:surplus_rows",
+)
+Outcome = structure(
+    "Outcome",
+    "t:sample q:sequence i:committed_rows,revision,trimmed_rows,conflicting_rows,late_rows,unrecorded_rows,"
+    "unverified_rows q:content_id w:sealed p:error",
+)
+Outcomes = sequence("Outcomes", "Outcome")
+AppenderOptions = structure(
+    "AppenderOptions", "i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,encode_blocks,keep_outcomes"
+)
+Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:error")
+TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine,existing o:group")
+Turn = structure(
+    "Turn",
+    "Tensor*:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
+    "WeightSpan*:weights z:weights_count w:missing_is_unrecorded,seal o:cut t:engine",
+)
+TurnResult = structure(
+    "TurnResult",
+    "i:num_tokens,unrecorded_rows,truncated_rows,repeated_rows,conflicting_rows,late_rows,uncompared_rows,"
+    "shared_rows,surplus_rows,dropped_rows o:retokenised_at Ranges:appended",
+)
+TrajectoryState = structure(
+    "TrajectoryState", "i:num_tokens,rows,acknowledged_rows,revision w:sealed Counters:counters"
+)
+SampleRead = structure(
+    "SampleRead",
+    "t:sample i:handle Ranges:rows o:num_tokens,min_weight_version,max_weight_version TokenCheck*:token_checks "
+    "z:token_checks_count",
+)
+Read = structure(
+    "Read", "SampleRead*:samples z:count w*:layers z:layer_count w:producer,wait,only_begun p*:out z*:out_sizes"
+)
+SampleRows = structure(
+    "SampleRows",
+    "t:status,message i:committed_rows,revision q:content_id o:num_tokens Ranges:unrecorded WeightSpan*:weights "
+    "z:weights_count Ranges:rows p:ids z:ids_size",
+)
+Rows = structure("Rows", "w*:layers z:layer_count w:top_k,id_bytes SampleRows*:samples z:count")
+Progress = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)
+ExportOptions = structure(
+    "ExportOptions",
+    "t:directory,previous Range*:groups w:producer i:read_timeout_ms Progress:progress p:progress_context",
+)
+Exported = structure("Exported", "i:samples,written,unsealed,bytes")
+ImportOptions = structure(
+    "ImportOptions", "t:directory,run Range*:groups i:read_timeout_ms Progress:progress p:progress_context"
+)
+Imported = structure("Imported", "t:run i:samples,appended,bytes")
+Ids = structure("Ids", "p:data z:count")
+Form = structure("Form", "t:encoding,dtype i*:shape z:shape_count Range:data i:start")
+Route = structure("Route", "Step*:path z:path_count Range:data")
+Routes = sequence("Routes", "Route")
+Weights = sequence("Weights", "WeightSpan")
+RowClaim = structure("RowClaim", "i:prompt_tokens,output_tokens,start,rows w:missing_at_front")
+RowAccount = structure("RowAccount", "i:row_start,missing_rows,surplus_rows Range:take")
 
 # Functions by what they take: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
 # uint64, z size_t. Those of _FALLIBLE give an error or NULL.
