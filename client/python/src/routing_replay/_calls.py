@@ -11,7 +11,6 @@ import functools
 import inspect
 import logging
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_UNBROKEN_MS = 50  # That a signal may have to wait for its handler.
+_HANDLER_MS = 50  # That a signal may have to wait for its handler.
 
 
 class Operation(Generic[T]):
@@ -42,17 +41,7 @@ class Operation(Generic[T]):
     in_thread: the call must run in the thread that waits for it
     """
 
-    __slots__ = (
-        "_function",
-        "_in_thread",
-        "_inputs",
-        "_kept",
-        "_outputs",
-        "_read",
-        "_settle",
-        "_timeout",
-        "discard",
-    )
+    __slots__ = ("_discard", "_function", "_in_thread", "_inputs", "_kept", "_outputs", "_read", "_settle", "_timeout")
 
     def __init__(
         self,
@@ -70,7 +59,7 @@ class Operation(Generic[T]):
         self._inputs = inputs
         self._outputs = outputs
         self._read: Callable[[], Any] = read
-        self.discard = discard
+        self._discard = discard
         self._timeout = -1 if timeout is None else round(timeout * 1000)
         self._kept = kept
         self._settle = settle
@@ -100,6 +89,13 @@ class Operation(Generic[T]):
             raise failure
         result: T = self._read()
         return result
+
+    def drop(self, error: int | None) -> None:
+        """Frees what the end of a call that was cancelled has left."""
+        if error is not None:
+            lib.rr_free(error)
+        elif self._discard is not None:
+            self._discard()
 
     def here(self) -> T:
         """Blocks."""
@@ -203,27 +199,16 @@ class Queue:
         ended = self._ended[0]
         ended.tag = 0
         try:
-            # Most calls end within that. Then the descriptor, whose poll a signal breaks off.
-            if not lib.rr_queue_wait(self.pointer, _UNBROKEN_MS, byref(ended)):
-                poll = select.poll()
-                poll.register(self.descriptor, select.POLLIN)
-                while not lib.rr_queue_wait(self.pointer, 0, byref(ended)):
-                    poll.poll()
+            while not lib.rr_queue_wait(self.pointer, _HANDLER_MS, byref(ended)):
+                pass
         except BaseException:
             self.cancel(1)
-            self._drop(operation, ended)
+            while not ended.tag:  # Until its end its memory is written to.
+                with contextlib.suppress(BaseException):  # A handler that raises again.
+                    lib.rr_queue_wait(self.pointer, 1000, byref(ended))
+            operation.drop(ended.error)
             raise
         return ended.error
-
-    def _drop(self, operation: Operation[Any], ended: Ended) -> None:
-        """Waits for its end: until then its memory is written to."""
-        while not ended.tag:
-            with contextlib.suppress(BaseException):  # A handler that raises again.
-                lib.rr_queue_wait(self.pointer, 1000, byref(ended))
-        if ended.error is not None:
-            lib.rr_free(ended.error)
-        elif operation.discard is not None:
-            operation.discard()
 
 
 _main_thread = threading.main_thread().ident

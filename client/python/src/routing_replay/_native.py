@@ -34,7 +34,7 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Of an rr_text that the library returned."""
+    """Of an rr_text or rr_bytes that the library returned."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
     return ctypes.string_at(address, text.size) if address and text.size else b""
 
@@ -215,6 +215,7 @@ ImportOptions = structure(
 )
 Imported = structure("Imported", "t:run i:samples,appended,bytes")
 Ids = structure("Ids", "p:data z:count")
+Bytes = structure("Bytes", "p:data z:size")
 Form = structure("Form", "t:encoding,dtype i*:shape z:shape_count Range:data i:start")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")

@@ -39,13 +39,14 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from routing_replay import _calls, _values, appender, client, run, trajectory
 from routing_replay._calls import Done, Operation
 from routing_replay.appender import Line, OnOutcome
 from routing_replay.errors import RoutingReplayError
+from routing_replay.run import Link
 
 __all__ = ["Appender", "Client", "Run", "Trajectory"]
 
@@ -57,42 +58,14 @@ T = TypeVar("T")
 # Native calls in an event loop: their ends come out of one queue, whose descriptor the loop watches.
 
 
-class _UnderWay:
-    """An operation, the future of its result, and that of its end for a caller who has cancelled it."""
-
-    __slots__ = ("ended", "future", "operation")
-
-    def __init__(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
-        self.operation = operation
-        self.future = future
-        self.ended: asyncio.Future[None] | None = None
-
-    def end(self, error: int | None) -> None:
-        if self.ended is not None and not self.ended.done():
-            self.ended.set_result(None)
-        if self.future.done() and error is None:
-            self.discard()
-            return
-        try:
-            result = self.operation.end(error)
-        except BaseException as failure:
-            if not self.future.done():
-                self.future.set_exception(failure)
-        else:
-            self.future.set_result(result)
-
-    def discard(self) -> None:
-        if self.operation.discard is not None:
-            self.operation.discard()
-
-
 class _Loop:
-    """The operations of one event loop."""
+    """The calls of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = _calls.Queue()
         self._tag = 0
-        self._under_way: dict[int, _UnderWay] = {}  # Until their end has come: the library writes to their memory.
+        # Until their end has come: the library writes to their memory.
+        self._under_way: dict[int, tuple[Operation[Any], asyncio.Future[int | None]]] = {}
         reference = weakref.ref(self)
 
         def take() -> None:
@@ -101,32 +74,31 @@ class _Loop:
 
         loop.add_reader(self._queue.descriptor, take)
 
-    def start(self, operation: Operation[T], future: asyncio.Future[T]) -> int:
+    async def wait(self, operation: Operation[T]) -> T:
         self._tag += 1
-        operation.start(self._queue.pointer, self._tag)
-        self._under_way[self._tag] = _UnderWay(operation, future)
-        return self._tag
-
-    async def cancel(self, tag: int) -> None:
-        """Returns when the operation has ended."""
-        found = self._under_way.get(tag)
-        if found is None:
-            return
-        found.ended = asyncio.get_running_loop().create_future()
-        self._queue.cancel(tag)
-        while not found.ended.done():
-            with contextlib.suppress(asyncio.CancelledError):  # The first one is on its way to the caller.
-                await asyncio.wait((found.ended,))
+        tag, ended = self._tag, asyncio.get_running_loop().create_future()
+        operation.start(self._queue.pointer, tag)
+        self._under_way[tag] = operation, ended
+        try:
+            error = await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self._queue.cancel(tag)
+            while not ended.done():
+                with contextlib.suppress(asyncio.CancelledError):  # The first one is on its way to the caller.
+                    await asyncio.shield(ended)
+            operation.drop(ended.result())
+            raise
+        return operation.end(error)
 
     def _take(self) -> None:
-        while ended := self._queue.take():
-            for tag, error in ended:
-                self._under_way.pop(tag).end(error)
+        while found := self._queue.take():
+            for tag, error in found:
+                self._under_way.pop(tag)[1].set_result(error)
 
     def __del__(self) -> None:
         self._queue.close()  # Waits: what is under way is cancelled.
-        for left in self._under_way.values():
-            left.discard()
+        for operation, _ in self._under_way.values():
+            operation.drop(None)
 
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
@@ -140,13 +112,7 @@ async def done(operation: Operation[T]) -> T:
     loop = _loops.get(running)
     if loop is None:
         loop = _loops[running] = _Loop(running)
-    future: asyncio.Future[T] = running.create_future()
-    tag = loop.start(operation, future)
-    try:
-        return await future
-    except asyncio.CancelledError:
-        await loop.cancel(tag)
-        raise
+    return await loop.wait(operation)
 
 
 # Clients, runs, appenders and trajectories: the methods of the blocking ones, awaited.
@@ -172,12 +138,15 @@ def awaited(method: Any, made: Any = None) -> Any:
     return call
 
 
-async def _close(line: Line, timeout: float) -> None:
-    """As Line.close."""
-    try:
-        await done(line.closing(timeout))
-    except RoutingReplayError as error:
-        line.report(error)
+async def _close(link: Link, lines: Iterable[Line], timeout: float) -> None:
+    """As Link.close."""
+    seconds = _values.seconds(timeout)
+    for line in lines:
+        try:
+            await done(line.closing(seconds))
+        except RoutingReplayError as error:
+            line.report(error)
+        link.lines.discard(line)
 
 
 class _Closing:
@@ -223,9 +192,7 @@ class Appender(appender.AppenderCalls, _Closing):
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
-        seconds = _values.seconds(timeout)
-        self._link.lines.discard(self.line)
-        await _close(self.line, seconds)
+        await _close(self._link, [self.line], timeout)
 
 
 async def _report(line: Line, on_outcome: OnOutcome) -> None:
@@ -259,11 +226,7 @@ class Run(run.RunCalls[Appender, Trajectory], _Closing):
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
-        seconds = _values.seconds(timeout)
-        self._kept_appender = None
-        for line in [] if self._native is None else self.link.lines_of(self._native):
-            await _close(line, seconds)
-            self.link.lines.discard(line)
+        await _close(self.link, self._lines_to_close(), timeout)
 
 
 class Client(client.ClientCalls, _Closing):
@@ -279,8 +242,5 @@ class Client(client.ClientCalls, _Closing):
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        seconds = _values.seconds(timeout)
-        for line in self._link.lines_of(None):
-            await _close(line, seconds)
-            self._link.lines.discard(line)
+        await _close(self._link, list(self._link.lines), timeout)
         self._link.drop()

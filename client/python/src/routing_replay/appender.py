@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
@@ -31,6 +31,7 @@ _LINGER_TIMEOUT = 125.0  # Seconds for what an appender without references had q
 ON_FULL = {"block": 0, "drop": 1, "raise": 2}
 
 OnOutcome = Callable[[AppendOutcome], None]
+C = TypeVar("C", bound="Closing")
 
 
 class Line(_native.Handle):
@@ -76,6 +77,18 @@ class Line(_native.Handle):
                 on_outcome(outcome)
             except BaseException:
                 _log.exception("on_outcome of run %s failed for sample %s", self.run_name, outcome.sample)
+
+
+class Closing:
+    """Closed at the end of a `with`."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 class AppenderCalls:
@@ -132,7 +145,7 @@ class AppenderCalls:
         return self.line.metrics()
 
 
-class Appender(AppenderCalls):
+class Appender(AppenderCalls, Closing):
     """A queue of appends that is sent in the background. Thread-safe. Made by `Run.appender`.
 
     on_outcome is called in a thread of the appender, once per append, in order per sample; it must not call the
@@ -179,15 +192,7 @@ class Appender(AppenderCalls):
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
-        seconds = _values.seconds(timeout)
-        self._link.lines.discard(self.line)
-        self.line.close(seconds)
-
-    def __enter__(self) -> Appender:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._link.close([self.line], timeout)
 
     def _start_reporting(self) -> None:
         _reporting.add(self)

@@ -9,8 +9,9 @@ from typing import Any
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
 from routing_replay._native import lib
+from routing_replay.appender import Closing
 from routing_replay.geometry import Geometry
-from routing_replay.run import Closing, Link, OnProgress, Path, Progress, Run
+from routing_replay.run import Link, OnProgress, Path, Progress, Run
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 
@@ -186,8 +187,5 @@ class Client(ClientCalls, Closing):
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        seconds = _values.seconds(timeout)
-        for line in self._link.lines_of(None):
-            line.close(seconds)
-            self._link.lines.discard(line)
+        self._link.close(list(self._link.lines), timeout)
         self._link.drop()

@@ -17,7 +17,7 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.appender import ON_FULL, Appender, AppenderCalls, Line, OnOutcome, linger
+from routing_replay.appender import ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
 from routing_replay.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -48,22 +48,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound=AppenderCalls)
 T = TypeVar("T", bound=TrajectoryCalls)
-C = TypeVar("C", bound="Closing")
 
 Path = str | os.PathLike[str]
 OnProgress = Callable[[CheckpointProgress], None]
-
-
-class Closing:
-    """Closed at the end of a `with`."""
-
-    def close(self) -> None: ...
-
-    def __enter__(self: C) -> C:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class Link:
@@ -95,9 +82,12 @@ class Link:
             raise CancelledError("the client is closed")
         return native
 
-    def lines_of(self, run: _native.Handle | None) -> list[Line]:
-        """The appenders of `run` that are not closed, or of all runs."""
-        return [line for line in list(self.lines) if run is None or line.run is run]
+    def close(self, lines: Iterable[Line], timeout: float) -> None:
+        """Flushes for at most `timeout` seconds each, then abandons what is left (logged)."""
+        seconds = _values.seconds(timeout)
+        for line in lines:
+            line.close(seconds)
+            self.lines.discard(line)
 
     def drop(self) -> None:
         """Calls that are under way go on."""
@@ -157,9 +147,9 @@ class RunCalls(Generic[A, T]):
         link.runs.add(self)
 
     def _set(self, found: Any) -> None:
-        self._name, self._geometry = str(found.name), Geometry.of_native(found.geometry)
-        self._settings = _convert.settings(found.settings)
-        self._dropped = _convert.value(ReleaseOutcome, found.dropped)
+        self.name, self.geometry = str(found.name), Geometry.of_native(found.geometry)
+        self.settings: RunSettings = _convert.settings(found.settings)
+        self.dropped = _convert.value(ReleaseOutcome, found.dropped)
 
     @property
     def native(self) -> _native.Handle:
@@ -167,24 +157,6 @@ class RunCalls(Generic[A, T]):
 
     def drop_native(self) -> None:
         self._native = None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def geometry(self) -> Geometry:
-        return self._geometry
-
-    @property
-    def dropped(self) -> ReleaseOutcome:
-        """What resume_at of `Client.run` removed."""
-        return self._dropped
-
-    @property
-    def settings(self) -> RunSettings:
-        """In force, defaults filled in."""
-        return self._settings
 
     def handle(self, sample: str) -> int:
         """The int64 that stands for a sample's id in a column of a batch; over several servers it also names the one
@@ -226,13 +198,18 @@ class RunCalls(Generic[A, T]):
             bool(encode_blocks),
             on_outcome is not None,
         )
-        return self._appender_type(self.link, Line(self.native, self._name, options), on_full is None, on_outcome)
+        return self._appender_type(self.link, Line(self.native, self.name, options), on_full is None, on_outcome)
 
     def _default_appender(self) -> A:
         with self._lock:
             if self._kept_appender is None:
                 self._kept_appender = self.appender()
             return self._kept_appender
+
+    def _lines_to_close(self) -> list[Line]:
+        """Its appenders that are open. The next append gets another one."""
+        self._kept_appender = None
+        return [line for line in list(self.link.lines) if line.run is self._native]
 
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued: see `Appender.metrics`."""
@@ -307,7 +284,7 @@ class RunCalls(Generic[A, T]):
 
     def _first(self, sample: str, found: SampleStates) -> SampleState:
         if not found:
-            why = f"run {self._name} has no sample {sample}"
+            why = f"run {self.name} has no sample {sample}"
             raise NotFoundError(why, reason="NO_SAMPLE", sample=sample or None)
         return found[0]
 
@@ -320,7 +297,7 @@ class RunCalls(Generic[A, T]):
         return trouble
 
     def __repr__(self) -> str:
-        return f"<{'aio.' if self.link.in_loop else ''}Run {self._name}: {self._geometry!r}>"
+        return f"<{'aio.' if self.link.in_loop else ''}Run {self.name}: {self.geometry!r}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Run cannot be pickled; make a Client in the other process")
@@ -328,6 +305,10 @@ class RunCalls(Generic[A, T]):
 
 class Run(RunCalls[Appender, Trajectory], Closing):
     """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
+
+    name, geometry
+    settings: in force, defaults filled in
+    dropped: what resume_at of `Client.run` removed
 
     Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
     server is unavailable. All raise RoutingReplayError.
@@ -579,11 +560,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
-        seconds = _values.seconds(timeout)
-        self._kept_appender = None
-        for line in [] if self._native is None else self.link.lines_of(self._native):
-            line.close(seconds)
-            self.link.lines.discard(line)
+        self.link.close(self._lines_to_close(), timeout)
 
 
 def _with_trouble(commit: Commit, trouble: RoutingReplayError | None) -> Commit:

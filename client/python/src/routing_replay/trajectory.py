@@ -57,34 +57,14 @@ class Turn:
 
 
 @dataclass(slots=True)
-class AbortedTurn:
-    """See NewTurn."""
-
-    noun: ClassVar[str] = "a turn"
-
-    rows: Rows | RecordedRows | None = None
-    _: KW_ONLY
-    tokens: ArrayLike | None = None
-    tokens_start: int = 0
-    start: int | None = None
-    take: RowRange | None = None
-    layers: str | Sequence[int] | None = None
-    weight_version: int | None = None
-    weight_label: str | None = None
-    weights: Sequence[WeightSpan] | None = None
-    missing: Missing = "raise"
-    seal: bool = False
-
-
-@dataclass(slots=True)
-class NewTurn(AbortedTurn):
+class NewTurn:
     """One answer of the engine, as `add` takes it.
 
     rows: ids [rows, layers, K], a Payload, the result of an adapter of routing_replay.engines, or None: no rows
     tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
         history; None if the history does not change (with RecordedRows: theirs)
     start: absolute row of the first row (default 0, or as recorded)
-    take, layers: see AppendOptions
+    take, layers: see Append
     outcome: "finished", "aborted" or "preempted"; only a finished turn must have all rows up to its last token but one.
         A row for the last token is left out
     weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows among
@@ -95,8 +75,21 @@ class NewTurn(AbortedTurn):
     seal: no more turns will come
     """
 
+    noun: ClassVar[str] = "a turn"
+
+    rows: Rows | RecordedRows | None = None
     _: KW_ONLY
+    tokens: ArrayLike | None = None
+    tokens_start: int = 0
+    start: int | None = None
+    take: RowRange | None = None
+    layers: str | Sequence[int] | None = None
     outcome: OutcomeOfTurn = "finished"
+    weight_version: int | None = None
+    weight_label: str = ""
+    weights: Sequence[WeightSpan] | None = None
+    missing: Missing = "raise"
+    seal: bool = False
 
 
 class TrajectoryCalls:
@@ -107,10 +100,7 @@ class TrajectoryCalls:
         self._sample = sample
         self._native = native
 
-    def _adding(self, turn: AbortedTurn) -> Operation[Turn]:
-        return self._turn(*self._made(turn))
-
-    def _made(self, turn: AbortedTurn) -> tuple[_native.Turn, Any]:
+    def _adding(self, turn: NewTurn) -> Operation[Turn]:
         sample = self._sample
         recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
         start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
@@ -121,14 +111,12 @@ class TrajectoryCalls:
         missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
         # An adapter with absent="unrecorded" has declared them.
         declared = recorded.rows is None and missing_rows > 0
-        outcome = turn.outcome if isinstance(turn, NewTurn) else "aborted"
-        label = "" if turn.weight_label is None else turn.weight_label
         made = _native.Turn(
             row_start=start,
             missing_rows=missing_rows,
-            outcome=_values.native_text(outcome, "outcome", sample),
+            outcome=_values.native_text(turn.outcome, "outcome", sample),
             weight_version=_values.optional(turn.weight_version, "weight_version", sample=sample),
-            weight_label=_values.native_text(label, "weight_label", sample),
+            weight_label=_values.native_text(turn.weight_label, "weight_label", sample),
             missing_is_unrecorded=_values.choice(turn.missing, "missing", _MISSING) or declared,
             seal=bool(turn.seal),
             engine=_values.native_text(recorded.engine, "engine", sample),
@@ -145,7 +133,7 @@ class TrajectoryCalls:
             take = recorded.take if turn.take is None else turn.take
             made.rows, payload = _convert.tensor(recorded.rows, layers, sample, take)
             kept.append(payload)
-        return made, kept
+        return self._turn(made, kept)
 
     def _cutting(self, num_tokens: int | None, seal: bool, missing: Missing) -> Operation[Turn]:
         made = _native.Turn(
@@ -266,9 +254,10 @@ class Trajectory(TrajectoryCalls):
         return self._adding(turn)
 
     @blocking
-    @taking(AbortedTurn)
-    def abort(self, turn: AbortedTurn) -> Operation[Turn]:
+    @taking(NewTurn)
+    def abort(self, turn: NewTurn) -> Operation[Turn]:
         """An aborted turn, perhaps with some rows and tokens. Parameters as of `add`."""
+        turn.outcome = "aborted"
         return self._adding(turn)
 
     @blocking
