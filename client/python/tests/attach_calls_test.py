@@ -221,7 +221,7 @@ class GapTest(AttachedTest):
 
 class FlushTest(AttachedTest):
     def hand_over(self) -> _handover.HandOver:
-        queue = _handover.HandOver(self.run_, 100, "block", PATIENCE)
+        queue = _handover.HandOver(self.run_, 100)
         self.addCleanup(queue.close, PATIENCE)
         return queue
 
@@ -250,9 +250,9 @@ class FlushTest(AttachedTest):
 
         def run() -> None:
             if not stop.wait(0.001):
-                queue.put(_handover.Job("a", 0, run, run), queue.patience())
+                queue.put([_handover.Job("a", 0, run, run)])
 
-        queue.put(_handover.Job("a", 0, run, run), queue.patience())
+        queue.put([_handover.Job("a", 0, run, run)])
         try:
             queue.flush(PATIENCE)
         finally:
@@ -264,7 +264,7 @@ class FlushTest(AttachedTest):
         self.addCleanup(go.set)
         wait: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
         queue.appender.append("gap", ROUTES, row_start=5)
-        queue.put(_handover.Job("a", 0, wait, wait), queue.patience())
+        queue.put([_handover.Job("a", 0, wait, wait)])
         with self.assertRaises(rr.DeadlineExceededError):
             queue.flush(1)
         go.set()
@@ -355,16 +355,16 @@ class EndTest(AttachedTest):
 
     def test_what_waits_for_room_arrives(self) -> None:
         go, done = threading.Event(), []
-        queue = _handover.HandOver(self.run_, 100, "block", PATIENCE)
+        queue = _handover.HandOver(self.run_, 100)
         first: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
-        queue.put(_handover.Job("a", 100, first, first), queue.patience())
+        queue.put([_handover.Job("a", 100, first, first)])
 
         def late() -> None:
             time.sleep(0.3)
             done.append("b")
 
         async def wait() -> None:
-            await queue.put_async(_handover.Job("b", 100, late, late), queue.patience())
+            await queue.put_async([_handover.Job("b", 100, late, late)])
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
             taken = pool.submit(asyncio.run, wait())
@@ -383,10 +383,10 @@ class EndTest(AttachedTest):
 
         appender = SimpleNamespace(close=lambda _: None)
         run: Any = SimpleNamespace(appender=lambda: appender, add_source=lambda _: None)
-        queue = _handover.HandOver(run, 100, "block", 1)
+        queue = _handover.HandOver(run, 100)
         wait: Callable[[], Any] = lambda: go.wait(60)  # noqa: E731
         for name in "abc":
-            queue.put(_handover.Job(name, 1, wait, wait), queue.patience())
+            queue.put([_handover.Job(name, 1, wait, wait)])
         with self.assertLogs("routing_replay", logging.WARNING) as logs:
             queue.close(0)
         self.assertIn("rows of 3 outputs are lost", logs.output[-1])

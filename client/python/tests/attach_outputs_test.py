@@ -240,9 +240,6 @@ class OutputsTest(ServerTest):
 
     def test_options(self) -> None:
         for name, value in (
-            ("on_full", "Block"),
-            ("queue_timeout", "60"),
-            ("queue_timeout", -1),
             ("max_queued_bytes", "1"),
             ("max_queued_bytes", -1),
             ("group", "7"),

@@ -14,9 +14,9 @@ this package is installed and ROUTING_REPLAY_RUN names a run, and joins that run
 Importing this imports no engine.
 """
 
-from routing_replay.engines.attach._attachment import Attachment, AttachOptions
+from routing_replay.engines.attach._attachment import Attachment
 from routing_replay.engines.attach._sglang import attach_to as sglang
 from routing_replay.engines.attach._sglang import register as sglang_plugin
 from routing_replay.engines.attach._vllm import attach_to as vllm
 
-__all__ = ["AttachOptions", "Attachment", "sglang", "sglang_plugin", "vllm"]
+__all__ = ["Attachment", "sglang", "sglang_plugin", "vllm"]

@@ -11,15 +11,15 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from routing_replay import _convert, _values
 from routing_replay.engines import _forms
-from routing_replay.engines.attach._handover import HandOver, Job, Patience
+from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
-from routing_replay.types import Append, OnFull
+from routing_replay.types import Append
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
@@ -102,36 +102,20 @@ def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
 _UNREADABLE = "rows of an output cannot be taken"
 
 
-class AttachOptions(TypedDict, total=False):
-    """How rows leave the engine.
+class Attachment:
+    """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`, whose options are
 
-    max_queued_bytes: of rows that wait to be encoded (default 256 MiB)
-    on_full: "block" (default: for at most queue_timeout seconds, then drop), "drop" or "raise"
-    queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
+    max_queued_bytes: of rows that wait to be encoded (default 256 MiB). Without room a call of the engine waits for at
+        most 60 seconds, for all of its outputs together; then rows are dropped, which marks them as unrecorded
     replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay
     seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of all appends until set again on the attachment; without a version that of
-        the outputs
+    group, weight_version, weight_label: of the appends from now on; set them on the attachment when a step begins or
+        weights change. Without a version that of the outputs
 
     InvalidArgumentError, when an engine is attached, for a wrong value.
-    """
-
-    max_queued_bytes: int
-    on_full: OnFull
-    queue_timeout: float
-    replace: bool
-    seal: bool
-    group: int | None
-    weight_version: int | None
-    weight_label: str
-
-
-class Attachment:
-    """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
     attached: whether rows are taken: False if this release does not know the engine's version (then nothing was
         changed), and after `detach`
-    group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
 
     A reference stands where rows were taken. They are in the store when `flush` returns. If they were rejected, `flush`
     says why; those that were rejected here are marked as unrecorded.
@@ -147,8 +131,6 @@ class Attachment:
         sample: SampleName,
         *,
         max_queued_bytes: int = 256 << 20,
-        on_full: OnFull = "block",
-        queue_timeout: float = 60.0,
         replace: bool = True,
         seal: bool = True,
         group: int | None = None,
@@ -169,7 +151,7 @@ class Attachment:
         self._before: dict[str, Any] = {}
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
         self._passed_by: set[str] = set()
-        self._handover = HandOver(run, max_queued_bytes, on_full, queue_timeout)
+        self._handover = HandOver(run, max_queued_bytes)
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Wraps these methods of the engine until `detach`."""
@@ -178,40 +160,33 @@ class Attachment:
         self._before = {name: value for name, value in vars(engine).items() if name in around}
         vars(engine).update(self._wrapped, **{_MARK: self})
 
-    def patience(self) -> Patience:
-        """For one call of the engine: all of its outputs together wait for room for at most queue_timeout."""
-        return self._handover.patience()
+    def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
+        """Queues what the outputs of one call of the engine end, and puts a reference where rows were taken."""
+        self._handover.put(self._jobs(outputs))
 
-    def take(self, collector: Collector, outputs: Any, patience: Patience) -> None:
-        """Queues what these outputs end, and puts a reference where rows were taken."""
-        with self._handover.dropping_rest(self._jobs(collector, outputs)) as jobs:
-            while jobs:
-                self._handover.put(jobs.popleft(), patience)
-
-    async def take_async(self, collector: Collector, outputs: Any, patience: Patience) -> None:
+    async def take_async(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
         """As `take`, in an event loop."""
-        with self._handover.dropping_rest(self._jobs(collector, outputs)) as jobs:
-            while jobs:
-                await self._handover.put_async(jobs.popleft(), patience)
+        await self._handover.put_async(self._jobs(outputs))
 
-    def _jobs(self, collector: Collector, outputs: Any) -> Iterator[Job]:
+    def _jobs(self, outputs: Iterable[tuple[Collector, Any]]) -> Iterator[Job]:
         """The appends of what these outputs end.
 
         An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs pass.
         """
-        found, unreadable = read(collector, outputs)
-        self._counts["unreadable"] += unreadable
-        if not self.attached:
-            self._counts["after_detach"] += len(found)
-            return
-        for finished in found:
-            self._counts["without_rows"] += finished.rows is None
-            try:
-                if finished.num_tokens > 0:
-                    yield self._job(finished)
-            except Exception:
-                self._counts["unreadable"] += 1
-                _log.exception(_UNREADABLE)
+        for collector, output in outputs:
+            found, unreadable = read(collector, output)
+            self._counts["unreadable"] += unreadable
+            if not self.attached:
+                self._counts["after_detach"] += len(found)
+                continue
+            for finished in found:
+                self._counts["without_rows"] += finished.rows is None
+                try:
+                    if finished.num_tokens > 0:
+                        yield self._job(finished)
+                except Exception:
+                    self._counts["unreadable"] += 1
+                    _log.exception(_UNREADABLE)
 
     def _job(self, finished: Finished) -> Job:
         sample = self._sample(finished.output, finished.index)
@@ -220,12 +195,8 @@ class Attachment:
         if self._seal:
             options |= {"num_tokens": num_tokens, "seal": True}
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-        appender, geometry, engine, describe = (
-            self._handover.appender,
-            self._run.geometry,
-            self._engine,
-            finished.describe,
-        )
+        appender, geometry = self._handover.appender, self._run.geometry
+        engine, describe = self._engine, finished.describe
 
         def run() -> None:
             appender.append(sample, describe(geometry), **options)
@@ -299,7 +270,7 @@ def attach(
     around: Mapping[str, Around],
     package: str,
     known: bool,
-    options: AttachOptions,
+    options: dict[str, Any],
 ) -> Attachment:
     """An attachment around these methods of the engine, or without any if it is not known.
 

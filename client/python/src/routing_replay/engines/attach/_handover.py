@@ -18,34 +18,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _values
-from routing_replay.appender import ON_FULL
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
 if TYPE_CHECKING:
     from routing_replay.run import Run
-    from routing_replay.types import OnFull
 
 _log = logging.getLogger("routing_replay")
 _KEPT = 100_000  # Samples that an error names, or whose trouble is remembered.
 _REASONED = 100  # Failures whose reason an error keeps.
 _EXIT_TIMEOUT = 30.0  # Seconds that the end of the interpreter waits for queued rows.
-_ENDED = "its request has ended"
-
-
-class Patience:
-    """Seconds that one call of the engine may wait for room, for all of its outputs together."""
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
-
-    @contextlib.contextmanager
-    def used(self) -> Iterator[float]:
-        """What is left for a wait, whose duration is subtracted."""
-        began = time.monotonic()
-        try:
-            yield self.left
-        finally:
-            self.left = max(0.0, self.left - (time.monotonic() - began))
+_PATIENCE = 60.0  # Seconds that one call of the engine waits for room.
 
 
 @dataclass(frozen=True)
@@ -63,20 +45,15 @@ class HandOver:
     """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
 
     Reading, decoding and encoding rows takes milliseconds per megabyte: the thread does it, the engine's loop only
-    queues. An event loop that waits for room waits by itself, without an executor.
+    queues. Where there is no room a call of the engine waits for _PATIENCE seconds at most; an event loop waits by
+    itself, without an executor. Rows that find none are dropped: marked as unrecorded in the store, and counted.
 
     run: its new appender, which is closed with this, makes the appends
     max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
-    on_full: "block" waits for at most queue_timeout seconds and then drops, "drop" drops at once, "raise" raises
-        ResourceExhaustedError. Dropped rows are marked as unrecorded in the store and counted
-    queue_timeout: of each call of the engine, see `patience`
     """
 
-    def __init__(self, run: Run, max_queued_bytes: int, on_full: OnFull, queue_timeout: float) -> None:
+    def __init__(self, run: Run, max_queued_bytes: int) -> None:
         self._max_queued_bytes = _values.integer(max_queued_bytes, "max_queued_bytes", _values.NATURAL)
-        _values.choice(on_full, "on_full", ON_FULL)
-        self._on_full = on_full
-        self._queue_timeout = _values.seconds(queue_timeout, "queue_timeout")
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # In event loops.
@@ -93,51 +70,52 @@ class HandOver:
         run.add_source(self)
         _open.add(self)
 
-    def patience(self) -> Patience:
-        """For one call of the engine."""
-        return Patience(self._queue_timeout)
+    def put(self, jobs: Iterable[Job]) -> None:
+        """Queues the jobs of one call of the engine, which waits for room once, for all of them together."""
+        end = time.monotonic() + _PATIENCE
+        with self._dropping_rest(jobs) as left:
+            for job in left:
+                with self._changed:
+                    self._changed.wait_for(lambda job=job: not self._must_wait(job), _left(end))
+                    self._add(job)
 
-    def put(self, job: Job, patience: Patience) -> None:
-        """Queues the job; without room, on_full decides."""
-        with self._changed:
-            if self._must_wait(job):
-                with patience.used() as seconds:
-                    self._changed.wait_for(lambda: not self._must_wait(job), seconds)
-            self._add(job)
+    async def put_async(self, jobs: Iterable[Job]) -> None:
+        """As `put`, for an event loop, which goes on while it waits for room. Jobs of a call that is cancelled are
+        dropped."""
+        end = time.monotonic() + _PATIENCE
+        with self._dropping_rest(jobs) as left:
+            for job in left:
+                await self._put_async(job, end)
 
-    async def put_async(self, job: Job, patience: Patience) -> None:
-        """As `put`, for an event loop, which goes on while it waits for room. A cancelled job is dropped."""
+    async def _put_async(self, job: Job, end: float) -> None:
         with self._changed:
-            if not self._must_wait(job) or not patience.left:
+            if not self._must_wait(job) or not _left(end):
                 self._add(job)
                 return
             turn: concurrent.futures.Future[None] = concurrent.futures.Future()
             self._waiting[turn] = job
+        add = self._drop
         try:
-            with patience.used() as seconds:
-                await asyncio.wait([asyncio.wrap_future(turn)], timeout=seconds)
-        except BaseException:
+            await asyncio.wait([asyncio.wrap_future(turn)], timeout=_left(end))
+            add = self._add
+        finally:
             with self._changed:
                 if self._waiting.pop(turn, None) is not None:
-                    self._drop(job, _ENDED)
-            raise
-        with self._changed:
-            if self._waiting.pop(turn, None) is not None:
-                self._add(job)
+                    add(job)
 
     @contextlib.contextmanager
-    def dropping_rest(self, jobs: Iterable[Job]) -> Iterator[collections.deque[Job]]:
-        """The jobs of one call of the engine. Those that are left when it ends early, such as one that was cancelled
-        while it waited, are dropped."""
-        left = collections.deque(jobs)
+    def _dropping_rest(self, jobs: Iterable[Job]) -> Iterator[Iterator[Job]]:
+        """The jobs of one call, each made when it is its turn, as it holds rows. Those that are left when the call ends
+        early, such as one that was cancelled while it waited, are dropped."""
+        left = iter(jobs)
         try:
             yield left
         finally:
-            with self._changed:
-                for job in left:
-                    self._drop(job, _ENDED)
+            for job in left:
+                with self._changed:
+                    self._drop(job)
 
-    def _drop(self, job: Job, why: str) -> None:
+    def _drop(self, job: Job, why: str = "its request has ended") -> None:
         """Counts a job as dropped, and marks its rows."""
         if self._closed:
             return
@@ -148,7 +126,7 @@ class HandOver:
         self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Releases the rows.
 
     def _must_wait(self, job: Job) -> bool:
-        return self._on_full == "block" and not self._closed and not self._has_room(job)
+        return not self._closed and not self._has_room(job)
 
     def _has_room(self, job: Job) -> bool:
         """A job larger than the whole queue may go alone."""
@@ -168,9 +146,6 @@ class HandOver:
         if self._closed:
             return
         if not self._has_room(job):
-            if self._on_full == "raise":
-                what = f"{job.size} bytes and {self._queued_bytes} that wait are more than {self._max_queued_bytes}"
-                raise ResourceExhaustedError(what, reason="OVER_BUDGET", sample=job.sample)
             self._drop(job, "there is no room in time")
             return
         self._queued_bytes += job.size

@@ -18,9 +18,7 @@ from routing_replay.engines import _forms, sglang
 from routing_replay.engines.attach import _attachment
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.engines.attach._attachment import Attachment, SampleName
     from routing_replay.geometry import Geometry
     from routing_replay.run import Run
     from routing_replay.types import RecordedRows
@@ -48,7 +46,7 @@ def attach_to(
     *,
     sample: SampleName = default_sample,
     version: str | None = None,
-    **options: Unpack[AttachOptions],
+    **options: Any,
 ) -> Attachment:
     """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
 
@@ -105,15 +103,14 @@ def _sync(engine: Any, original: Callable[..., Any], attachment: Attachment) -> 
     def generate(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         collector = _Collector(_arguments(original, arguments, keywords), engine)
-        patience = attachment.patience()
         if not isinstance(result, (dict, list)):
-            return stream(result, collector, patience)
-        attachment.take(collector, result, patience)
+            return stream(result, collector)
+        attachment.take([(collector, result)])
         return result
 
-    def stream(outputs: Iterator[Any], collector: _Collector, patience: Any) -> Iterator[Any]:
+    def stream(outputs: Iterator[Any], collector: _Collector) -> Iterator[Any]:
         for output in outputs:
-            attachment.take(collector, output, patience)
+            attachment.take([(collector, output)])
             yield output
 
     return generate
@@ -124,10 +121,9 @@ def _async(engine: Any, original: Callable[..., Any], attachment: Attachment) ->
     async def async_generate(*arguments: Any, **keywords: Any) -> Any:
         result = await original(*arguments, **keywords)
         collector = _Collector(_arguments(original, arguments, keywords), engine)
-        patience = attachment.patience()
         if not isinstance(result, (dict, list)):
-            return _stream(result, lambda output: attachment.take_async(collector, output, patience))
-        await attachment.take_async(collector, result, patience)
+            return _stream(result, lambda output: attachment.take_async([(collector, output)]))
+        await attachment.take_async([(collector, result)])
         return result
 
     return async_generate
@@ -288,16 +284,13 @@ class Hook:
         if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)
-        patience: Any = None
 
         async def take(output: Any) -> None:
-            nonlocal patience  # A request that began before the run was joined may end afterwards.
             if self.attachment is None:
                 found, unreadable = _attachment.read(collector, output)
                 self._passed += len(found) + unreadable
-                return
-            patience = patience or self.attachment.patience()
-            await self.attachment.take_async(collector, output, patience)
+            else:
+                await self.attachment.take_async([(collector, output)])
 
         return _stream(outputs, take)
 

@@ -13,9 +13,7 @@ from routing_replay.engines import vllm
 from routing_replay.engines.attach import _attachment
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.engines.attach._attachment import Attachment, SampleName
     from routing_replay.geometry import Geometry
     from routing_replay.run import Run
     from routing_replay.types import RecordedRows
@@ -34,7 +32,7 @@ def attach_to(
     *,
     sample: SampleName = default_sample,
     version: str | None = None,
-    **options: Unpack[AttachOptions],
+    **options: Any,
 ) -> Attachment:
     """Sends the rows of every finished output of `engine` to `run`. Their attribute routed_experts is None then, and
     routing_replay the reference.
@@ -46,11 +44,12 @@ def attach_to(
     sample: from (RequestOutput, completion's index) to the sample's id. The server rejects a request id that the engine
         uses twice when the tokens differ: name samples by what is unique in the run
     version: of vLLM; the loaded or installed one if absent
+    options: see Attachment
 
     If the version is unknown nothing is wrapped, a warning says so, and `attached` is False. The engine's loop waits
-    for nothing: rows are read, decoded and sent in threads. See `AttachOptions` for the bound and what happens when it
-    is reached. A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are
-    rejected rows. FailedPreconditionError for an engine that has an attachment.
+    for nothing: rows are read, decoded and sent in threads. A finished completion without rows (feature off, aborted,
+    preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError for an engine that has an
+    attachment.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
     known = _attachment.is_known("vllm", FIRST, version)
@@ -90,14 +89,16 @@ class _Offline:
 
     def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
         def take(outputs: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            params, patience, place = _params(arguments, keywords), attachment.patience(), 0
+            params, place = _params(arguments, keywords), 0
+            of_tokens = []
             for output in filter(_is_of_tokens, outputs):
                 name = getattr(output, "request_id", None)
                 if name in self._enqueued:  # An engine that runs also ends what was enqueued before.
                     asked = self._enqueued.pop(name)
                 else:
                     asked, place = _item(params, place), place + 1
-                attachment.take(_Collector(asked), output, patience)
+                of_tokens.append((_Collector(asked), output))
+            attachment.take(of_tokens)
 
         return self._outermost(original, take)
 
@@ -132,10 +133,10 @@ def _item(params: Any, number: int) -> Any:
 def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
-        collector, patience = _Collector(_params(arguments, keywords)), attachment.patience()
+        collector = _Collector(_params(arguments, keywords))
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                await attachment.take_async(collector, output, patience)
+                await attachment.take_async([(collector, output)])
                 yield output
 
     return generate
