@@ -43,14 +43,10 @@ class OddValueTest(RefusalTest):
             choice = {"token_ids": OUTPUT, "routed_experts": rows, "weight_versions": spans}
             body = {"prompt_token_ids": PROMPT, "choices": [choice]}
             self.refused(lambda body=body: vllm.rows(body), field)
-        body["choices"][0]["weight_versions"] = [span | {"version": "step"}]
-        self.refused(lambda: vllm.rows(body, versions={"step": "x"}), "weight_versions[0].version")
-        self.refused(lambda: vllm.rows(body, versions=5), "versions")
         del body["choices"][0]["weight_versions"]
         for options, field in (
             ({"prompt_start": "3"}, "start"),
             ({"prompt_start": 1.5}, "start"),
-            ({"short_rows": "x"}, "short_rows"),
             ({"prompt_token_ids": 5}, "prompt_token_ids"),
             ({"prompt_token_ids": "abc"}, "prompt_token_ids"),
             ({"output_token_ids": {1: 2}}, "token_ids"),
@@ -81,10 +77,7 @@ class OddValueTest(RefusalTest):
         stamped = {"meta_info": meta | {"weight_version": [1]}}
         self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
         for value, options, field, reason in (
-            (["[" * 100_000, "AA=="], {}, "routed_experts", "SHAPE"),
-            (['{"shape": [1, 4, 4], "shape": [2, 4, 4]}', "AA=="], {}, "routed_experts", "SHAPE"),
             ({"data": "AA==", "shape": object()}, {}, "append.tensor", "SHAPE"),
-            (b"1234", {"shape": 5}, "shape", "FIELD"),
             (ALL, {"start": "x"}, "start", "FIELD"),
             ({"data": "AA==", "shape": [1, 4, 4]}, {"dialect": 5}, "dialect", "FIELD"),
             (np.zeros((0, 4, 4), np.float32), {}, "routed_experts", "DTYPE"),
@@ -95,20 +88,17 @@ class OddValueTest(RefusalTest):
 
     def test_arguments(self) -> None:
         rows = b64(npy(ALL[:-1]))
+        answer = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
         odd = (5, None, [1], object(), np.zeros(3), np.array(5), {1: 2}, memoryview(np.zeros((2, 2))))
         for value in odd:
-            self.refused(lambda v=value: envelope.rows(rows, tokens=range(P + G), short_rows=v), "short_rows")
             self.refused(lambda v=value: envelope.rows(rows, dialect=v), "dialect")
             if value is not None:
                 self.refused(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
-                self.refused(lambda v=value: envelope.rows(rows, resolver=v), "resolver")
+                self.refused(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
             self.refused(lambda v=value: envelope.rows(rows, ids_and_weights=v), "ids_and_weights")
         shape: list[Any] = [1, 4]
         shape.append(shape)
         self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
-        for value in (5, None, 1.5, object(), np.array(5), "text", b"bytes", memoryview(np.zeros((2, 2)))):
-            self.refused(lambda v=value: envelope.chunks(v), "parts")
-        self.refused(lambda: envelope.chunks([], start="x"), "start")
         for tokens in (np.array(5), 5, {}):
             self.refused(lambda t=tokens: envelope.rows(rows, tokens=t), "tokens")
         body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
@@ -121,11 +111,6 @@ class OddValueTest(RefusalTest):
             spans = [{"version": "7", "start": 0, "end": end}]
             choice = body["choices"][0] | {"weight_versions": spans}
             self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "weight_versions[0].end")
-        choice = body["choices"][0] | {"weight_versions": [{"version": "7", "start": 0, "end": G}]}
-        for number in (-5, -2, 2**63):
-            versions = {7: number}
-            self.refused(lambda v=versions: vllm.rows(body | {"choices": [choice]}, versions=v), "versions")
-        self.assertEqual(vllm.rows(body | {"choices": [choice]}, versions={7: -1}).weights[0].version, -1)
 
     def test_ids_beside_weights_are_never_wrapped(self) -> None:
         bits = np.float32(0.25).view(np.int32)
@@ -214,18 +199,15 @@ class HttpTest(unittest.TestCase):
         answer = b'{"choices":[{"index":0,"routed_experts":"AAAA"}]}'
         for event in (
             answer,
-            b"\xef\xbb\xbf" + answer,
             b"data: " + answer + b"\n\n",
             b"data:" + answer,
-            b"\xef\xbb\xbfdata: " + answer + b"\r\n\r\n",
-            b": ping\n\nevent: message\nid: 7\ndata: " + answer + b"\nretry: 10\n\n",
-            b"event: x\ndata: " + answer[:20] + b"\ndata: " + answer[20:] + b"\n\n",
+            b"data: " + answer + b"\r\n\r\n",
             bytearray(b"data: " + answer),
-            memoryview(b"event: x\ndata: " + answer),
+            memoryview(b"data: " + answer),
         ):
             found = http.routed_experts(event)
             self.assertEqual(bytes(found["choices"][0]["routed_experts"]), b"AAAA")
-        for end in (b"data: [DONE]", b"data: [DONE]\n\n", b"event: done\r\ndata:[DONE]\r\n\r\n"):
+        for end in (b"data: [DONE]", b"data: [DONE]\n\n", b"data:[DONE]\r\n\r\n"):
             self.assertIsNone(http.routed_experts(end))
 
     def test_refusals(self) -> None:
@@ -253,7 +235,7 @@ class HttpTest(unittest.TestCase):
 
     def test_large_texts_stay_where_they_are(self) -> None:
         text = b"A" * (4 << 20)
-        body = b'event: x\ndata: {"meta_info":{"routed_experts":"' + text + b'"}}\n\n'
+        body = b'data: {"meta_info":{"routed_experts":"' + text + b'"}}\n\n'
         view = http.routed_experts(body)["meta_info"]["routed_experts"]
         self.assertIs(view.obj, body)
         self.assertEqual(view.nbytes, len(text))

@@ -149,10 +149,10 @@ class RecordedRowsTest(ServerTest):
 class AccountTest(unittest.TestCase):
     def test_counts(self) -> None:
         tokens = _forms.Tokens(None, None, 6, 4)
-        found = _forms.account(np.zeros((7, 1, 1), np.uint8), tokens, 2, "refuse")
+        found = _forms.account(np.zeros((7, 1, 1), np.uint8), tokens, 2)
         self.assertEqual((found.row_start, found.take, found.missing_rows, found.surplus_rows), (2, (0, 7), 0, 0))
         with self.assertRaises(rr.InvalidArgumentError) as caught:
-            _forms.account(np.zeros((9, 1, 1), np.uint8), tokens, 2, "refuse")
+            _forms.account(np.zeros((9, 1, 1), np.uint8), tokens, 2)
         self.assertEqual(caught.exception.reason, "ROW_COUNT")
 
 

@@ -9,12 +9,15 @@ from routing_replay import _native, _values
 from routing_replay._native import lib
 from routing_replay.errors import InvalidArgumentError
 
+_EVENT = re.compile(rb"\s*data:")
+_DONE = re.compile(rb"\s*\[DONE\]\s*")
+
 
 def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     """The response as from json.loads, but the texts of routed experts are memoryviews of `body`.
 
-    body: one JSON object or list, or one event of a stream (`data:` lines, perhaps with `event:` and others; for the
-        "[DONE]" of a stream's end the result is None). Must not change while views of it live
+    body: one JSON object or list, or one event of a stream: a line that begins with `data:` (for the "[DONE]" of a
+        stream's end the result is None). Must not change while views of it live
 
     These texts are found by simdjson and neither copied nor decoded; the small rest goes through json.loads. The
     adapters of routing_replay.engines take the result as any other response:
@@ -33,10 +36,8 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         view = memoryview(body).cast("B")
     except TypeError as error:
         raise _invalid(f"must be contiguous bytes: {error}") from None
-    if mark := _BYTE_ORDER_MARK.match(view):
-        view = view[mark.end() :]
-    if _EVENT.match(view):
-        view = _data(view)
+    if event := _EVENT.match(view):
+        view = view[event.end() :]
         if _DONE.fullmatch(view):
             return None
     found = _native.give(lib.rr_find_routes, _native.Routes, _routes, *_native.address_of(view))
@@ -57,28 +58,6 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
 def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
     """Where the routed experts are: keys and indexes, begin and end."""
     return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
-
-
-_BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf")
-# A stream begins with a field or a comment, which JSON does not.
-_EVENT = re.compile(rb"\s*(?:data|event|id|retry)?:")
-_LINE = re.compile(rb"^(?:data:([^\n]*)|\r?$)", re.MULTILINE)  # Of data, or an empty one.
-_DONE = re.compile(rb"\s*\[DONE\]\s*")
-
-
-def _data(event: memoryview) -> memoryview:
-    """The data of one event; copied only if there are several lines of it."""
-    data: list[memoryview] = []
-    ended = False
-    for line in _LINE.finditer(event):
-        begin, end = line.span(1)
-        if begin >= 0 and ended:
-            raise _invalid("holds several events: one at a time")
-        data += [event[begin:end]] if begin >= 0 else []
-        ended = bool(data) and begin < 0
-    if not data:
-        raise _invalid("an event without data")
-    return data[0] if len(data) == 1 else memoryview(b"\n".join(data))
 
 
 def _invalid(what: str) -> InvalidArgumentError:

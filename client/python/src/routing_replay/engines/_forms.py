@@ -21,7 +21,6 @@ from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
-_SHORT_ROWS = {"refuse": False, "missing_at_front": True}
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
@@ -128,36 +127,27 @@ def count(value: Any, field: str) -> int:
     return _values.integer(value, field, _values.NATURAL)
 
 
-def output_weights(
-    spans: Any, counted: Tokens, row_start: int, versions: Mapping[str, int] | None
-) -> tuple[WeightSpan, ...]:
+def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightSpan, ...]:
     """Weights of rows from spans {version, start, end} of output tokens."""
     if spans is None:
         return ()
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "must be a list")
-    if versions is not None and not isinstance(versions, Mapping):
-        raise invalid("versions", f"must be a mapping, got a {type(versions).__name__}")
-    numbers = {str(name): _number(number) for name, number in (versions or {}).items()}
-    made = [_version_span(span, numbers, f"weight_versions[{i}]") for i, span in enumerate(spans)]
+    made = [_version_span(span, f"weight_versions[{i}]") for i, span in enumerate(spans)]
     counts = counted.prompt_tokens, counted.output_tokens, row_start
-    rows = give(lib.rr_output_weights, _native.Weights, _weights, *array_of(_native.WeightSpan, made), *counts)
-    return tuple(replace(span, version=numbers.get(span.label, span.version)) for span in rows)
+    return give(lib.rr_output_weights, _native.Weights, _weights, *array_of(_native.WeightSpan, made), *counts)
 
 
-def _weights(found: Any) -> list[WeightSpan]:
-    return [value(WeightSpan, span) for span in found]
+def _weights(found: Any) -> tuple[WeightSpan, ...]:
+    return tuple(value(WeightSpan, span) for span in found)
 
 
-def _version_span(span: Any, numbers: Mapping[str, Any], field: str) -> _native.WeightSpan:
+def _version_span(span: Any, field: str) -> Any:
     begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
     version = get(span, "version")
-    label = version if isinstance(version, str) else ""
-    if isinstance(version, str):
-        number = _values.integer(numbers.get(version, -1), f"{field}.version")  # -1: by the label.
-    else:
-        number = _values.integer(version, f"{field}.version", _values.NATURAL)
-    return _native.WeightSpan(begin, end, number, _values.native_text(label, "weight_versions"))
+    if isinstance(version, str):  # The library reads decimal ones.
+        return _native.WeightSpan(begin, end, -1, _values.native_text(version, "weight_versions"))
+    return _native.WeightSpan(begin, end, _values.integer(version, f"{field}.version", _values.NATURAL))
 
 
 def _plain(value: Any) -> Any:
@@ -168,12 +158,6 @@ def _plain(value: Any) -> Any:
         return operator.index(value)
     except TypeError:
         return None
-
-
-def _number(value: Any) -> Any:
-    """Of a weight version; -1 is unknown."""
-    number = _plain(value)
-    return _values.integer(number, "versions", (-1, 2**63 - 1)) if type(number) is int else number
 
 
 def choice_count(response: Any) -> int:
@@ -286,16 +270,6 @@ def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
     return described, as_bytes(value["data"], f"{field}.data")
 
 
-def shaped_payload(header: Any, text: Any, dtype: str | None, field: str) -> Payload:
-    """[shape as JSON, base64]; the header may be a list of axes or an object with shape and dtype."""
-    described = _values.json_value(header, field, "SHAPE") if isinstance(header, (str, bytes)) else header
-    if isinstance(described, list):
-        described = {"shape": described}
-    if dtype is not None and isinstance(described, dict):
-        described = {"dtype": dtype} | described
-    return open_object("any", described).payload(as_bytes(text, field))
-
-
 def nested(value: Any, field: str) -> np.ndarray:
     """An array, a tensor, or nested lists of integers (which cost about a hundred times what base64 costs)."""
     try:
@@ -311,25 +285,20 @@ def nested(value: Any, field: str) -> np.ndarray:
     return array
 
 
-def check_alike(rows: Any, first: Any, field: str) -> None:
+def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
     """Parts of one sample have the dtype and, but for rows, the axes of its first part."""
-    (kind, axes), (first_kind, first_axes) = kind_and_axes(rows), kind_and_axes(first)
-    if kind != first_kind:
-        raise invalid(field, f"dtype {kind} after {first_kind}", "DTYPE")
-    if axes[1:] != first_axes[1:]:
-        raise invalid(field, f"{list(axes)} after {list(first_axes)}", "SHAPE")
-
-
-def check_resolver(resolver: Any) -> None:
-    if resolver is not None and not callable(resolver):
-        raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
+    if rows.dtype != first.dtype:
+        raise invalid(field, f"dtype {rows.dtype} after {first.dtype}", "DTYPE")
+    if rows.shape[1:] != first.shape[1:]:
+        raise invalid(field, f"{list(rows.shape)} after {list(first.shape)}", "SHAPE")
 
 
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and its first row if it has one."""
-    check_resolver(resolver)
+    if resolver is not None and not callable(resolver):
+        raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
     if dtype is not None:
         _values.text(dtype, "dtype")
     if isinstance(value, Payload):
@@ -341,8 +310,6 @@ def any_payload(
     if isinstance(value, Mapping):
         return object_payload(value, "prime_rl", field)
     if isinstance(value, (list, tuple)):
-        if len(value) == 2 and all(isinstance(part, (str, bytes, memoryview)) for part in value):
-            return shaped_payload(value[0], value[1], dtype, field), None
         return nested(value, field), None
     if hasattr(value, "__array__") or hasattr(value, "detach"):
         array = nested(value, field)
@@ -362,27 +329,18 @@ def start_of(own: int | None, asked: Any, field: str) -> int:
 
 def row_count(rows: Any) -> int:
     """Length of the first of the three axes; 0 for empty lists."""
-    _, axes = kind_and_axes(rows)
+    axes = tuple((with_shape(rows) if isinstance(rows, Payload) else rows).shape or ())
     if len(axes) != 3 and axes != (0,):
         raise invalid("append.tensor.shape", f"must be [rows, layers, K], got {list(axes)}", "SHAPE")
     return axes[0]
 
 
-def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:
-    """dtype and axes of what `append` takes, undecoded."""
-    if not isinstance(rows, Payload):
-        return str(rows.dtype), rows.shape
-    found = with_shape(rows)
-    return str(found.dtype), tuple(found.shape or ())
-
-
-def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
-    """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
+def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
+    """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting). None: all are missing."""
     start = _values.integer(start, "start")
-    front = _values.choice(_values.text(short_rows, "short_rows"), "short_rows", _SHORT_ROWS)
     count = 0 if rows is None else row_count(rows)
     found = _native.RowAccount()
-    claim = _native.RowClaim(tokens.prompt_tokens, tokens.output_tokens, start, count, front)
+    claim = _native.RowClaim(tokens.prompt_tokens, tokens.output_tokens, start, count, rows is None)
     try:
         _native.check(lib.rr_account_rows(byref(claim), byref(found)))
     except InvalidArgumentError as error:
@@ -412,7 +370,7 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
     """Rows of a response that holds none: all unrecorded, or an error."""
     start = _values.integer(start, "start")
     if _values.text(policy, "absent") == "unrecorded":
-        return account(None, tokens.fitting(None, start), start, "missing_at_front", **others)
+        return account(None, tokens.fitting(None, start), start, **others)
     if policy != "raise":
         raise invalid("absent", f'must be "raise" or "unrecorded", got {policy!r}')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')

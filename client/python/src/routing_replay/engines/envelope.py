@@ -7,19 +7,16 @@
 | {data: base64, shape, dtype} | SkyRL | dialect="skyrl": the narrowest of uint8, int16, int32, no other |
 | {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
 | the first with an axis of 2K: ids, then fp32 weights | prime-rl | ids_and_weights=True; the weights are left out |
-| [shape as JSON, base64] | rllm | dtype from the header or the argument |
 | base64 of a .npy file | vLLM | |
 | flat base64 | SGLang, AReaL | geometry, dtype (int32) |
-| raw bytes | any | dtype and shape |
 | nested lists | NeMo-RL, ms-swift before, twinkle | through numpy: about a hundred times the cost of base64 |
 | a numpy or torch array, -1 rows unrecorded | tunix, ROLL | |
-| chunks of any of these | Dressage, vLLM's Rust frontend | `chunks` |
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -49,12 +46,8 @@ def rows(
     start: int | None = None,
     dialect: Dialect = "prime_rl",
     dtype: str | None = None,
-    shape: Sequence[int] | None = None,
     ids_and_weights: bool = False,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
-    engine: str = "",
-    resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
     """Rows of one sample of any form of the module's table.
 
@@ -62,17 +55,15 @@ def rows(
     tokens: token ids of all T positions; then the rows are counted, and a T-th one is left out. None: all are taken
     start: absolute row of the first one; that of an object must agree
     dialect: who wrote an object
-    dtype, shape: of raw bytes ("uint8" …, [rows, layers, K]); dtype also of flat or [shape, base64] forms
+    dtype: of flat ids ("uint8" …)
     ids_and_weights: the last axis holds 2K slots, of which the ids are the first K
     layers: what the axis of layers holds: "all", "moe", layer ids; None: by its length
-    short_rows: with fewer rows than the tokens need: InvalidArgumentError (ROW_COUNT), or the first ones are missing
-    resolver: called with a foreign object or a pickled reference, returns any form of ids
 
     InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
     """
     if value is None:
         raise _forms.invalid(_FIELD, "is null")
-    found, own_start = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    found, own_start = _open(value, geometry, dialect, dtype, layers)
     if not isinstance(ids_and_weights, (bool, np.bool_)):
         raise _forms.invalid("ids_and_weights", f"must be True or False, got a {type(ids_and_weights).__name__}")
     if ids_and_weights:
@@ -82,67 +73,18 @@ def rows(
     begin = (own_start or 0) if start is None else _values.integer(start, "start")
     ids = _forms.ids(tokens, "tokens")
     if ids is None:
-        return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
+        return RecordedRows(found, row_start=begin, layers=layers)
     counted = _forms.Tokens(ids, np.empty(0, np.uint32), ids.size, 0)
-    return _forms.account(found, counted, begin, short_rows, layers=layers, engine=engine)
+    return _forms.account(found, counted, begin, layers=layers)
 
 
-def chunks(
-    parts: Iterable[Any],
-    geometry: Geometry | None = None,
-    *,
-    start: int = 0,
-    dialect: Dialect = "prime_rl",
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
-    ids_and_weights: bool = False,
-    layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    engine: str = "",
-    resolver: _forms.Resolver | None = None,
-) -> list[RecordedRows]:
-    """Rows that come in parts, in order: one RecordedRows each, for one append each.
-
-    start: absolute row of the first part; that of a part must agree with the rows before it
-    others: as in `rows`
-
-    Without parts an empty list. InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the
-    first, and as `rows`.
-    """
-    recorded: list[RecordedRows] = []
-    start = _values.integer(start, "start")
-    for number, part in enumerate(_values.items(parts, "parts", "rows")):
-        recorded_part = rows(
-            part,
-            geometry,
-            start=start,
-            dialect=dialect,
-            dtype=dtype,
-            shape=shape,
-            ids_and_weights=ids_and_weights,
-            layers=layers,
-            engine=engine,
-            resolver=resolver,
-        )
-        recorded.append(recorded_part)
-        _forms.check_alike(recorded_part.rows, recorded[0].rows, f"{_FIELD}[{number}]")
-        start += _forms.row_count(recorded_part.rows)
-    return recorded
-
-
-def _open(
-    value: Any, geometry: Any, dialect: str, dtype: str | None, shape: Any, layers: Any, resolver: Any
-) -> tuple[Any, int | None]:
-    if dtype is not None:
-        _values.text(dtype, "dtype")
-    if shape is not None and isinstance(value, (bytes, bytearray, memoryview)):
-        form = _forms.open_object("any", {"shape": _values.integers(shape, "shape"), "dtype": dtype or "int32"})
-        return form.payload(value, "RAW"), None
+def _open(value: Any, geometry: Any, dialect: str, dtype: str | None, layers: Any) -> tuple[Any, int | None]:
     if _values.text(dialect, "dialect") != "prime_rl":
         found, begin = _forms.object_payload(value, dialect, _FIELD)
         if dialect == "skyrl":
             _forms.check_narrowest(found)
         return found, begin
-    return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
+    return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, None)
 
 
 def _with_weights(found: Any) -> Payload:

@@ -31,7 +31,8 @@ A retracted answer (num_retractions of meta_info) is computed again with the exp
 it is made: the rows that a sample has stay.
 
 meta_info.weight_version is the version at the end, not that of each row, so it is not used unless asked for
-(stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata.
+(stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata. A
+version that is a text has a number if it is decimal, else -1 and the text as its label.
 """
 
 from __future__ import annotations
@@ -78,12 +79,9 @@ def rows(
     prompt_token_ids: Any = None,
     output_token_ids: Any = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
     absent: Literal["raise", "unrecorded"] = "raise",
     stamped_version: bool = False,
     hierarchical_cache: bool = False,
-    versions: Mapping[str, int] | None = None,
-    engine: str | None = None,
     resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
     """Rows of one sample of a response (see the module).
@@ -94,12 +92,9 @@ def rows(
     start_len: routed_experts_start_len of the request, 0 … P
     prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not all hidden ones
-    short_rows: with fewer rows: InvalidArgumentError (ROW_COUNT), or the first ones are missing
     absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
     stamped_version: meta_info.weight_version is that of all rows
     hierarchical_cache: the server has one, whatever the response says (see the module)
-    versions: numbers of weight versions that are texts; decimal ones need none, others have -1 and a label
-    engine: text to keep with the sample; default sglang and the version loaded, if any
     resolver: called with a reference (output_store_ref, a pickled or foreign object), gives any form of ids
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
@@ -109,7 +104,7 @@ def rows(
     choice = _choice(response, index)
     holder, value = _find(response, choice, _FIELD)  # Before tokens: rows of another choice have none.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
-    others: dict[str, Any] = {"engine": _forms.engine_name("sglang") if engine is None else engine}
+    others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
         _, reference = _find(response, choice, "output_store_ref")
         if reference is not None and resolver is not None:
@@ -121,9 +116,9 @@ def rows(
     found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
     start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
-    others["weights"] = _weights(response, choice, counted, start, versions, stamped_version)
+    others["weights"] = _weights(response, choice, counted, start, stamped_version)
     others["layers"] = "all" if layers is None else layers
-    recorded = _forms.account(found, counted, start, short_rows, **others)
+    recorded = _forms.account(found, counted, start, **others)
     return recorded.without(_unreliable(response, choice, counted, hierarchical_cache))
 
 
@@ -220,14 +215,12 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
     return _forms.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
 
 
-def _weights(
-    response: Any, choice: Any, counted: _forms.Tokens, start: int, versions: Any, stamped: bool
-) -> tuple[Any, ...]:
+def _weights(response: Any, choice: Any, counted: _forms.Tokens, start: int, stamped: bool) -> tuple[Any, ...]:
     spans = _find(response, choice, "weight_versions")[1]
     version = _find(response, choice, "weight_version")[1]
     if spans is None and stamped and version is not None:
         spans = [{"version": version, "start": 0, "end": counted.output_tokens}]
-    return _forms.output_weights(spans, counted, start, versions)
+    return _forms.output_weights(spans, counted, start)
 
 
 def _aborted(choice: Any, counted: _forms.Tokens) -> bool:

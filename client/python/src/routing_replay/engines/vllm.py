@@ -22,13 +22,13 @@ imply it. A finished RequestOutput of LLM.generate has all of its tokens: if a r
 output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
 
 weight_versions holds spans of output tokens, in a RequestOutput and /inference/v1/generate (which needs
---enable-scale-out); each becomes a span of the rows that sampled them. vLLM returns rows with prefix caching only.
+--enable-scale-out); each becomes a span of the rows that sampled them. A version that is a text has a number if it is
+decimal, else -1 and the text as its label. vLLM returns rows with prefix caching only.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -60,11 +60,7 @@ def rows(
     prompt_start: int = 0,
     prompt_token_ids: Any = None,
     output_token_ids: Any = None,
-    layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
     absent: Literal["raise", "unrecorded"] = "raise",
-    versions: Mapping[str, int] | None = None,
-    engine: str | None = None,
     resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
     """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
@@ -72,12 +68,7 @@ def rows(
     index: which of outputs or choices, by their own `index`, or by place where they have none
     prompt_start: routed_experts_prompt_start of the request, 0 … P
     prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
-    layers: what the axis of layers holds, if not as the table says
-    short_rows: with fewer rows: InvalidArgumentError (ROW_COUNT), or the first ones are missing, which no release of
-        vLLM does by itself
     absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
-    versions: numbers of weight versions that are texts; decimal ones need none, others have -1 and a label
-    engine: text to keep with the sample; default vllm and the version loaded, if any
     resolver: called with a reference (aux_output_keys, a pickled or foreign object), gives any form of ids
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
@@ -85,7 +76,7 @@ def rows(
     """
     choice = _choice(output, index)
     counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
-    others: dict[str, Any] = {"engine": _forms.engine_name("vllm") if engine is None else engine}
+    others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None and resolver is not None and _forms.get(choice, "aux_output_keys") is not None:
         value = resolver(_forms.get(choice, "aux_output_keys"))
@@ -99,10 +90,9 @@ def rows(
     counted = counted.fitting(_forms.row_count(found), begin)
     if split:  # It has a row for each token of the output.
         counted = dataclasses.replace(counted, all_output=True)
-    others["layers"] = _basis(value, split) if layers is None else layers
-    recorded = _forms.account(found, counted, begin, short_rows, **others)
+    recorded = _forms.account(found, counted, begin, layers=_basis(value, split), **others)
     spans = _forms.get(choice, "weight_versions")  # Of all tokens.
-    return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin, versions))
+    return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin))
 
 
 def _choice(output: Any, index: int) -> Any:
