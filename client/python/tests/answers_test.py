@@ -225,9 +225,7 @@ class StreamTest(unittest.TestCase):
 
 class OptionTest(AnswerTest):
     def test_an_option_that_is_none(self) -> None:
-        with self.assertRaisesRegex(
-            TypeError, r"^'version' is not an option of an append; these are: row_start, .*weights"
-        ):
+        with self.assertRaisesRegex(TypeError, "'version'"):
             self.store.append("s", ROUTES, version=3)
 
 

@@ -57,7 +57,7 @@ class RecordedRowsTest(ServerTest):
 
     def test_options_win(self) -> None:
         recorded = rr.RecordedRows(ROWS[:150], 7, (0, 10), weights=WEIGHTS, engine="e", tokens=TOKENS)
-        self.run.append("a", recorded, row_start=0, take=(0, 150), weight_version=8, tokens=None, engine="f")
+        self.run.append("a", recorded, row_start=0, take=(0, 150), weight_version=8, tokens=TOKENS[:150], engine="f")
         self.run.append("a", ROWS[150:], row_start=150)
         self.run.flush()
         state = self.run.stat("a")

@@ -180,7 +180,7 @@ class ArgumentTest(ServerTest):
             for value in self.NO_INTEGERS:
                 if name == "restart" and type(value) is int and value == 2**63:  # Newer numpy compares no such int.
                     value = 2**64
-                if value is not None or name in ("row_start", "revision", "restart"):
+                if value is not None or name in ("revision", "restart"):
                     self.refused(f"append.{names.get(name, name)}", plan, **{name: value})
         for value in ([(0.5, 1)], [(0, 1, 2)], [3], 3, "01", [(0, 2**63)]):
             self.refused("append.unrecorded", plan, unrecorded=value)
@@ -195,7 +195,7 @@ class ArgumentTest(ServerTest):
             self.refused("append.prefix", plan, prefix=value)
         self.refused("append.prefix.rows", plan, prefix=rr.Prefix("p", 1.5))  # type: ignore[arg-type]
         for name in ("weight_label", "engine", "producer"):
-            for value in (3, b"text", "\ud800", None):
+            for value in (3, b"text", "\ud800"):
                 self.refused(f"append.{name}", plan, **{name: value})
         self.refused("append.producer", plan, producer="nobody")
         self.refused("append.sample", plan, sample=b"s")

@@ -71,11 +71,6 @@ class Operation(Generic[T]):
         self._read = lambda: convert(read())
         return self  # type: ignore[return-value]
 
-    def by(self, end: float) -> Operation[T]:
-        """This one, which has to end at that time of time.monotonic()."""
-        self._timeout = max(0, round((end - time.monotonic()) * 1000))
-        return self
-
     def start(self, queue: int, tag: int) -> None:
         """Its end comes out of the queue. Raises what is wrong with the arguments."""
         check(self._function(*self._inputs, byref(Call(self._timeout, queue, tag)), *self._outputs))
@@ -123,6 +118,23 @@ class Done(Operation[T]):
         self.wait = self.here = self._read  # type: ignore[method-assign]
 
 
+def making(
+    free: Callable[[Any], None],
+    function: Any,
+    inputs: tuple[Any, ...],
+    timeout: float | None,
+    kept: Any,
+    **options: Any,
+) -> Operation[Handle]:
+    """Of a function that makes an object."""
+    out = c_void_p()
+
+    def made() -> Handle:
+        return Handle(free, out.value)
+
+    return Operation(function, inputs, (byref(out),), made, made, timeout, kept, **options)
+
+
 def operation(
     function: Any,
     inputs: tuple[Any, ...],
@@ -133,28 +145,8 @@ def operation(
     **options: Any,
 ) -> Operation[T]:
     """Of a function that returns a structure, which `read` copies."""
-    out = c_void_p()
-
-    def take() -> T:
-        owner = Handle(lib.rr_free, out.value)
-        return read(kind.from_address(owner.pointer))
-
-    discard = functools.partial(_free, lib.rr_free, out)
-    return Operation(function, inputs, (byref(out),), take, discard, timeout, kept, **options)
-
-
-def making(
-    free: Callable[[Any], None], function: Any, inputs: tuple[Any, ...], timeout: float | None, kept: Any
-) -> Operation[Handle]:
-    """Of a function that makes an object."""
-    out = c_void_p()
-    made = functools.partial(_free, free, out)
-    return Operation(function, inputs, (byref(out),), made, made, timeout, kept)
-
-
-def _free(free: Callable[[Any], None], out: c_void_p) -> Handle:
-    """Of the output, which goes with what this returns."""
-    return Handle(free, out.value)
+    owner = making(lib.rr_free, function, inputs, timeout, kept, **options)
+    return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
 
 
 def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:

@@ -17,7 +17,6 @@ import numpy as np
 from routing_replay import _native, _values, types
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
-    AS_RECORDED,
     Append,
     AppendOutcome,
     Payload,
@@ -59,19 +58,11 @@ _EXPLICIT = _native.text("EXPLICIT")
 def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Concatenate[S, P], T]]:
     """Gives a method that takes an `Append`, or the like, the parameters of that class: one signature for all."""
     parameters = list(inspect.signature(made).parameters.values())
-    names = [parameter.name for parameter in parameters]
 
     def decorate(method: Callable[[S, A], T]) -> Callable[Concatenate[S, P], T]:
         @functools.wraps(method)
         def call(self: S, /, *arguments: P.args, **options: P.kwargs) -> T:
-            try:
-                given = made(*arguments, **options)
-            except TypeError:
-                for name in options.keys() - names:
-                    what = f"is not an option of {made.noun}; these are: {', '.join(names[2:])}"  # type: ignore[attr-defined]
-                    raise TypeError(f"{name!r} {what}") from None
-                raise
-            return method(self, given)
+            return method(self, made(*arguments, **options))
 
         receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         result = inspect.signature(method).return_annotation
@@ -98,7 +89,7 @@ def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
     """With what the rows say of themselves; explicit options win."""
-    given = {name: value for name in _OF_RECORDED if (value := getattr(append, name)) is not AS_RECORDED}
+    given = {name: value for name in _OF_RECORDED if (value := getattr(append, name)) is not None}
     if append.weight_version is not None:
         given["weight_version"] = append.weight_version
     return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
@@ -106,7 +97,7 @@ def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
 
 # Fields of an append: name, default, name in errors, and how its value becomes that of the structure.
 _PLAIN_FIELDS: tuple[tuple[str, Any, str, Callable[..., Any], tuple[Any, ...]], ...] = (
-    ("row_start", AS_RECORDED, "append.row_start", _values.integer, (_values.INT64,)),
+    ("row_start", None, "append.row_start", _values.integer, (_values.INT64,)),
     ("revision", 0, "append.revision", _values.integer, (_values.INT64,)),
     ("restart", 0, "append.restart_nonce", _values.integer, (_values.UINT64,)),
     ("attempt", None, "append.attempt", _values.optional, (_values.UINT32,)),
@@ -114,9 +105,9 @@ _PLAIN_FIELDS: tuple[tuple[str, Any, str, Callable[..., Any], tuple[Any, ...]], 
     ("num_tokens", None, "append.seal_num_tokens", _values.optional, (_values.INT64,)),
     ("weight_version", None, "append.weight_version", _values.integer, (_values.INT64,)),
     ("weight_label", "", "append.weight_label", _values.native_text, ()),
-    ("engine", AS_RECORDED, "append.engine", _values.native_text, ()),
-    ("unrecorded", AS_RECORDED, "append.unrecorded", _values.native_ranges, ()),
-    ("surplus_rows", AS_RECORDED, "append.surplus_rows", _values.integer, (_values.NATURAL,)),
+    ("engine", None, "append.engine", _values.native_text, ()),
+    ("unrecorded", None, "append.unrecorded", _values.native_ranges, ()),
+    ("surplus_rows", None, "append.surplus_rows", _values.integer, (_values.NATURAL,)),
 )
 
 
@@ -130,22 +121,17 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
             setattr(target, name, convert(given, field, *bounds, sample))
     target.seal = bool(append.seal)
     kept: list[Any] = []
-    if append.weights is not AS_RECORDED and append.weights is not None:
+    if append.weights is not None:
         target.weights, target.weights_count = spans(append.weights, "append.weights", sample)
     if append.prefix is not None:
         _fill_prefix(target, append.prefix, sample)
-    if append.tokens is not AS_RECORDED and append.tokens is not None:
+    if append.tokens is not None:
         target.tokens, array = _values.native_tokens(append.tokens, "append.token_ids", sample)
         kept.append(array)
-    take = None if append.take is AS_RECORDED else append.take
     if append.rows is not None:
-        layers = None if append.layers is AS_RECORDED else append.layers
-        target.rows, payload = tensor(append.rows, layers, sample, take, "append.tensor.take")
+        target.rows, payload = tensor(append.rows, append.layers, sample, append.take, "append.tensor.take")
         kept.append(payload)
-        return kept
-    missing = sum(rows.end - rows.begin for rows in target.unrecorded)
-    _values.integer(missing, "append.unrecorded", sample=sample)
-    if take is not None:
+    elif append.take is not None:
         raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
     return kept
 

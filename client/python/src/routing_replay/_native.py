@@ -312,12 +312,6 @@ def _declare(library: ctypes.CDLL, name: str, result: Any, arguments: str) -> No
     function.argtypes = tuple(_KINDS[kind] for kind in arguments)
 
 
-def declare(**functions: str) -> None:
-    """More functions that give an error or NULL, by what they take."""
-    for name, arguments in functions.items():
-        _declare(lib, name, c_void_p, arguments)
-
-
 lib = _load()
 VERSION: str = lib.rr_version().decode()
 

@@ -387,14 +387,16 @@ class Run(RunCalls[Appender, Trajectory], Closing):
             None if native is None else byref(native),
             _values.optional(attempt, "attempt", _values.UINT32, sample),
         )
-        call: Operation[Commit] = self._operation(
-            lib.rr_run_commit, arguments, _native.Commit, lambda found: _convert.value(Commit, found), kept=kept
-        )
         try:
             trouble = self._settle(sample, end) if attempt is None else None
         except DeadlineExceededError as error:
             return Done(Commit(sample, "missing", 0, None, error))
-        return call.by(end).then(lambda commit: _with_trouble(commit, trouble))
+
+        def read(found: Any) -> Commit:
+            return _with_trouble(_convert.value(Commit, found), trouble)
+
+        left = max(0.0, end - time.monotonic())
+        return self._operation(lib.rr_run_commit, arguments, _native.Commit, read, timeout=left, kept=kept)
 
     @blocking
     @taking(Append)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
@@ -74,8 +74,6 @@ class NewTurn:
         absent="unrecorded" that found no rows
     seal: no more turns will come
     """
-
-    noun: ClassVar[str] = "a turn"
 
     rows: Rows | RecordedRows | None = None
     _: KW_ONLY

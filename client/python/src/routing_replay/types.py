@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -201,18 +201,13 @@ class Provenance:
     appends: int
 
 
-class _AsRecorded:
-    def __repr__(self) -> str:
-        return "<as recorded>"
-
-
-AS_RECORDED: Any = _AsRecorded()  # The value of RecordedRows; absent for other rows.
 Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 
 
 @dataclass(slots=True)
 class Append:
-    """One append: what `append` and `put` take, and `append_many` several of.
+    """One append: what `append` and `put` take, and `append_many` several of. What is None is as the result of an adapter
+    says, if that is what `rows` is.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
@@ -243,28 +238,26 @@ class Append:
     producer: "rollout" or "trainer"
     """
 
-    noun: ClassVar[str] = "an append"
-
     sample: str
     rows: Rows | None = None
     _: KW_ONLY
-    row_start: int = AS_RECORDED
-    take: RowRange | None = AS_RECORDED
-    unrecorded: Sequence[RowRange] = AS_RECORDED
-    tokens: ArrayLike | None = AS_RECORDED
-    layers: Literal["all", "moe"] | Sequence[int] | None = AS_RECORDED
+    row_start: int | None = None
+    take: RowRange | None = None
+    unrecorded: Sequence[RowRange] | None = None
+    tokens: ArrayLike | None = None
+    layers: Literal["all", "moe"] | Sequence[int] | None = None
     seal: bool = False
     num_tokens: int | None = None
     group: int | None = None
     weight_version: int | None = None
     weight_label: str = ""
-    weights: Sequence[WeightSpan] | None = AS_RECORDED
+    weights: Sequence[WeightSpan] | None = None
     revision: int = 0
     restart: int = 0
     attempt: int | None = None
     prefix: Prefix | None = None
-    engine: str = AS_RECORDED
-    surplus_rows: int = AS_RECORDED
+    engine: str | None = None
+    surplus_rows: int | None = None
     producer: Producer = "rollout"
 
 
