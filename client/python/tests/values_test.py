@@ -184,7 +184,7 @@ class ArgumentTest(ServerTest):
                     self.refused(f"append.{names.get(name, name)}", plan, **{name: value})
         for value in ([(0.5, 1)], [(0, 1, 2)], [3], 3, "01", [(0, 2**63)]):
             self.refused("append.unrecorded", plan, unrecorded=value)
-        self.refused("append.unrecorded", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
+        self.refused("append.rows", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
         for value in ((0, 1.5), (0,), 2, "01"):
             self.refused("append.tensor.take", plan, take=value)
         self.refused("append.tensor.take", plan, rows=None, take=(0, 1))

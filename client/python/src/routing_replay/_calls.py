@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
+from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from routing_replay import _native
@@ -29,6 +30,7 @@ U = TypeVar("U")
 _HANDLER_MS = 50  # That a signal may have to wait for its handler.
 
 
+@dataclass(slots=True)
 class Operation(Generic[T]):
     """A call that may wait, with its arguments, which live until it has ended.
 
@@ -41,65 +43,54 @@ class Operation(Generic[T]):
     in_thread: the call must run in the thread that waits for it
     """
 
-    __slots__ = ("_discard", "_function", "_in_thread", "_inputs", "_kept", "_outputs", "_read", "_settle", "_timeout")
-
-    def __init__(
-        self,
-        function: Any,
-        inputs: tuple[Any, ...],
-        outputs: tuple[Any, ...],
-        read: Callable[[], T],
-        discard: Callable[[], object] | None = None,
-        timeout: float | None = None,
-        kept: Any = None,
-        settle: Callable[[RoutingReplayError | None], object] | None = None,
-        in_thread: bool = False,
-    ) -> None:
-        self._function = function
-        self._inputs = inputs
-        self._outputs = outputs
-        self._read: Callable[[], Any] = read
-        self._discard = discard
-        self._timeout = -1 if timeout is None else round(timeout * 1000)
-        self._kept = kept
-        self._settle = settle
-        self._in_thread = in_thread
+    function: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    read: Callable[[], Any]
+    discard: Callable[[], object] | None = None
+    timeout: float | None = None
+    kept: Any = None
+    settle: Callable[[RoutingReplayError | None], object] | None = None
+    in_thread: bool = False
 
     def then(self, convert: Callable[[T], U]) -> Operation[U]:
         """This one, with what `convert` makes of its result."""
-        read = self._read
-        self._read = lambda: convert(read())
+        read = self.read
+        self.read = lambda: convert(read())
         return self  # type: ignore[return-value]
 
     def start(self, queue: int, tag: int) -> None:
         """Its end comes out of the queue. Raises what is wrong with the arguments."""
-        check(self._function(*self._inputs, byref(Call(self._timeout, queue, tag)), *self._outputs))
+        check(self.function(*self.inputs, byref(Call(self._milliseconds(), queue, tag)), *self.outputs))
+
+    def _milliseconds(self) -> int:
+        return -1 if self.timeout is None else round(self.timeout * 1000)
 
     def end(self, error: int | None) -> T:
         """The result, or raises the error. Called once."""
         failure = None if error is None else take_error(error)
-        if self._settle is not None:
-            self._settle(failure)
+        if self.settle is not None:
+            self.settle(failure)
         if failure is not None:
             raise failure
-        result: T = self._read()
+        result: T = self.read()
         return result
 
     def drop(self, error: int | None) -> None:
         """Frees what the end of a call that was cancelled has left."""
         if error is not None:
             lib.rr_free(error)
-        elif self._discard is not None:
-            self._discard()
+        elif self.discard is not None:
+            self.discard()
 
     def here(self) -> T:
         """Blocks."""
-        call = Call(self._timeout, None, 0)
-        return self.end(self._function(*self._inputs, byref(call), *self._outputs))
+        call = Call(self._milliseconds(), None, 0)
+        return self.end(self.function(*self.inputs, byref(call), *self.outputs))
 
     def wait(self) -> T:
         """Blocks; in the main thread a signal's handler is called meanwhile, and what it raises ends the call."""
-        if self._in_thread or threading.get_ident() != _main_thread:
+        if self.in_thread or threading.get_ident() != _main_thread:
             return self.here()
         queue = _interruptible.pop() if _interruptible else Queue()
         try:
@@ -115,7 +106,10 @@ class Done(Operation[T]):
 
     def __init__(self, result: T) -> None:
         super().__init__(None, (), (), lambda: result)
-        self.wait = self.here = self._read  # type: ignore[method-assign]
+
+    def wait(self) -> T:
+        result: T = self.read()
+        return result
 
 
 def making(

@@ -206,8 +206,8 @@ Rows: TypeAlias = ArrayLike | Payload | RecordedRows
 
 @dataclass(slots=True)
 class Append:
-    """One append: what `append` and `put` take, and `append_many` several of. What is None is as the result of an adapter
-    says, if that is what `rows` is.
+    """One append: what `append` and `put` take, and `append_many` several of. What is None is as `rows` says, if that
+    is the result of an adapter.
 
     sample: id
     rows: ids [rows, layers, K] of an integer dtype (uint8, uint16 or a signed one), a Payload, the result of an adapter
