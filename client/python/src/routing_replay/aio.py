@@ -76,24 +76,32 @@ class _Loop:
 
     async def wait(self, operation: Operation[T]) -> T:
         self._tag += 1
-        tag, ended = self._tag, asyncio.get_running_loop().create_future()
+        tag, make_future = self._tag, asyncio.get_running_loop().create_future
         operation.start(self._queue.pointer, tag)
+        ended = make_future()
         self._under_way[tag] = operation, ended
         try:
-            error = await asyncio.shield(ended)
+            error = await ended
         except asyncio.CancelledError:
             self._queue.cancel(tag)
-            while not ended.done():
+            while ended.cancelled() and tag in self._under_way:
+                ended = make_future()
+                self._under_way[tag] = operation, ended
                 with contextlib.suppress(asyncio.CancelledError):  # The first one is on its way to the caller.
-                    await asyncio.shield(ended)
-            operation.drop(ended.result())
+                    await ended
+            if not ended.cancelled():
+                operation.drop(ended.result())
             raise
         return operation.end(error)
 
     def _take(self) -> None:
         while found := self._queue.take():
             for tag, error in found:
-                self._under_way.pop(tag)[1].set_result(error)
+                operation, ended = self._under_way.pop(tag)
+                if ended.cancelled():
+                    operation.drop(error)
+                else:
+                    ended.set_result(error)
 
     def __del__(self) -> None:
         self._queue.close()  # Waits: what is under way is cancelled.
