@@ -74,8 +74,6 @@ class OddValueTest(RefusalTest):
         self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
         self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
         self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
-        stamped = {"meta_info": meta | {"weight_version": [1]}}
-        self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
         for value, options, field, reason in (
             ({"data": "AA==", "shape": object()}, {}, "append.tensor", "SHAPE"),
             (ALL, {"start": "x"}, "start", "FIELD"),
@@ -84,7 +82,6 @@ class OddValueTest(RefusalTest):
             ([[[10**30]]], {}, "routed_experts", "DTYPE"),
         ):
             self.refused(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
-        self.assertEqual(envelope.tokens(None, None).size, 0)
 
     def test_arguments(self) -> None:
         rows = b64(npy(ALL[:-1]))
@@ -95,7 +92,6 @@ class OddValueTest(RefusalTest):
             if value is not None:
                 self.refused(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
                 self.refused(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
-            self.refused(lambda v=value: envelope.rows(rows, ids_and_weights=v), "ids_and_weights")
         shape: list[Any] = [1, 4]
         shape.append(shape)
         self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
@@ -111,15 +107,6 @@ class OddValueTest(RefusalTest):
             spans = [{"version": "7", "start": 0, "end": end}]
             choice = body["choices"][0] | {"weight_versions": spans}
             self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "weight_versions[0].end")
-
-    def test_ids_beside_weights_are_never_wrapped(self) -> None:
-        bits = np.float32(0.25).view(np.int32)
-        for value in (2**32 + 3, -(2**31) - 1, 2**31):
-            both = np.array([[[value, 5, bits, bits]]], np.int64)
-            self.refused(lambda both=both: envelope.rows(both, ids_and_weights=True), "routed_experts", "DTYPE")
-        both[0, 0, 0] = 7
-        data = envelope.rows(both, ids_and_weights=True).rows.data
-        self.assertEqual(np.frombuffer(data, np.int32).tolist(), [7, 5, bits, bits])
 
     def test_geometry(self) -> None:
         circular: dict[str, Any] = {}

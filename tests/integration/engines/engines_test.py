@@ -103,7 +103,7 @@ class EnginesTest(unittest.TestCase):
             stream=True,
         )
         last = http.routed_experts(events(stream)[-1])
-        run.put("s", sglang.rows(last, run.geometry, prompt_token_ids=PROMPT, stamped_version=True), seal=True)
+        run.put("s", sglang.rows(last, run.geometry, prompt_token_ids=PROMPT), weight_version=17, seal=True)
         state = self.check(run, "s", PROMPT + answer_of(PROMPT, 0, 7))
         self.assertEqual([span.version for span in state.weights], [17])
 

@@ -6,7 +6,6 @@
 | {data: base64, shape, start, dtype} | prime-rl | start 0 and dtype uint8 if absent |
 | {data: base64, shape, dtype} | SkyRL | dialect="skyrl": the narrowest of uint8, int16, int32, no other |
 | {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
-| the first with an axis of 2K: ids, then fp32 weights | prime-rl | ids_and_weights=True; the weights are left out |
 | base64 of a .npy file | vLLM | |
 | flat base64 | SGLang, AReaL | geometry, dtype (int32) |
 | nested lists | NeMo-RL, ms-swift before, twinkle | through numpy: about a hundred times the cost of base64 |
@@ -15,7 +14,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,19 +21,13 @@ import numpy as np
 
 from routing_replay import _values
 from routing_replay.engines import _forms
-from routing_replay.types import Payload, RecordedRows
+from routing_replay.types import RecordedRows
 
 if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
 
-Dialect = Literal["prime_rl", "skyrl", "ms_swift", "any"]
+Dialect = Literal["prime_rl", "skyrl", "ms_swift"]
 _FIELD = "routed_experts"
-
-
-def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
-    """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for anything else."""
-    parts = [_forms.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
-    return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
 
 def rows(
@@ -46,7 +38,6 @@ def rows(
     start: int | None = None,
     dialect: Dialect = "prime_rl",
     dtype: str | None = None,
-    ids_and_weights: bool = False,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
 ) -> RecordedRows:
     """Rows of one sample of any form of the module's table.
@@ -56,7 +47,6 @@ def rows(
     start: absolute row of the first one; that of an object must agree
     dialect: who wrote an object
     dtype: of flat ids ("uint8" …)
-    ids_and_weights: the last axis holds 2K slots, of which the ids are the first K
     layers: what the axis of layers holds: "all", "moe", layer ids; None: by its length
 
     InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, naming the field.
@@ -64,10 +54,6 @@ def rows(
     if value is None:
         raise _forms.invalid(_FIELD, "is null")
     found, own_start = _open(value, geometry, dialect, dtype, layers)
-    if not isinstance(ids_and_weights, (bool, np.bool_)):
-        raise _forms.invalid("ids_and_weights", f"must be True or False, got a {type(ids_and_weights).__name__}")
-    if ids_and_weights:
-        found = _with_weights(found)
     if start is not None and own_start not in (None, start):
         raise _forms.invalid(_FIELD, f"starts at row {own_start}, not at {start}", "ROW_COUNT")
     begin = (own_start or 0) if start is None else _values.integer(start, "start")
@@ -85,13 +71,3 @@ def _open(value: Any, geometry: Any, dialect: str, dtype: str | None, layers: An
             _forms.check_narrowest(found)
         return found, begin
     return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, None)
-
-
-def _with_weights(found: Any) -> Payload:
-    if isinstance(found, Payload):
-        return dataclasses.replace(found, ids_and_weights=True)
-    narrow = np.iinfo(np.int32)
-    if found.size and (found.max() > narrow.max or found.min() < narrow.min):
-        raise _forms.invalid(_FIELD, f"ids and weights must fit int32, got {found.dtype}", "DTYPE")
-    array = np.ascontiguousarray(found, np.int32)
-    return Payload(array.data.cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)

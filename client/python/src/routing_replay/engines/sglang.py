@@ -6,7 +6,6 @@
 | the same, of builds with a wire dtype | and meta_info.routed_experts_dtype | flat uint8, uint16 or int32 |
 | /v1/completions, /v1/chat/completions | sglext or sgl_ext, of the response or the choice | as above |
 | chat with return_meta_info | choices[i].meta_info | as above |
-| output store | meta_info.output_store_ref: given to the resolver | any |
 
 Layers: all hidden ones, dense included. Flat ids have no shape: pass the run's geometry. Rows are [start_len, T - 1);
 at a stop some builds return one more for the last token, which is left out and counted in surplus_rows if that is
@@ -30,9 +29,9 @@ A retracted answer (num_retractions of meta_info) is computed again with the exp
 (weight_versions), rows of tokens before the last version are unrecorded. To keep them, append an answer's parts while
 it is made: the rows that a sample has stay.
 
-meta_info.weight_version is the version at the end, not that of each row, so it is not used unless asked for
-(stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata. A
-version that is a text has a number if it is decimal, else -1 and the text as its label.
+Spans in weight_versions, of output tokens (OpenAI responses have them in metadata), become spans of rows. A version
+that is a text has a number if it is decimal, else -1 and the text as its label. meta_info.weight_version is the version
+at the end, not that of each row, and is not used: say weight_version where weights do not change meanwhile.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
 # What `rows` reads of a meta_info.
 OF_META = (
-    *("prompt_tokens", "completion_tokens", "finish_reason", "weight_version", "weight_versions"),
-    *(_FIELD, f"{_FIELD}_dtype", "output_store_ref", "cached_tokens", "cached_tokens_details", "num_retractions"),
+    *("prompt_tokens", "completion_tokens", "finish_reason", "weight_versions"),
+    *(_FIELD, f"{_FIELD}_dtype", "cached_tokens", "cached_tokens_details", "num_retractions"),
 )
 _TIERS = ("device", "host", "storage")
 # Fields of a response that hold for all of its choices.
-_OF_ALL = ("prompt_tokens", "weight_version", "cached_tokens_details")
+_OF_ALL = ("prompt_tokens", "cached_tokens_details")
 
 
 def tokens(
@@ -80,7 +79,6 @@ def rows(
     output_token_ids: Any = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
     absent: Literal["raise", "unrecorded"] = "raise",
-    stamped_version: bool = False,
     hierarchical_cache: bool = False,
     resolver: _forms.Resolver | None = None,
 ) -> RecordedRows:
@@ -93,9 +91,8 @@ def rows(
     prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not all hidden ones
     absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
-    stamped_version: meta_info.weight_version is that of all rows
     hierarchical_cache: the server has one, whatever the response says (see the module)
-    resolver: called with a reference (output_store_ref, a pickled or foreign object), gives any form of ids
+    resolver: called with a pickled or foreign object or a reference of `attach`, gives any form of ids
 
     Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
     ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown one; FIELD for a response without rows or
@@ -106,17 +103,15 @@ def rows(
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
-        _, reference = _find(response, choice, "output_store_ref")
-        if reference is not None and resolver is not None:
-            value = resolver(reference)
-        else:
-            policy = "unrecorded" if _aborted(choice, counted) else absent
-            return _forms.absent(_FIELD, _why(reference), policy, counted, start_len, **others)
+        why = "missing: is return_routed_experts in the request, and --enable-return-routed-experts on the server?"
+        policy = "unrecorded" if _aborted(choice, counted) else absent
+        return _forms.absent(_FIELD, why, policy, counted, start_len, **others)
     dtype = _forms.get(holder, f"{_FIELD}_dtype") if _forms.has(holder, f"{_FIELD}_dtype") else None
     found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
     start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)
-    others["weights"] = _weights(response, choice, counted, start, stamped_version)
+    spans = _find(response, choice, "weight_versions")[1]
+    others["weights"] = _forms.output_weights(spans, counted, start)
     others["layers"] = "all" if layers is None else layers
     recorded = _forms.account(found, counted, start, **others)
     return recorded.without(_unreliable(response, choice, counted, hierarchical_cache))
@@ -215,21 +210,7 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
     return _forms.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
 
 
-def _weights(response: Any, choice: Any, counted: _forms.Tokens, start: int, stamped: bool) -> tuple[Any, ...]:
-    spans = _find(response, choice, "weight_versions")[1]
-    version = _find(response, choice, "weight_version")[1]
-    if spans is None and stamped and version is not None:
-        spans = [{"version": version, "start": 0, "end": counted.output_tokens}]
-    return _forms.output_weights(spans, counted, start)
-
-
 def _aborted(choice: Any, counted: _forms.Tokens) -> bool:
     reason = _forms.get(_forms.get(choice, "meta_info"), "finish_reason") or _forms.get(choice, "finish_reason")
     kind = reason.get("type") if isinstance(reason, Mapping) else reason
     return counted.output_tokens == 0 or kind == "abort"
-
-
-def _why(reference: Any) -> str:
-    if reference is not None:
-        return "the response holds a reference (output_store_ref): pass a resolver"
-    return "missing: is return_routed_experts in the request, and --enable-return-routed-experts on the server?"

@@ -9,7 +9,6 @@
 | the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in it |
 | finishing chunk of a stream of the latter | 0.22 on | the same; not chunks before, nor other streams | all | in it |
 | prime-rl's route of that name | - | choices[i].routed_experts, {data, shape, start, dtype} | all | uint8 if absent |
-| a proposal | - | aux_output_keys: given to the resolver | - | - |
 
 Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
 return_token_ids over HTTP). If a response with one choice holds no ids, usage counts its tokens; then no token is
@@ -40,7 +39,7 @@ _FIELD = "routed_experts"
 
 # What `rows` reads of a RequestOutput and of one of its outputs.
 OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
-OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "aux_output_keys", "finish_reason")
+OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "finish_reason")
 
 
 def tokens(
@@ -69,7 +68,7 @@ def rows(
     prompt_start: routed_experts_prompt_start of the request, 0 … P
     prompt_token_ids, output_token_ids: if the response does not hold them, or, of output, not all
     absent: without rows, unless the request was aborted: InvalidArgumentError, or rows that are all unrecorded
-    resolver: called with a reference (aux_output_keys, a pickled or foreign object), gives any form of ids
+    resolver: called with a pickled or foreign object or a reference of `attach`, gives any form of ids
 
     Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
     the engine ignored prompt_start; FIELD for a response without rows or tokens; and those of the form.
@@ -78,8 +77,6 @@ def rows(
     counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
-    if value is None and resolver is not None and _forms.get(choice, "aux_output_keys") is not None:
-        value = resolver(_forms.get(choice, "aux_output_keys"))
     if value is None:
         value = _forms.get(choice, "routing_replay")  # `attach` left this reference: they are not missing.
     if value is None:
@@ -153,8 +150,6 @@ def aborted(choice: Any, counted: _forms.Tokens) -> bool:
 
 
 def _why(choice: Any) -> str:
-    if _forms.get(choice, "aux_output_keys") is not None:
-        return "the response holds references (aux_output_keys): pass a resolver"
     if _forms.has(choice, _FIELD):
         return "null: is the engine started with --enable-return-routed-experts, or was the request preempted (0.21)?"
     return "missing: is the engine started with --enable-return-routed-experts, or did a proxy drop it?"
