@@ -9,7 +9,7 @@ import mmap
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_size_t, c_void_p, pointer
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -443,21 +443,7 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
     return made
 
 
-@dataclass(frozen=True)
-class Form:
-    """How ids are written, and where they are. start: absolute row of the first row"""
-
-    encoding: str
-    dtype: str
-    shape: list[int]
-    begin: int
-    end: int
-    start: int
-
-    def payload(self, data: Any, encoding: str | None = None) -> Payload:
-        return Payload(data, encoding or self.encoding, dtype=self.dtype, shape=self.shape)
-
-
-def form(found: _native.Form) -> Form:
-    shape = found.shape[: found.shape_count]
-    return value(Form, found, shape=shape, begin=found.data.begin, end=found.data.end)
+def form(found: Any) -> tuple[Payload, slice, int]:
+    """Of an rr_form: how ids are written, where they are, and the absolute row of the first one."""
+    payload = Payload(b"", str(found.encoding), dtype=str(found.dtype), shape=found.shape[: found.shape_count])
+    return payload, slice(found.data.begin, found.data.end), found.start

@@ -40,8 +40,8 @@ def rows(
     """
     view = _view(source, "source")
     arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
-    form = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
-    payload = form.payload(view[form.begin : form.end], "RAW")
+    payload, place, _ = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
+    payload = replace(payload, data=view[place], encoding="RAW")
     return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
 
 

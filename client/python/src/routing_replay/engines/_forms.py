@@ -4,7 +4,6 @@ form is recognised by its type and first bytes; the bytes stay where they are.""
 from __future__ import annotations
 
 import json
-import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from routing_replay import _native, _values
-from routing_replay._convert import DTYPES, Form, array_of, as_array, bad_dtype, form, value
+from routing_replay._convert import DTYPES, array_of, as_array, bad_dtype, form, value
 from routing_replay._convert import tensor as tensor_of
 from routing_replay._native import give, lib, text
 from routing_replay.errors import InvalidArgumentError
@@ -61,7 +60,8 @@ def item(holder: Any, name: str, index: Any) -> Any:
         raise invalid(name, f"item {number} does not exist: the response has no list of them")
     numbers = [get(value, "index") for value in values]
     numbers = list(range(len(values))) if any(number is None for number in numbers) else numbers
-    found = [value for value, place in zip(values, numbers, strict=True) if _plain(place) == number]
+    places = zip(values, numbers, strict=True)
+    found = [value for value, place in places if isinstance(place, (int, np.integer)) and place == number]
     if len(found) != 1:
         raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
     return found[0]
@@ -150,16 +150,6 @@ def _version_span(span: Any, field: str) -> Any:
     return _native.WeightSpan(begin, end, _values.integer(version, f"{field}.version", _values.NATURAL))
 
 
-def _plain(value: Any) -> Any:
-    """A scalar as Python's own; None if it is not a number."""
-    if value is None or isinstance(value, (bool, float, str)):
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
 def choice_count(response: Any) -> int:
     """1 if the response is the choice."""
     choices = get(response, "choices")
@@ -200,14 +190,14 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
-        opened = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
-        return opened.payload(data[opened.begin : opened.end])
+        opened, place, _ = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
+        return replace(opened, data=data[place])
     if kind == "reference":
         raise invalid(field, "is a reference: the rows are in the store, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle, which is never opened here: pass a resolver for it", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
-    kind_of_ids = open_object("sglang", described).dtype if row else None
+    kind_of_ids = open_object("sglang", described)[0].dtype if row else None
     return _flat(Payload(data, "BASE64", dtype=kind_of_ids), row, field)
 
 
@@ -243,31 +233,27 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
 
-def open_object(dialect: Any, described: Any) -> Form:
-    """The description of ids in an object, which may hold values of any kind."""
+def open_object(dialect: Any, described: Any) -> tuple[Payload, int]:
+    """How the ids of an object with this description are written, and their first row."""
     name = _values.native_text(dialect, "dialect")
     try:
         description = text(json.dumps(described))
     except (TypeError, ValueError, RecursionError) as error:
         raise invalid("append.tensor", f"must be JSON: {error}", "SHAPE") from None
-    return give(lib.rr_open_object, _native.Form, form, name, description)
+    opened, _, start = give(lib.rr_open_object, _native.Form, form, name, description)
+    return opened, start
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
     """{data, shape, dtype, …}, and its first row if it has one."""
-    described, data = _apart(value, field)
-    opened = open_object(dialect, described)
-    return opened.payload(data), None if described.get("start") is None else opened.start
-
-
-def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
-    """The description of an object, and its data."""
     if not isinstance(value, Mapping):
         raise invalid(field, f"must be an object with data and shape, got a {type(value).__name__}")
     if "data" not in value:
         raise invalid(f"{field}.data", "is missing")
     described = {key: value[key] for key in ("shape", "dtype", "start", "__ndarray__") if key in value}
-    return described, as_bytes(value["data"], f"{field}.data")
+    data = as_bytes(value["data"], f"{field}.data")
+    opened, start = open_object(dialect, described)
+    return replace(opened, data=data), None if described.get("start") is None else start
 
 
 def nested(value: Any, field: str) -> np.ndarray:
@@ -379,7 +365,7 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
 def with_shape(payload: Payload) -> Payload:
     """With the dtype and the shape that its bytes imply. A shape of two is [layers, K] of a row, of flat ids."""
     tensor, _data = tensor_of(payload, None, "")
-    found = give(lib.rr_payload_shape, _native.Form, form, tensor)
+    found, _, _ = give(lib.rr_payload_shape, _native.Form, form, tensor)
     return replace(payload, dtype=found.dtype, shape=found.shape)
 
 

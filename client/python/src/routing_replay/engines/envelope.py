@@ -53,7 +53,12 @@ def rows(
     """
     if value is None:
         raise _forms.invalid(_FIELD, "is null")
-    found, own_start = _open(value, geometry, dialect, dtype, layers)
+    if _values.text(dialect, "dialect") == "prime_rl":
+        found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, None)
+    else:
+        found, own_start = _forms.object_payload(value, dialect, _FIELD)
+    if dialect == "skyrl":
+        _forms.check_narrowest(found)
     if start is not None and own_start not in (None, start):
         raise _forms.invalid(_FIELD, f"starts at row {own_start}, not at {start}", "ROW_COUNT")
     begin = (own_start or 0) if start is None else _values.integer(start, "start")
@@ -62,12 +67,3 @@ def rows(
         return RecordedRows(found, row_start=begin, layers=layers)
     counted = _forms.Tokens(ids, np.empty(0, np.uint32), ids.size, 0)
     return _forms.account(found, counted, begin, layers=layers)
-
-
-def _open(value: Any, geometry: Any, dialect: str, dtype: str | None, layers: Any) -> tuple[Any, int | None]:
-    if _values.text(dialect, "dialect") != "prime_rl":
-        found, begin = _forms.object_payload(value, dialect, _FIELD)
-        if dialect == "skyrl":
-            _forms.check_narrowest(found)
-        return found, begin
-    return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, None)
