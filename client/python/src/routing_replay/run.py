@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import byref, c_int64
+from ctypes import byref
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -41,6 +41,7 @@ from routing_replay.types import (
     SampleRows,
     SampleState,
     SampleStates,
+    sample_handle,
 )
 
 if TYPE_CHECKING:
@@ -161,10 +162,7 @@ class RunCalls(Generic[A, T]):
     def handle(self, sample: str) -> int:
         """The int64 that stands for a sample's id in a column of a batch; over several servers it also names the one
         that has the sample."""
-        handle = c_int64()
-        name = _values.native_text(sample, "sample")
-        _native.check(lib.rr_sample_handle(self.native.pointer, name, byref(handle)))
-        return handle.value
+        return sample_handle(sample, self.native.pointer)
 
     def appender(
         self,
@@ -313,15 +311,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
     server is unavailable. All raise RoutingReplayError.
 
-    With "shard:a:7400,b:7400" every client of the run must name the same servers, in any order. The id of a sample says
-    which of them has it (client/shard/members.h): an id may begin with a place tag that ends in ":", as in
-    "a:prompt-7/0"; a tag that is the host of one server goes there, other samples with one tag are together, and
-    "prompt-7:1" is with "prompt-7". A fork must be with its parent: InvalidArgumentError says how to name it. Batches
-    carry `handle(sample)`. A run is made on all servers; it is joined, and used, without those that cannot be reached:
-    their samples have the status UNAVAILABLE, `release` leaves them out, and what would be incomplete without them
-    (`list`, `drop`) raises UnavailableError naming one, as does an append to one of them. One that is back without the
-    run raises DataLossError from `list`; `Client.run` with the geometry makes the run there again. After a `drop` that
-    failed, what the others had is gone: call it again. Each server has an equal share of max_queued_bytes.
+    With "shard:a:7400,b:7400" every client of the run must name the same servers. The id of a sample says which of them
+    has it, a fork must be with its parent, and what servers that are away mean for each call is in
+    server/store/README.md ("Several servers without a shared store").
     """
 
     _appender_type = Appender

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int64
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from routing_replay.appender import AppenderCalls
     from routing_replay.types import RowRange, Rows, WeightSpan
 
+T = TypeVar("T")
 OutcomeOfTurn = Literal["finished", "aborted", "preempted"]
 Missing = Literal["raise", "unrecorded"]
 Existing = Literal["none", "resume", "replace"]
@@ -95,11 +96,11 @@ class TrajectoryCalls:
 
     def __init__(self, appender: Any, sample: str, native: _native.Handle) -> None:
         self._appender: AppenderCalls = appender
-        self._sample = sample
+        self.sample = sample
         self._native = native
 
     def _adding(self, turn: NewTurn) -> Operation[Turn]:
-        sample = self._sample
+        sample = self.sample
         recorded = turn.rows if isinstance(turn.rows, RecordedRows) else RecordedRows(turn.rows)
         start = _values.integer(recorded.row_start if turn.start is None else turn.start, "start", sample=sample)
         weights = turn.weights
@@ -135,7 +136,7 @@ class TrajectoryCalls:
 
     def _cutting(self, num_tokens: int | None, seal: bool, missing: Missing) -> Operation[Turn]:
         made = _native.Turn(
-            cut=_values.optional(num_tokens, "num_tokens", sample=self._sample),
+            cut=_values.optional(num_tokens, "num_tokens", sample=self.sample),
             missing_is_unrecorded=_values.choice(missing, "missing", _MISSING),
             outcome=_native.text("finished"),
             seal=bool(seal),
@@ -149,33 +150,29 @@ class TrajectoryCalls:
 
     def next_row(self, tokens: ArrayLike) -> int:
         """The first row that a request with this context must return: rows before it are there and stay."""
-        native, _array = _values.native_tokens(tokens, "tokens", self._sample)
+        native, _array = _values.native_tokens(tokens, "tokens", self.sample)
         row = c_int64()
         _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(native), byref(row)))
         return row.value
 
     @property
-    def sample(self) -> str:
-        return self._sample
-
-    @property
     def num_tokens(self) -> int:
         """Of the history so far."""
-        return self._state("num_tokens")
+        return self._described(lambda state: int(state.num_tokens))
 
     @property
     def rows(self) -> int:
         """Rows 0 … rows - 1 are in the store or on their way."""
-        return self._state("rows")
+        return self._described(lambda state: int(state.rows))
 
     @property
     def acknowledged_rows(self) -> int:
         """Rows 0 … acknowledged_rows - 1 are in the store."""
-        return self._state("acknowledged_rows")
+        return self._described(lambda state: int(state.acknowledged_rows))
 
     @property
     def sealed(self) -> bool:
-        return bool(self._state("sealed"))
+        return self._described(lambda state: bool(state.sealed))
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
@@ -183,15 +180,13 @@ class TrajectoryCalls:
         conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
         not bring: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
         not stored), failed_appends."""
-        function, pointer = lib.rr_trajectory_describe, self._native.pointer
-        return _native.give(function, _native.TrajectoryState, lambda state: state.counters.dict(), pointer)
+        return self._described(lambda state: state.counters.dict())
 
-    def _state(self, name: str) -> int:
-        function, pointer = lib.rr_trajectory_describe, self._native.pointer
-        return int(_native.give(function, _native.TrajectoryState, lambda state: getattr(state, name), pointer))
+    def _described(self, read: Callable[[Any], T]) -> T:
+        return _native.give(lib.rr_trajectory_describe, _native.TrajectoryState, read, self._native.pointer)
 
     def __repr__(self) -> str:
-        return f"<{self._kind} {self._sample}: {self.num_tokens} tokens, {self.rows} rows>"
+        return f"<{self._kind} {self.sample}: {self.num_tokens} tokens, {self.rows} rows>"
 
     _kind = "Trajectory"
 
@@ -261,7 +256,7 @@ class Trajectory(TrajectoryCalls):
     @blocking
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
         """Leaves the first `num_tokens` tokens and their rows. A sealed sample is open again."""
-        _values.integer(num_tokens, "num_tokens", sample=self._sample)
+        _values.integer(num_tokens, "num_tokens", sample=self.sample)
         return self._cutting(num_tokens, seal, missing)
 
     @blocking

@@ -66,12 +66,12 @@ def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = Non
     )
 
 
-def sample_handle(sample: str) -> int:
+def sample_handle(sample: str, run: int | None = None) -> int:
     """The number that stands for a sample's id in a batch: the same on every machine, and not 0. With several servers
-    use `Run.handle`."""
+    use `Run.handle`, which passes its `run`."""
     handle = c_int64()
     name = _values.native_text(sample, "sample")
-    _native.check(_native.lib.rr_sample_handle(None, name, byref(handle)))
+    _native.check(_native.lib.rr_sample_handle(run, name, byref(handle)))
     return handle.value
 
 
