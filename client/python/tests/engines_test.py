@@ -91,7 +91,6 @@ class VllmTest(EngineTest):
             recorded = vllm.rows(self.output(rows), output_token_ids=OUTPUT)
             self.assertEqual((recorded.surplus_rows, recorded.missing_rows, recorded.layers), (surplus, 0, "all"))
             self.assertEqual(self.check(recorded).engine, "vllm")
-        np.testing.assert_array_equal(vllm.tokens(self.output(ALL)), TOKENS)
 
     def test_a_row_for_the_last_token_is_left_out_where_all_tokens_are_said(self) -> None:
         self.refused(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass the sampled ids as output_token_ids")
@@ -137,7 +136,7 @@ class VllmTest(EngineTest):
         self.check(vllm.rows(http.routed_experts(event), prompt_token_ids=PROMPT))
         usage = {"prompt_tokens": P, "completion_tokens": G}
         body = {"usage": usage, "choices": [{"finish_reason": "stop", "routed_experts": text}]}
-        self.assertIsNone(vllm.tokens(body))
+        self.assertIsNone(vllm.rows(body).tokens)
         self.check(vllm.rows(body), tokens=False)
         body["choices"] *= 2
         self.refused(lambda: vllm.rows(body), "FIELD", "return_token_ids")
@@ -208,9 +207,10 @@ class VllmTest(EngineTest):
         second = {"index": 1, "token_ids": other, "routed_experts": b64(npy(rows))}
         for body in bodies({"prompt_token_ids": PROMPT, "choices": [second, first]}):
             self.check(vllm.rows(body))
-            np.testing.assert_array_equal(vllm.tokens(body, 1), PROMPT + other)
+            np.testing.assert_array_equal(vllm.rows(body, 1).tokens, PROMPT + other)
             self.assertEqual(vllm.rows(body, 1).take, (0, P + 3))
-            np.testing.assert_array_equal(sglang.tokens(body, 1, prompt_token_ids=PROMPT), PROMPT + other)
+            told = sglang.rows(body, GEOMETRY, 1, prompt_token_ids=PROMPT, absent="unrecorded")
+            np.testing.assert_array_equal(told.tokens, PROMPT + other)
         chunk = {"prompt_token_ids": PROMPT, "choices": [second]}
         self.assertEqual(vllm.rows(chunk, 1).take, (0, P + 3))
         self.refused(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
@@ -281,7 +281,6 @@ class SglangTest(EngineTest):
                 recorded = sglang.rows(body, GEOMETRY, **ids)
                 self.assertEqual(self.check(recorded).engine, "sglang")
                 self.check(sglang.rows(body, GEOMETRY), tokens=False)
-                np.testing.assert_array_equal(sglang.tokens(body, **ids), TOKENS)
 
     def test_rows_of_a_response_belong_to_none_of_its_choices(self) -> None:
         for place in ("root.sglext", "root.sgl_ext"):

@@ -49,7 +49,7 @@ class FilesTest(ServerTest):
         path.write_bytes(npy(ROWS))
         both = safetensors(routed_experts=ROWS.astype(np.int32), loss=np.zeros(3, np.float32))
         for i, source in enumerate((path, str(path), npy(ROWS), both, bytearray(both))):
-            recorded = files.rows(source, engine="file")
+            recorded = files.rows(source)
             self.store.append(f"a/{i}", recorded, seal=True)
             self.store.put(f"b/{i}", recorded, seal=True)
         self.store.flush()

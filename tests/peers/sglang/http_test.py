@@ -110,7 +110,8 @@ class HttpTest(PeerTest):
         [choice] = json.loads(text)["choices"]
         self.assertEqual(choice["prompt_token_ids"], CHAT)
         self.check_text("chat", text, CHAT)
-        self.assertEqual(sglang.tokens(json.loads(text)).tolist(), CHAT + choice["response_token_ids"])
+        recorded = sglang.rows(json.loads(text), self.run_.geometry)
+        self.assertEqual(recorded.tokens.tolist(), CHAT + choice["response_token_ids"])
 
     def test_the_readmes_rollout_worker(self) -> None:
         """The part of it that asks SGLang."""

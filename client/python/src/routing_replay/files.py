@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from routing_replay import _convert, _native, _values
 from routing_replay._native import lib
@@ -20,20 +19,11 @@ from routing_replay.types import Payload, RecordedRows
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
-def rows(
-    source: Source,
-    *,
-    tensor: str = "",
-    row_start: int = 0,
-    layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    engine: str = "",
-) -> RecordedRows:
+def rows(source: Source, *, tensor: str = "") -> RecordedRows:
     """Rows of a .npy or safetensors file: ids [rows, layers, K] of an integer dtype, little-endian, C order.
 
     source: path, or the file's bytes; a path is mapped into memory and not read before the rows are appended
     tensor: its name in a safetensors file; "" is the only one with three axes of integers
-    row_start: absolute row of the first one
-    layers: what the axis of layers holds: "all", "moe", layer ids, or None: by its length
 
     Raises InvalidArgumentError for another kind of file, NotFoundError (naming those of the file) for a missing tensor,
     OSError if it cannot be opened.
@@ -41,8 +31,7 @@ def rows(
     view = _view(source, "source")
     arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
     payload, place, _ = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
-    payload = replace(payload, data=view[place], encoding="RAW")
-    return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
+    return RecordedRows(replace(payload, data=view[place], encoding="RAW"))
 
 
 def trace(
@@ -51,8 +40,6 @@ def trace(
     *,
     name: str = "",
     tensor: str = "",
-    layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    engine: str = "",
 ) -> Iterator[RecordedRows]:
     """The sequences of a recorded trace, each the rows 0 … of a sample of its own.
 
@@ -60,7 +47,7 @@ def trace(
     index: path or bytes of JSON whose "seq_lens" are the rows of each sequence, at its root or under the file's stem;
         None: index.json beside the file
     name: the stem, where source is bytes
-    tensor, layers, engine: as in `rows`
+    tensor: as in `rows`
 
     A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
     the sequences are not all rows of the file, NotFoundError if it is not in the index, and as `rows`.
@@ -68,7 +55,7 @@ def trace(
     path = Path(os.fsdecode(source)) if isinstance(source, (str, os.PathLike)) else None
     if index is None:
         index = path.with_name("index.json") if path is not None else b"{}"
-    all_rows = rows(source, tensor=tensor, layers=layers, engine=engine)
+    all_rows = rows(source, tensor=tensor)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
     stem = _values.text(name, "name") or (path.stem if path is not None else "")
     text = bytes(_view(index, "index"))

@@ -82,13 +82,6 @@ def engine_name(name: str) -> str:
     return f"{name} {version}" if isinstance(version, str) else name
 
 
-def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | None:
-    """All tokens, or None if they are not all known."""
-    if prompt is None or output is None or not prompt.size + output.size:
-        return None
-    return np.concatenate([prompt, output])
-
-
 @dataclass(frozen=True)
 class Tokens:
     """The tokens of a sample, as far as a response has them.
@@ -108,7 +101,9 @@ class Tokens:
     @property
     def ids(self) -> np.ndarray | None:
         """All of them, or None if they are not all known, one per position."""
-        return join(self.prompt, self.output)
+        if self.prompt is None or self.output is None or not self.prompt.size + self.output.size:
+            return None
+        return np.concatenate([self.prompt, self.output])
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
         """With the number of prompt tokens that fits `rows` rows from `start` on: that of the ids, or, if only that one

@@ -59,16 +59,6 @@ _TIERS = ("device", "host", "storage")
 _OF_ALL = ("prompt_tokens", "cached_tokens_details")
 
 
-def tokens(
-    response: Any, index: int | None = None, *, prompt_token_ids: Any = None, output_token_ids: Any = None
-) -> np.ndarray | None:
-    """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if they are not all known.
-
-    Parameters as of `rows`. Raises InvalidArgumentError for values that are not token ids.
-    """
-    return _forms.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
-
-
 def rows(
     response: Any,
     geometry: Geometry | None = None,

@@ -42,16 +42,6 @@ OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
 OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "finish_reason")
 
 
-def tokens(
-    output: Any, index: int = 0, *, prompt_token_ids: Any = None, output_token_ids: Any = None
-) -> np.ndarray | None:
-    """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if the response holds none.
-
-    Parameters as of `rows`. Raises InvalidArgumentError for values that are not token ids.
-    """
-    return _forms.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
-
-
 def rows(
     output: Any,
     index: int = 0,
