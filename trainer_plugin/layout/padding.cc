@@ -576,74 +576,67 @@ std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwif
   return std::max(multiple.value_or(1), Times(parallel.value_or(1), kFusedAttentionRows));
 }
 
-bool MsSwiftPaddingDivides(const UnpaddedBatch& batch, const MsSwiftPadding& options) {
-  return MsSwiftPaddingTo(batch, options).value_or(1) % Times(batch.tp_size, ZigzagUnit(batch.cp_size)) == 0;
-}
-
 namespace {
 
-// The first difference; each look is only taken if there is none yet.
-class Comparison {
- public:
-  explicit Comparison(const PaddingPrediction& predicted) : predicted_(predicted) {}
-
-  template <typename Value>
-  void Look(absl::string_view what, Value ours, Value passed) {
-    if (found_ || ours == passed) return;
-    found_ = absl::StrCat(what, " is ", passed, ", ", predicted_.policy, " gives ", ours);
-  }
-  void Rows(absl::string_view what, int64_t ours, int64_t passed) {
-    if (found_ || ours == passed) return;
-    found_ = absl::StrCat(what, " has ", passed, " rows, ", predicted_.policy, " gives ", ours, ": ", predicted_.rule);
-  }
-  std::optional<std::string> Take() { return std::move(found_); }
-
- private:
-  const PaddingPrediction& predicted_;
-  std::optional<std::string> found_;
+// What a prediction and a layout are compared by, in this order.
+struct Fact {
+  std::string what;
+  std::string value;
+  bool is_rows = false;
 };
-
-// Documents and the stream as a whole are cut alike where there is one.
-bool IsOneSpan(const MicroBatchLayout& ours, const MicroBatchLayout& passed) {
-  const auto zigzag = [](const MicroBatchLayout& layout) {
-    return layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
-  };
-  return passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 && zigzag(ours) && zigzag(passed);
-}
 
 int64_t DocumentRows(const MicroBatchLayout& layout, size_t document) {
   const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
   return document + 1 < cu.size() ? cu[document + 1] - cu[document] : 0;
 }
 
+// documents: of a stream, as many as the other one has. one_span: any zigzag cuts it alike.
+std::vector<Fact> FactsOf(const MicroBatchLayout& layout, size_t documents, bool one_span) {
+  const bool cut = layout.cp_size > 1 && !one_span;
+  std::vector<Fact> facts = {{"format", std::string(NameOf(layout.format))},
+                             {"cp_size", absl::StrCat(layout.cp_size)},
+                             {"tp_size", absl::StrCat(layout.tp_size)},
+                             {"sequence_parallel", layout.sequence_parallel ? "on" : "off"},
+                             {"partition", cut ? std::string(NameOf(layout.partition)) : ""},
+                             {"the number of sequences", absl::StrCat(layout.sequences.size())}};
+  if (layout.format == TokenFormat::kBshd) {
+    facts.push_back({"every sequence of the rectangle", absl::StrCat(layout.padded_length), true});
+    facts.push_back({"batch_size", absl::StrCat(layout.batch_size)});
+    facts.push_back({"row_order", layout.batch_size > 1 ? std::string(NameOf(layout.row_order)) : ""});
+    return facts;
+  }
+  for (size_t d = 0; d < documents; ++d) {
+    const bool is_sample = d < layout.sequences.size();
+    facts.push_back(
+        {is_sample ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding behind the samples,"),
+         absl::StrCat(DocumentRows(layout, d)), true});
+  }
+  facts.push_back({"the stream", absl::StrCat(layout.total_rows), true});
+  return facts;
+}
+
+bool IsZigzag(const MicroBatchLayout& layout) {
+  return layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
+}
+
 }  // namespace
 
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed) {
-  const MicroBatchLayout& ours = predicted.layout;
-  const auto on_off = [](const MicroBatchLayout& layout) { return layout.sequence_parallel ? "on" : "off"; };
-  Comparison comparison(predicted);
-  comparison.Look("format", NameOf(ours.format), NameOf(passed.format));
-  comparison.Look("cp_size", ours.cp_size, passed.cp_size);
-  comparison.Look("tp_size", ours.tp_size, passed.tp_size);
-  comparison.Look<absl::string_view>("sequence_parallel", on_off(ours), on_off(passed));
-  if (ours.cp_size > 1 && !IsOneSpan(ours, passed)) {
-    comparison.Look("partition", NameOf(ours.partition), NameOf(passed.partition));
+  const size_t bounds = std::max(predicted.layout.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size());
+  // Documents and the stream as a whole are cut alike where there is one.
+  const bool one_span = passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 &&
+                        IsZigzag(predicted.layout) && IsZigzag(passed);
+  const size_t documents = bounds == 0 ? 0 : bounds - 1;
+  const std::vector<Fact> ours = FactsOf(predicted.layout, documents, one_span);
+  const std::vector<Fact> theirs = FactsOf(passed, documents, one_span);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const auto& [what, value, is_rows] = ours[i];
+    if (value == theirs[i].value) continue;
+    if (!is_rows) return absl::StrCat(what, " is ", theirs[i].value, ", ", predicted.policy, " gives ", value);
+    return absl::StrCat(what, " has ", theirs[i].value, " rows, ", predicted.policy, " gives ", value, ": ",
+                        predicted.rule);
   }
-  comparison.Look("the number of sequences", ours.sequences.size(), passed.sequences.size());
-  if (ours.format == TokenFormat::kThd) {
-    const size_t samples = ours.sequences.size();
-    for (size_t d = 0; d + 1 < std::max(ours.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size()); ++d) {
-      comparison.Rows(
-          d < samples ? absl::StrCat("sample ", d) : absl::StrCat("document ", d, ", padding behind the samples,"),
-          DocumentRows(ours, d), DocumentRows(passed, d));
-    }
-    comparison.Rows("the stream", ours.total_rows, passed.total_rows);
-  } else {
-    comparison.Rows("every sequence of the rectangle", ours.padded_length, passed.padded_length);
-    comparison.Look("batch_size", ours.batch_size, passed.batch_size);
-    if (ours.batch_size > 1) comparison.Look("row_order", NameOf(ours.row_order), NameOf(passed.row_order));
-  }
-  return comparison.Take();
+  return std::nullopt;
 }
 
 }  // namespace routing_replay::trainer

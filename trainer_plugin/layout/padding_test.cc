@@ -156,7 +156,6 @@ TEST(Padding, HybridEpOverridesTheOtherRules) {
                          .max_length = 50};
   const UnpaddedBatch batch = Batch({10}, 2, 2, true);
   EXPECT_EQ(MsSwiftPaddingTo(batch, options), 100);
-  EXPECT_FALSE(MsSwiftPaddingDivides(batch, options));
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(batch, options));
   EXPECT_EQ(prediction.layout.total_rows, 100);
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));

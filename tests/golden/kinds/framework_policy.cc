@@ -63,7 +63,8 @@ void AddAlignments(const UnpaddedBatch& batch, const trainer::SkyRlPadding& opti
 void AddAlignments(const UnpaddedBatch& batch, const trainer::MsSwiftPadding& options, Json& ours) {
   const auto multiple = MsSwiftPaddingTo(batch, options);
   ours["padding_to"] = multiple ? Json(*multiple) : Json();
-  ours["multiple_of_2cp_tp"] = MsSwiftPaddingDivides(batch, options);
+  const int64_t divided = int64_t{batch.tp_size} * (batch.cp_size > 1 ? 2 * batch.cp_size : 1);
+  ours["multiple_of_2cp_tp"] = multiple.value_or(1) % divided == 0;
 }
 
 void AddAlignments(const UnpaddedBatch& batch, const trainer::NemoRlPadding& options, Json& ours) {

@@ -192,8 +192,6 @@ absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, c
 //   tp under SP, times cp (not 2 · cp), times 128 (blockwise), 32 (mxfp8) or 16 (any FP8 or FP4 format); fused
 //   attention: at least 64 times the product of the first two; then hybridep.
 std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwiftPadding& options);
-// Whether CP and SP can divide what is padded to MsSwiftPaddingTo alone: it is a multiple of tp · (2 · cp if cp > 1).
-bool MsSwiftPaddingDivides(const UnpaddedBatch& batch, const MsSwiftPadding& options);
 
 }  // namespace routing_replay::trainer
 
