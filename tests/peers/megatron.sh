@@ -18,7 +18,7 @@ newest=0.19.2 older=0.16.1
 build=
 peer_options --build "$@"
 
-build=$(peer_build "$build" routing_replay_library routing-replay-server golden_runner)
+build=$(peer_build "$build" routing_replay_library routing-replay-server routing_replay_test_host golden_runner)
 peer_paths "$build"
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
