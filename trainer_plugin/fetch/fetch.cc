@@ -15,12 +15,7 @@ bool IsOutOfReach(const absl::Status& status) {
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options) {
   if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
-  return FetchSlices(run, plan, SlicesToRead(plan, sequences), sequences, options);
-}
-
-absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                       absl::Span<const FetchSequence> sequences, const FetchOptions& options) {
-  if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
+  const std::vector<int32_t> slices = SlicesToRead(plan, sequences);
   StagedRows out;
   StagingSink sink(plan, slices, sequences, options, out);
   if (slices.empty()) return out;

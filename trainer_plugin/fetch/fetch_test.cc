@@ -181,16 +181,6 @@ TEST_F(FetchTest, WhatDoesNotComeFallsBack) {
   EXPECT_EQ(Fetch(MissingPolicy::kLive).status(), run_.end);
 }
 
-TEST_F(FetchTest, OnlyTheSlicesThatAreNamed) {
-  run_.records = {{.index = 0, .status = SampleStatus::kOk}};
-  const std::vector<int32_t> second = {1};
-  ASSERT_OK_AND_ASSIGN(const StagedRows staged, FetchSlices(run_, plan_, second, sequences_, {}));
-  ASSERT_EQ(run_.request().samples.size(), 1u);
-  EXPECT_EQ(run_.request().samples[0].sample, "b");
-  EXPECT_EQ(staged.records[0].status, SampleStatus::kUnspecified);
-  EXPECT_EQ(staged.records[1].status, SampleStatus::kOk);
-}
-
 TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
   run_.records = {{.index = 0, .status = SampleStatus::kNotFound},
                   {.index = 1, .status = SampleStatus::kOutOfRange, .num_tokens = 1}};

@@ -22,29 +22,25 @@ absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
   return absl::OkStatus();
 }
 
-// Why a sequence cannot be; called for one that cannot.
-absl::Status SequenceError(const SequenceShape& sequence, size_t index, int64_t padded_length) {
-  const std::string field = absl::StrCat("sequences[", index, "]");
+absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
+  const auto reject = [index](Reason reason, absl::string_view what) {
+    return Invalid(reason, absl::StrCat("sequences[", index, "]"), what);
+  };
   if (sequence.tokens < 0 || sequence.recorded_rows < 0 || sequence.first_row < 0) {
-    return Invalid(field, "a length is negative");
+    return reject(Reason::kField, "a length is negative");
   }
   if (sequence.recorded_rows > kMaxRows) {
-    return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows are more than ", kMaxRows));
+    return reject(Reason::kField, absl::StrCat(sequence.recorded_rows, " recorded rows are more than ", kMaxRows));
   }
   if (sequence.recorded_rows > sequence.tokens) {
-    return Invalid(Reason::kShape, field,
-                   absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"));
+    return reject(Reason::kShape,
+                  absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"));
+  }
+  if (sequence.first_row <= padded_length && sequence.tokens <= padded_length - sequence.first_row) {
+    return absl::OkStatus();
   }
   const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
-  return Invalid(Reason::kShape, field,
-                 absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
-}
-
-absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
-  const bool can_be = sequence.recorded_rows >= 0 && sequence.recorded_rows <= std::min(sequence.tokens, kMaxRows) &&
-                      sequence.first_row >= 0 && sequence.first_row <= padded_length &&
-                      sequence.tokens <= padded_length - sequence.first_row;
-  return can_be ? absl::OkStatus() : SequenceError(sequence, index, padded_length);
+  return reject(Reason::kShape, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
 }
 
 // What the rows of a span that is cut over CP ranks must be a multiple of: zigzag keeps two halves per rank, contiguous
@@ -55,15 +51,13 @@ int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   return zigzag && !padding_alone ? ZigzagUnit(layout.cp_size) : layout.cp_size;
 }
 
-absl::Status DividesError(const MicroBatchLayout& layout, absl::string_view what, int64_t rows, int64_t unit) {
+absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what, int64_t rows,
+                          bool padding_alone = false) {
+  const int64_t unit = CpUnit(layout, padding_alone);
+  if (rows % unit == 0) return absl::OkStatus();
   return Invalid(Reason::kShape, "partition",
                  absl::StrCat(what, " of ", rows, " rows is not a multiple of ", unit > layout.cp_size ? "2 x " : "",
                               "cp_size = ", unit));
-}
-
-absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what, int64_t rows) {
-  const int64_t unit = CpUnit(layout, false);
-  return rows % unit == 0 ? absl::OkStatus() : DividesError(layout, what, rows, unit);
 }
 
 absl::Status CheckTokensPerSample(const MicroBatchLayout& layout) {
@@ -109,8 +103,10 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
       if (absl::Status status = CheckSequence(layout.sequences[d], d, rows); !status.ok()) return status;
     }
     if (layout.partition == Partition::kZigzagPerDocument) {
-      const int64_t unit = CpUnit(layout, !real || layout.sequences[d].tokens == 0);
-      if (rows % unit != 0) return DividesError(layout, absl::StrCat("document ", d), rows, unit);
+      const bool padding_alone = !real || layout.sequences[d].tokens == 0;
+      if (rows % CpUnit(layout, padding_alone) != 0) {
+        return CheckDivides(layout, absl::StrCat("document ", d), rows, padding_alone);
+      }
     }
   }
   switch (layout.partition) {

@@ -24,10 +24,6 @@ namespace routing_replay::trainer {
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 
-// Only these positions in plan.slices, none of a sequence that is live.
-absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                                       absl::Span<const FetchSequence> sequences, const FetchOptions& options);
-
 // What FetchSlices would say of each sample (StagedRows::records), before any of its rows is fetched, for the price of
 // one row of one layer: what ranks agree by (routing_replay/trainer/agreement.h). A sample that is not sealed is
 // kNotReady (FetchSlices reads the rows that it has), and so is one of which nothing was said until options.timeout;
