@@ -264,28 +264,6 @@ class RunCalls(Generic[A, T]):
         arguments = *_convert.names_and_handles(samples), _convert.groups(groups), number
         return self._into(lib.rr_run_release, arguments, _native.Released(), ReleaseOutcome)
 
-    def _reading(
-        self,
-        samples: Iterable[SampleLike],
-        layers: Sequence[int] | None,
-        producer: Producer,
-        wait: bool,
-        only_begun: bool,
-        out: Sequence[Any] | None,
-        timeout: float,
-    ) -> Operation[list[SampleRows]]:
-        asked = _convert.read(samples, layers, producer, wait, only_begun)
-        arrays = None if out is None else _convert.destinations(asked, out)
-        native, seconds = self.native, _values.seconds(timeout)
-        call = _calls.making(lib.rr_free, lib.rr_run_read, (native.pointer, byref(asked)), seconds, (native, out))
-        return call.then(lambda owner: _convert.rows(owner, arrays))
-
-    def _first(self, sample: str, found: SampleStates) -> SampleState:
-        if not found:
-            why = f"run {self.name} has no sample {sample}"
-            raise NotFoundError(why, reason="NO_SAMPLE", sample=sample or None)
-        return found[0]
-
     def _settle(self, sample: str, end: float) -> RoutingReplayError | None:
         with self._lock:
             sources = list(self._sources)
@@ -457,7 +435,11 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         "shard:", where its samples are UNAVAILABLE): UnavailableError if none is there in time, AbortedError
         (OLD_REVISION) naming a sample that changed meanwhile. `out` is not written to after a call that was cancelled.
         """
-        return self._reading(samples, layers, producer, wait, only_begun, out, timeout)
+        asked = _convert.read(samples, layers, producer, wait, only_begun)
+        arrays = None if out is None else _convert.destinations(asked, out)
+        native, seconds = self.native, _values.seconds(timeout)
+        call = _calls.making(lib.rr_free, lib.rr_run_read, (native.pointer, byref(asked)), seconds, (native, out))
+        return call.then(lambda owner: _convert.rows(owner, arrays))
 
     @blocking
     def read_one(
@@ -473,7 +455,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     ) -> Operation[SampleRows]:
         """As `read`, of one sample; `out` is its buffer."""
         buffers = None if out is None else [out]
-        return self._reading([sample], layers, producer, wait, only_begun, buffers, timeout).then(itemgetter(0))
+        options = {"layers": layers, "producer": producer, "wait": wait, "only_begun": only_begun, "timeout": timeout}
+        read: Any = Run.read
+        return read.build(self, [sample], out=buffers, **options).then(itemgetter(0))
 
     # What is there.
 
@@ -481,8 +465,14 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def stat(self, sample: str, *, producer: Producer = "rollout") -> Operation[SampleState]:
         """NotFoundError (NO_SAMPLE) if it does not exist."""
         names, count = _convert.names([sample])
-        found = self._states(lib.rr_run_stat, names, count, _convert.producer(producer, "producer"))
-        return found.then(lambda states: self._first(sample, states))
+
+        def first(found: SampleStates) -> SampleState:
+            if found:
+                return found[0]
+            why = f"run {self.name} has no sample {sample}"
+            raise NotFoundError(why, reason="NO_SAMPLE", sample=sample or None)
+
+        return self._states(lib.rr_run_stat, names, count, _convert.producer(producer, "producer")).then(first)
 
     @blocking
     def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> Operation[SampleStates]:

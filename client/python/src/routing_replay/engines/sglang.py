@@ -96,7 +96,7 @@ def rows(
         why = "missing: is return_routed_experts in the request, and --enable-return-routed-experts on the server?"
         policy = "unrecorded" if _aborted(choice, counted) else absent
         return _forms.absent(_FIELD, why, policy, counted, start_len, **others)
-    dtype = _forms.get(holder, f"{_FIELD}_dtype") if _forms.has(holder, f"{_FIELD}_dtype") else None
+    dtype = _forms.get(holder, f"{_FIELD}_dtype")
     found, own_start = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
     start = _forms.start_of(own_start, start_len, _FIELD)
     counted = counted.fitting(_forms.row_count(found), start)

@@ -37,6 +37,11 @@ from routing_replay.types import RecordedRows
 
 _FIELD = "routed_experts"
 
+_WHY = (
+    "missing: is the engine started with --enable-return-routed-experts, was the request preempted (0.21), or did a "
+    "proxy drop it?"
+)
+
 # What `rows` reads of a RequestOutput and of one of its outputs.
 OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
 OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "finish_reason")
@@ -71,7 +76,7 @@ def rows(
         value = _forms.get(choice, "routing_replay")  # `attach` left this reference: they are not missing.
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
-        return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
+        return _forms.absent(_FIELD, _WHY, policy, counted, prompt_start, **others)
     found, own_start = _forms.any_payload(value, _FIELD, "npy", None, resolver)
     begin = _forms.start_of(own_start, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
@@ -137,9 +142,3 @@ def _basis(value: Any, split: bool) -> str:
 
 def aborted(choice: Any, counted: _forms.Tokens) -> bool:
     return counted.output_tokens == 0 or _forms.get(choice, "finish_reason") == "abort"
-
-
-def _why(choice: Any) -> str:
-    if _forms.has(choice, _FIELD):
-        return "null: is the engine started with --enable-return-routed-experts, or was the request preempted (0.21)?"
-    return "missing: is the engine started with --enable-return-routed-experts, or did a proxy drop it?"
