@@ -245,7 +245,6 @@ class OutputsTest(ServerTest):
             ("group", "7"),
             ("weight_version", "abc"),
             ("weight_version", True),
-            ("weight_label", 3),
             ("sample", "name"),
             ("version", 0.33),
         ):
@@ -260,7 +259,7 @@ class OutputsTest(ServerTest):
         with self.assertRaisesRegex(TypeError, "weight_versoin"):
             attach.sglang(Engine([]), self.run_, version="0.5.23", weight_versoin=3)
         attachment.weight_version = 3
-        self.assertEqual((attachment.group, attachment.weight_version, attachment.weight_label), (7, 3, ""))
+        self.assertEqual((attachment.group, attachment.weight_version), (7, 3))
 
 
 if __name__ == "__main__":

@@ -109,8 +109,8 @@ class Attachment:
         most 60 seconds, for all of its outputs together; then rows are dropped, which marks them as unrecorded
     replace: whether a reference replaces the rows in the output (default True); rows that are dropped stay
     seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of the appends from now on; set them on the attachment when a step begins or
-        weights change. Without a version that of the outputs
+    group, weight_version: of the appends from now on; set them on the attachment when a step begins or weights change.
+        Without a version that of the outputs
 
     InvalidArgumentError, when an engine is attached, for a wrong value.
 
@@ -135,16 +135,14 @@ class Attachment:
         seal: bool = True,
         group: int | None = None,
         weight_version: int | None = None,
-        weight_label: str = "",
     ) -> None:
         """engine: text to keep with the samples."""
         if not callable(sample):
             raise _values.invalid("sample", f"must be a function that names samples, got a {type(sample).__name__}")
         self._run, self._engine, self._sample = run, engine, sample
         self._replace, self._seal = replace, seal
-        self.group, self.weight_version, self.weight_label = group, weight_version, weight_label
-        stamps = {"group": group, "weight_version": weight_version, "weight_label": weight_label}
-        _convert.appends([Append("checked", None, **stamps)])  # type: ignore[arg-type]
+        self.group, self.weight_version = group, weight_version
+        _convert.appends([Append("checked", None, group=group, weight_version=weight_version)])
         self.attached = True
         self._wrapped_engine: Any = None
         self._wrapped: dict[str, Any] = {}
@@ -191,7 +189,7 @@ class Attachment:
     def _job(self, finished: Finished) -> Job:
         sample = self._sample(finished.output, finished.index)
         start, num_tokens = finished.row_start, finished.num_tokens
-        options = self._stamps()
+        options: dict[str, Any] = {"group": self.group, "weight_version": self.weight_version}
         if self._seal:
             options |= {"num_tokens": num_tokens, "seal": True}
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
@@ -217,12 +215,6 @@ class Attachment:
             self._passed_by.add(method)
             _log.warning("outputs of %s are not recorded: nothing of them reaches run %s", method, self._run.name)
         self._counts["not_recorded"] += count
-
-    def _stamps(self) -> dict[str, Any]:
-        stamps: dict[str, Any] = {} if self.group is None else {"group": self.group}
-        if self.weight_version is not None:  # Else what the output says of it.
-            stamps |= {"weight_version": self.weight_version, "weight_label": self.weight_label}
-        return stamps
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
