@@ -264,9 +264,7 @@ class Hook:
         self.attachment: Attachment | None = None
         self._name = name
         self._connect = connect
-        self._client: Client | None = None
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._begun = False
         self._passed = 0
         self._usable: bool | None = None  # None: not known yet.
 
@@ -295,24 +293,22 @@ class Hook:
         return _stream(outputs, take)
 
     def begin(self) -> None:
-        """Starts to join the run. Idempotent."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._join, name="routing-replay-joining", daemon=True)
-                self._thread.start()
+        """Starts to join the run. Idempotent, in the thread of SGLang's loop."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()
 
     def _join(self) -> None:
+        client: Client | None = None
         warned: object = None
         while self.attachment is None:
             try:
-                self._client = self._client or self._connect()
-                run = self._client.run(self._name)
+                client = client or self._connect()
+                run = client.run(self._name)
                 attachment = _attachment.Attachment(run, _forms.engine_name("sglang"), default_sample)
-                level, what = (
-                    logging.WARNING if self._passed else logging.INFO,
-                    "attached to run %s; %d finished outputs ",
-                )
-                _log.log(level, what + "were not recorded before", self._name, self._passed)
+                level = logging.WARNING if self._passed else logging.INFO
+                what = "attached to run %s; %d finished outputs were not recorded before"
+                _log.log(level, what, self._name, self._passed)
                 self.attachment = attachment
             except Exception as error:  # The engine serves without it.
                 kind = type(error), getattr(error, "reason", None)
