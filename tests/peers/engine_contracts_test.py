@@ -279,7 +279,7 @@ class VllmTest(PeerTest):
     def test_an_llms_own_methods(self, vllm: Path, release: str) -> None:
         llm, plain = self.llm(vllm), SamplingParams()
         name = lambda output, index: f"{release}/{output.request_id}"  # noqa: E731
-        with attach.vllm(llm, self.run_, sample=name, version="0.32.0") as attachment:
+        with attach.vllm(llm, self.run_, sample=name) as attachment:
             llm.generate(["a", "b"], plain, use_tqdm=False)
             llm.chat([["c"]], plain, use_tqdm=False)
             llm.enqueue(["d"], plain, use_tqdm=False)
@@ -299,7 +299,7 @@ class VllmTest(PeerTest):
         scope = {"np": np, "io": io, "pybase64": base64}
         encode = taken(vllm / "utils/serial_utils.py", ("numpy2base64",), **scope).numpy2base64
         llm = self.llm(vllm)
-        with attach.vllm(llm, self.run_, sample=lambda *_: release, version="0.32.0") as attachment:
+        with attach.vllm(llm, self.run_, sample=lambda *_: release) as attachment:
             [[choice]] = [output.outputs for output in llm.generate(["a"], SamplingParams(), use_tqdm=False)]
             attachment.flush()
         self.assertIn(f'"sample": "{release}"', choice.routing_replay)

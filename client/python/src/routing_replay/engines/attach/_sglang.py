@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from routing_replay.types import RecordedRows
 _log = logging.getLogger("routing_replay")
 
-FIRST = (0, 5)  # Whose outputs engines.sglang reads.
-
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 
@@ -45,7 +43,6 @@ def attach_to(
     run: Run,
     *,
     sample: SampleName = default_sample,
-    version: str | None = None,
     **options: Any,
 ) -> Attachment:
     """Sends the rows of every finished output of an sglang.Engine to `run`, and replaces them with a reference.
@@ -61,8 +58,8 @@ def attach_to(
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
         around["async_generate"] = functools.partial(_async, engine)
-    known = _attachment.is_known("sglang", FIRST, version) and _is_whole(engine) and _has_right_rows(engine)
-    return _attachment.attach(engine, run, sample, around, "sglang", known, options)
+    usable = _is_whole(engine) and _has_right_rows(engine)
+    return _attachment.attach(engine, run, sample, around, "sglang", usable, options)
 
 
 def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
@@ -238,7 +235,7 @@ def register() -> None:
     the hook cannot be placed.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
-    if not name or not _attachment.is_known("sglang", FIRST, None):
+    if not name:
         return
     try:
         hooks = importlib.import_module("sglang.srt.plugins.hook_registry")

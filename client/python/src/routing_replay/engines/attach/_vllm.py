@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from routing_replay.run import Run
     from routing_replay.types import RecordedRows
 
-FIRST = (0, 14)  # Whose outputs engines.vllm reads.
-
 
 def default_sample(output: Any, index: int) -> str:
     """vLLM's request id, and which of its completions: "cmpl-1/0"."""
@@ -31,7 +29,6 @@ def attach_to(
     run: Run,
     *,
     sample: SampleName = default_sample,
-    version: str | None = None,
     **options: Any,
 ) -> Attachment:
     """Sends the rows of every finished output of `engine` to `run`. Their attribute routed_experts is None then, and
@@ -43,17 +40,14 @@ def attach_to(
         once each and counted
     sample: from (RequestOutput, completion's index) to the sample's id. The server rejects a request id that the engine
         uses twice when the tokens differ: name samples by what is unique in the run
-    version: of vLLM; the loaded or installed one if absent
     options: see Attachment
 
-    If the version is unknown nothing is wrapped, a warning says so, and `attached` is False. The engine's loop waits
-    for nothing: rows are read, decoded and sent in threads. A finished completion without rows (feature off, aborted,
-    preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError for an engine that has an
-    attachment.
+    The engine's loop waits for nothing: rows are read, decoded and sent in threads. A finished completion without rows
+    (feature off, aborted, preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError for an
+    engine that has an attachment.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
-    known = _attachment.is_known("vllm", FIRST, version)
-    return _attachment.attach(engine, run, sample, around, "vllm", known, options)
+    return _attachment.attach(engine, run, sample, around, "vllm", True, options)
 
 
 class _Offline:
