@@ -326,8 +326,8 @@ def _writable(buffer: Any, field: str) -> np.ndarray:
     try:
         if isinstance(buffer, np.ndarray):
             array = buffer
-        elif hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__array_interface__"):
-            array = np.from_dlpack(buffer) if not hasattr(buffer, "numpy") else buffer.detach().numpy()
+        elif hasattr(buffer, "detach"):
+            array = buffer.detach().numpy()
         else:
             array = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:

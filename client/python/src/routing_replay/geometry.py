@@ -50,11 +50,7 @@ class Geometry:
     ) -> None:
         layers = _values.integer(num_layers, "geometry.num_layers", _values.INT32)
         every_layer = range(layers if 0 < layers <= MAX_LAYERS else 0)
-        moe = (
-            list(every_layer)
-            if moe_layers is None
-            else _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
-        )
+        moe = _values.integers(every_layer if moe_layers is None else moe_layers, "geometry.moe_layers", _values.INT32)
         experts, chosen = _of_each("num_experts", num_experts, len(moe)), _of_each("top_k", top_k, len(moe))
         self.num_layers = layers
         self.moe_layers, self.num_experts, self.top_k = map(tuple, (moe, experts, chosen))

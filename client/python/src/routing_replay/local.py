@@ -42,7 +42,8 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     timeout: seconds for the server to start
 
     Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in child processes. The server also ends when this process ends, for any reason. Its warnings and errors go to the standard error stream.
+    in child processes. The server also ends when this process ends, for any reason. Its warnings and errors go to the
+    standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
     Raises FileNotFoundError without it, RuntimeError with the server's last lines if it ends at once, TimeoutError,

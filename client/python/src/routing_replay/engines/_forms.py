@@ -122,6 +122,16 @@ def count(value: Any, field: str) -> int:
     return _values.integer(value, field, _values.NATURAL)
 
 
+def number_of(said: Any, ids: np.ndarray | None, name: str, field: str) -> int:
+    """Of tokens: as a response says it under this name, or else of their ids."""
+    if said is not None:
+        return count(said, name)
+    if ids is None:
+        what = "the response counts no tokens and has no ids (ask for them with return_token_ids, or pass them here)"
+        raise invalid(field, what)
+    return ids.size
+
+
 def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightSpan, ...]:
     """Weights of rows from spans {version, start, end} of output tokens."""
     if spans is None:

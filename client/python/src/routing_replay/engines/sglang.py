@@ -179,25 +179,20 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
     """Sampled tokens are counted by their ids if these are known: completion_tokens may count a stop that was removed,
     or the ids be those of a stream's last event."""
     prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
-    counted_alike = False
     usage = _forms.get(response, "usage")
     alone = _forms.choice_count(response) == 1
-    counts: list[int] = []
-    for ids, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
-        count = _find(response, choice, name)[1]
-        if count is None and (alone or (ids is None and name == "prompt_tokens")):
-            count = _forms.get(usage, name)
-        if count is not None:
-            counts.append(_forms.count(count, name))
-        elif ids is not None:
-            counts.append(ids.size)
-        else:
-            raise _forms.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
-        counted_alike = count is not None and ids is not None and counts[-1] == ids.size
+
+    def said(name: str, by_usage: bool) -> Any:
+        found = _find(response, choice, name)[1]
+        return _forms.get(usage, name) if found is None and by_usage else found
+
+    of_prompt, of_output = said("prompt_tokens", alone or prompt is None), said("completion_tokens", alone)
+    of_prompt = _forms.number_of(of_prompt, prompt, "prompt_tokens", "meta_info.prompt_tokens")
+    number = _forms.number_of(of_output, sampled, "completion_tokens", "meta_info.completion_tokens")
     if sampled is None:
-        return _forms.Tokens(prompt, None, counts[0], counts[1], all_output=False)
-    whole = output_token_ids is not None or counted_alike
-    return _forms.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
+        return _forms.Tokens(prompt, None, of_prompt, number, all_output=False)
+    whole = output_token_ids is not None or (of_output is not None and number == sampled.size)
+    return _forms.Tokens(prompt, sampled, of_prompt, sampled.size, all_output=whole)
 
 
 def _aborted(choice: Any, counted: _forms.Tokens) -> bool:

@@ -106,20 +106,11 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1
-    counts: list[int] = []
-    for ids, name, field, by_usage in (
-        (prompt, "prompt_tokens", "prompt_token_ids", alone or prompt is None),
-        (sampled, "completion_tokens", "token_ids", alone and sampled is None),
-    ):
-        count = _forms.get(usage, name) if by_usage else None
-        if count is not None:
-            counts.append(_forms.count(count, f"usage.{name}"))
-        elif ids is not None:
-            counts.append(ids.size)
-        else:
-            what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
-            raise _forms.invalid(field, what)
-    return _forms.Tokens(prompt, sampled, counts[0], counts[1], all_output=output_token_ids is not None)
+    of_prompt = _forms.get(usage, "prompt_tokens") if alone or prompt is None else None
+    of_output = _forms.get(usage, "completion_tokens") if alone and sampled is None else None
+    of_prompt = _forms.number_of(of_prompt, prompt, "usage.prompt_tokens", "prompt_token_ids")
+    of_output = _forms.number_of(of_output, sampled, "usage.completion_tokens", "token_ids")
+    return _forms.Tokens(prompt, sampled, of_prompt, of_output, all_output=output_token_ids is not None)
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:

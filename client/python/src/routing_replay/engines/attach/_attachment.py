@@ -282,8 +282,7 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy(order="K")
     if hasattr(value, "detach"):
-        value = value.detach()
-        return value.clone() if hasattr(value, "clone") else value
+        return value.detach().clone()
     if isinstance(value, (bytearray, memoryview)):
         return value if isinstance(getattr(value, "obj", None), bytes) else bytes(value)
     if isinstance(value, Mapping):

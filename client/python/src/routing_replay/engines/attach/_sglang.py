@@ -135,10 +135,7 @@ async def _stream(outputs: AsyncGenerator[Any, None], take: Callable[[Any], Awai
 
 def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """By name."""
-    try:
-        return inspect.signature(function).bind_partial(*arguments, **keywords).arguments
-    except TypeError:
-        return keywords
+    return inspect.signature(function).bind_partial(*arguments, **keywords).arguments
 
 
 class _Collector:
