@@ -22,6 +22,7 @@ from routing_replay import _values
 _PROGRAM = "routing-replay-server"
 _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
+_TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
 _STOP_SECONDS = 20.0  # More than the server takes to drain.
 
@@ -42,8 +43,8 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     timeout: seconds for the server to start
 
     Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in child processes. The server also ends when this process ends, for any reason. Its warnings and errors go to the
-    standard error stream.
+    in child processes; the environment's certificates are hidden, unless the flags have --tls-cert. The server also
+    ends when this process ends, for any reason. Its warnings and errors go to the standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
     Raises FileNotFoundError without it, RuntimeError with the server's last lines if it ends at once, TimeoutError,
@@ -59,7 +60,10 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         last: deque[bytes] = deque(maxlen=20)
         passing = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
         passing.start()
-        before = os.environ.get(_ENDPOINT_VARIABLE)
+        # The environment's certificates are those of another server.
+        hidden = () if any(flag.partition("=")[0] == "--tls-cert" for flag in flags) else _TLS_VARIABLES
+        names = (_ENDPOINT_VARIABLE, *hidden)
+        before = {name: os.environ.get(name) for name in names}
         try:
             deadline = time.monotonic() + timeout
             while not file.exists():
@@ -71,12 +75,10 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
                     raise TimeoutError(f"{_PROGRAM} did not start within {timeout} s")
                 time.sleep(0.005)
             server = LocalServer(file.read_text().strip(), process.pid)
-            os.environ[_ENDPOINT_VARIABLE] = server.endpoint
+            _set_environment({**dict.fromkeys(names), _ENDPOINT_VARIABLE: server.endpoint})
             yield server
         finally:
-            os.environ.pop(_ENDPOINT_VARIABLE, None)
-            if before is not None:
-                os.environ[_ENDPOINT_VARIABLE] = before
+            _set_environment(before)
             process.terminate()
             try:
                 process.wait(_STOP_SECONDS)
@@ -104,3 +106,12 @@ def _program() -> str:
     if found is None:
         raise FileNotFoundError(f"no {_PROGRAM}: install the package routing-replay-server, or set {_PROGRAM_VARIABLE}")
     return found
+
+
+def _set_environment(variables: dict[str, str | None]) -> None:
+    """None: unset."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
