@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <optional>
@@ -47,20 +46,15 @@ constexpr int64_t kSweptAtATime = 1000;  // Expired samples: keeps it short, so 
 constexpr std::chrono::milliseconds kUpkeep(1000);
 
 // A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
-std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, const std::string& address) {
+std::shared_ptr<grpc::ServerCredentials> CredentialsFor(ServedTls* tls, const std::string& address) {
   const bool plain = tls == nullptr || absl::StartsWith(address, "unix:");
-  return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(*tls);
+  return plain ? grpc::InsecureServerCredentials() : tls->NewCredentials();
 }
 
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return WithinDescriptors({.connections = config.max_connections,
                             .per_address = config.max_connections_per_address,
                             .calls_at_a_time = config.max_streams});
-}
-
-absl::StatusOr<std::unique_ptr<ServedTls>> OpenTls(const ServerConfig& config) {
-  if (config.tls.certificate.empty()) return nullptr;
-  return ServedTls::Create(config.tls);
 }
 
 // What a peer may cost that sends little, or nothing, or everything at once.
@@ -143,14 +137,6 @@ void RemoveEndpointFile(const std::string& path, ino_t number) {
   if (stat(path.c_str(), &file) == 0 && file.st_ino == number) unlink(path.c_str());
 }
 
-// 0 where the system does not say.
-int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return file ? resident * sysconf(_SC_PAGESIZE) : 0;
-}
-
 // Gives freed memory back to the system while the server is idle: the allocator keeps what was freed for whoever comes
 // next, which makes a busy server faster, and after a spike would hold for ever what nobody uses. For example, 900 MiB
 // are resident of a server that accounts for 10. `accounted`: what the process has good reason to hold.
@@ -163,7 +149,7 @@ class MemoryTrim {
     const std::clock_t now = std::clock();         // CPU time of all threads.
     const bool idle = now - std::exchange(before_, now) < CLOCKS_PER_SEC / 5;
     if (pause_ > 0) --pause_;
-    if (!idle || pause_ > 0 || ResidentBytes() <= accounted + accounted / 4 + kSlack) return;
+    if (!idle || pause_ > 0 || LookAtProcess().resident_bytes <= accounted + accounted / 4 + kSlack) return;
     malloc_trim(0);
     pause_ = kPause;
   }
@@ -352,7 +338,7 @@ void GrpcServer::Drain() {
 void GrpcServer::RejectNewCalls(std::chrono::system_clock::time_point deadline) {
   const auto enough = std::chrono::system_clock::now() + kRejectingTime;
   for (auto now = std::chrono::system_clock::now(); now < deadline; now = std::chrono::system_clock::now()) {
-    if (now >= enough && context_.calls.metrics.in_flight() == 0) return;
+    if (now >= enough && metrics_.calls_in_flight() == 0) return;
     std::this_thread::sleep_for(kPoll);
   }
 }
@@ -392,7 +378,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
   auto metrics = std::make_unique<Metrics>(clock);
   auto access = OpenAccess(config, clock, *metrics);
   if (!access.ok()) return access.status();
-  auto tls = OpenTls(config);
+  absl::StatusOr<std::unique_ptr<ServedTls>> tls = nullptr;
+  if (!config.tls.certificate.empty()) tls = ServedTls::Create(config.tls);
   if (!tls.ok()) return tls.status();
   auto operations = Operations::Start(config, clock, tls->get(), MakeOperatorCheck(config, **access));
   if (!operations.ok()) return operations.status();

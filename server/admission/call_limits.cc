@@ -19,12 +19,6 @@ constexpr std::chrono::seconds kIdle(2);
 // The part of a run's bytes that is not promised as credit: what appends cost beside their payload.
 constexpr int64_t kPartNotPromised = 16;
 
-absl::Status OverQuota(const char* limit, absl::string_view what) {
-  ErrorDetail detail{.reason = Reason::kOverBudget, .field = limit};
-  detail.retry_after_ms = kRetryAfterMs;
-  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Place>> ConnectionCalls::Enter(absl::string_view peer) {
@@ -146,71 +140,51 @@ void RunQuota::Hold::Commit() {
   use.committed += std::exchange(bytes_, 0);
 }
 
-bool RunQuota::BeginLook(absl::string_view run, Clock::Duration interval) {
-  MutexLock lock(mutex_);
-  ForgetIdle();
-  for (auto found = uses_.find(run); found != uses_.end(); found = uses_.find(run)) {
-    if (!found->second.looking || found->second.known) break;
-    looked_.Wait(mutex_);
-  }
-  const Clock::Time now = clock_.Now();
-  auto found = uses_.find(run);
-  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
-  Use& use = found->second;
-  if (use.looking || (use.looked && now < *use.looked + interval)) return false;
-  use.looking = true;
-  use.looked = now;
-  use.settling += std::exchange(use.committed, 0);
-  return true;
-}
-
 void RunQuota::ForgetIdle() {
   const Clock::Time now = clock_.Now();
   if (now < forget_at_) return;
   forget_at_ = now + kIdle;
   std::erase_if(uses_, [&](const auto& entry) {
-    const Use& use = entry.second;
-    return !use.looking && use.held == 0 && (!use.looked || now >= *use.looked + kIdle);
+    return entry.second.held == 0 && now >= entry.second.looked.value_or(Clock::Time()) + kIdle;
   });
 }
 
-// The store may take its time: others go on meanwhile by what is known.
-bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
-  if (!BeginLook(run, interval)) return false;
+void RunQuota::LookAgain(absl::string_view run, Use& use, Clock::Duration interval) {
+  const Clock::Time now = clock_.Now();
+  if (use.looked && now < *use.looked + interval) return;
+  use.looked = now;
   absl::StatusOr<int64_t> stored = stored_(run);
   if (absl::IsNotFound(stored.status())) stored = 0;
-  MutexLock lock(mutex_);
-  Use& use = uses_.find(run)->second;  // Not forgotten while it is looked at.
-  use.looking = false;
-  looked_.NotifyAll();
-  if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
-  use.known = true;
+  if (!stored.ok()) return;  // As it was; the appends themselves will say what is wrong.
   use.stored = *stored;
-  use.settling = 0;
-  return true;
+  use.committed = 0;
+}
+
+absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::string_view what) const {
+  rejected_(quota);
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = limit};
+  detail.retry_after_ms = kRetryAfterMs;
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
 }
 
 // What is admitted is a guess from above, which a look replaces by what is stored.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
-  LookAgain(run, kLookInterval);
-  auto hold = TryTake(run, wish);
-  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
-  return hold;
-}
-
-absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wish& wish) {
   MutexLock lock(mutex_);
+  ForgetIdle();
   auto found = uses_.find(run);
-  const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
-  const int64_t left = wish.limit - used;
-  if (left <= 0 || wish.least > left) {
-    return OverQuota("run-budget", absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
-                                                "; release samples of it or try again later"));
-  }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
-  const int64_t bytes = std::min(wish.most, left);
-  found->second.held += bytes;
+  Use& use = found->second;
+  LookAgain(run, use, kLookInterval);
+  const auto left = [&] { return wish.limit - use.bytes(); };
+  if (left() < std::max<int64_t>(wish.least, 1)) LookAgain(run, use, kFullLookInterval);
+  if (left() < std::max<int64_t>(wish.least, 1)) {
+    return OverQuota("run-budget", "run_bytes",
+                     absl::StrCat(wish.least, " bytes more for a run that has ", use.bytes(), " of ", wish.limit,
+                                  "; release samples of it or try again later"));
+  }
+  const int64_t bytes = std::min(wish.most, left());
+  use.held += bytes;
   return Hold(this, std::string(run), bytes);
 }
 
@@ -227,7 +201,7 @@ absl::StatusOr<std::unique_ptr<Place>> RunQuota::Open(absl::string_view run, Str
   std::pair key(std::string(run), kind);
   MutexLock lock(mutex_);
   if (const auto found = streams_.find(key); found != streams_.end() && found->second >= limits_.streams) {
-    return OverQuota("run-streams",
+    return OverQuota("run-streams", "run_streams",
                      absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
   }
   ++streams_[key];

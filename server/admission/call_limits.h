@@ -103,12 +103,14 @@ class RunQuota {
   enum class StreamKind { kAppend, kRead };
   // The bytes that are stored of a run; NOT_FOUND if there is none.
   using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
+  // Hears of each rejection: "run_bytes" or "run_streams".
+  using Rejected = std::function<void(const char* quota)>;
 
-  // `clock` and what `stored` needs must outlive this. `stored` is asked of a run that is to take bytes, once a second,
-  // and ten times a second where it is full by what was admitted; by one thread at a time for each run, and only where
-  // the bytes are limited.
-  RunQuota(const Limits& limits, const Clock& clock, Stored stored)
-      : limits_(limits), clock_(clock), stored_(std::move(stored)) {}
+  // `clock` and what the functions need must outlive this. `stored` is asked of a run that is to take bytes, once a
+  // second, and ten times a second where it is full by what was admitted; by one thread at a time, and only where the
+  // bytes are limited.
+  RunQuota(const Limits& limits, const Clock& clock, Stored stored, Rejected rejected)
+      : limits_(limits), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
 
   bool limits_bytes() const { return limits_.bytes > 0; }
   bool limits_streams() const { return limits_.streams > 0; }
@@ -152,14 +154,11 @@ class RunQuota {
 
  private:
   struct Use {
-    int64_t stored = 0;     // At the last look.
-    int64_t committed = 0;  // Since a look began that is not over, …
-    int64_t settling = 0;   // … and before: that look finds them.
+    int64_t stored = 0;     // At the last look, …
+    int64_t committed = 0;  // … and since.
     int64_t held = 0;
-    bool looking = false;
-    bool known = false;                 // A look has ended well.
-    std::optional<Clock::Time> looked;  // When the last look began.
-    int64_t bytes() const { return stored + committed + settling + held; }
+    std::optional<Clock::Time> looked;
+    int64_t bytes() const { return stored + committed + held; }
   };
   struct Wish {
     int64_t least, most;
@@ -167,20 +166,17 @@ class RunQuota {
   };
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
-  absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
-  // If the last look at the run is so long ago: whether there was a look.
-  bool LookAgain(absl::string_view run, Clock::Duration interval);
-  // Whether it is time; then what was committed begins to settle. Waits for the first look, if another thread has begun
-  // it.
-  bool BeginLook(absl::string_view run, Clock::Duration interval);
+  // If the last look at the run is so long ago.
+  void LookAgain(absl::string_view run, Use& use, Clock::Duration interval) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs that take nothing any more are looked at again when they do.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OverQuota(const char* limit, const char* quota, absl::string_view what) const;
 
   const Limits limits_;
   const Clock& clock_;
   const Stored stored_;
+  const Rejected rejected_;
   Mutex mutex_;
-  CondVar looked_;
   Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, StreamKind>, int64_t> streams_ ABSL_GUARDED_BY(mutex_);

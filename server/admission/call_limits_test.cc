@@ -123,13 +123,14 @@ constexpr auto kAppend = RunQuota::StreamKind::kAppend;
 class RunQuotaTest : public ::testing::Test {
  protected:
   RunQuota Make(const RunQuota::Limits& limits) {
-    return RunQuota(limits, clock_, [this](absl::string_view run) -> absl::StatusOr<int64_t> {
+    const auto stored = [this](absl::string_view run) -> absl::StatusOr<int64_t> {
       ++looks_;
       if (stored_now_) stored_now_();
       const auto found = stored_.find(std::string(run));
       if (found == stored_.end()) return absl::NotFoundError("no such run");
       return found->second;
-    });
+    };
+    return RunQuota(limits, clock_, stored, [this](const char* quota) { rejected_.emplace_back(quota); });
   }
   static void ExpectOver(const absl::Status& status, const std::string& limit) {
     EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
@@ -140,6 +141,7 @@ class RunQuotaTest : public ::testing::Test {
   ManualClock clock_;
   std::map<std::string, int64_t> stored_;
   int looks_ = 0;
+  std::vector<std::string> rejected_;
   std::function<void()> stored_now_;  // Called by a look.
 };
 
@@ -182,9 +184,11 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   slow.ShrinkTo(10);
   EXPECT_OK(quota.Admit("a", 90));
   // Committed while a look is on its way: that look may not have seen it.
-  stored_now_ = [&] { slow.Commit(); };
+  std::thread committing;
+  stored_now_ = [&] { committing = std::thread([&] { slow.Commit(); }); };
   clock_.Advance(std::chrono::seconds(2));
   ExpectOver(quota.Admit("a", 91).status(), "run-budget");
+  committing.join();
   stored_now_ = nullptr;
   clock_.Advance(std::chrono::seconds(2));
   EXPECT_OK(quota.Admit("a", 100));
@@ -241,6 +245,7 @@ TEST_F(RunQuotaTest, StreamsOfEachRunAndKind) {
   ASSERT_OK(first);
   ASSERT_OK(second);
   ExpectOver(quota.Open("a", kAppend).status(), "run-streams");
+  EXPECT_THAT(rejected_, ElementsAre("run_streams"));
   EXPECT_OK(quota.Open("b", kAppend));
   EXPECT_OK(quota.Open("a", RunQuota::StreamKind::kRead));
   first->reset();

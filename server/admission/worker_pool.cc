@@ -20,16 +20,6 @@ absl::Status Rejected(const std::string& field, absl::string_view why) {
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", why), detail);
 }
 
-absl::Status TooMany(const std::string& field, size_t waiting) {
-  return Rejected(
-      field, absl::StrCat(waiting, " calls of this caller (its token, or its connection where there are none) wait ",
-                          "for a thread already; make fewer at a time, or try again later"));
-}
-
-absl::Status NoThread(const std::string& field) {
-  return Rejected(field, "the server's system has no thread for it (limits of processes, or memory); try again later");
-}
-
 }  // namespace
 
 void WorkerPool::Finish() {
@@ -49,12 +39,17 @@ absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> wor
     return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
   }
   Owner& own = owners_[owner];
-  if (own.waiting.size() >= limits_.waiting_of_an_owner) return TooMany(limits_.field, own.waiting.size());
+  if (own.waiting.size() >= limits_.waiting_of_an_owner) {
+    return Rejected(limits_.field, absl::StrCat(own.waiting.size(),
+                                                " calls of this caller (its token, or its connection where there are "
+                                                "none) wait for a thread already; make fewer at a time, or try again "
+                                                "later"));
+  }
   own.waiting.push_back(std::move(work));
   if (++waiting_ > idle_ && threads_.size() < limits_.threads && !AddThread() && threads_.empty()) {
     owners_.clear();  // Without a thread this work is all there is.
     waiting_ = 0;
-    return NoThread(limits_.field);
+    return Rejected(limits_.field, "the system has no thread for it (limits of processes, or memory); try again later");
   }
   changed_.NotifyOne();
   return absl::OkStatus();

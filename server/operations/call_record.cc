@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <regex>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,9 +12,6 @@
 
 namespace routing_replay::server {
 namespace {
-
-bool IsLowerHex(absl::string_view text) { return text.find_first_not_of("0123456789abcdef") == text.npos; }
-bool IsZero(absl::string_view text) { return text.find_first_not_of('0') == text.npos; }
 
 std::string NewId() {
   thread_local std::mt19937_64 random{std::random_device()()};
@@ -46,11 +44,8 @@ std::string RequestId(absl::string_view given) {
 }
 
 std::string TraceParent(absl::string_view given) {
-  constexpr size_t kSize = 55;  // 00-(32 digits: trace)-(16 digits: parent)-(2 digits: flags)
-  if (given.size() != kSize || given.substr(0, 3) != "00-" || given[35] != '-' || given[52] != '-') return "";
-  const absl::string_view trace = given.substr(3, 32), parent = given.substr(36, 16), flags = given.substr(53, 2);
-  if (!IsLowerHex(trace) || !IsLowerHex(parent) || !IsLowerHex(flags) || IsZero(trace) || IsZero(parent)) return "";
-  return std::string(given);
+  static const auto& form = *new std::regex("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}");
+  return std::regex_match(given.begin(), given.end(), form) ? std::string(given) : "";
 }
 
 void CallJournal::Note(absl::string_view method, const absl::Status& status,
@@ -101,7 +96,7 @@ absl::string_view AuthorizationOf(const grpc::ServerContextBase& call) {
 
 CallRecord::CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call)
     : book_(book), method_(method), call_(call), began_(book.clock.Now()) {
-  book_.metrics.Begin(method_);
+  book_.metrics.BeginCall(method_);
 }
 
 CallRecord::~CallRecord() { End(absl::CancelledError("the call was not answered")); }
@@ -110,7 +105,7 @@ void CallRecord::End(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
   const Clock::Duration took = book_.clock.Now() - began_;
-  book_.metrics.End(method_, status.code(), took);
+  book_.metrics.EndCall(method_, status.code(), took);
   if (!status.ok()) return Reject(status);
   if (!IsLogged(LogLevel::kDebug)) return;
   LogFields fields = Identity();

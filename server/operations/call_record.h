@@ -70,12 +70,10 @@ class CallJournal {
 
 // What all records of a server use. Outlives them.
 struct CallBook {
-  CallBook(prometheus::Registry& registry, const Clock& server_clock, const AccessControl& server_access)
-      : clock(server_clock), access(server_access), metrics(registry), journal(server_clock) {}
   const Clock& clock;
   const AccessControl& access;
-  RpcMetrics metrics;
-  CallJournal journal;
+  Metrics& metrics;
+  CallJournal journal{clock};
 };
 
 // The header of that name; empty where there are two: a client must not choose which one is checked.
@@ -84,7 +82,7 @@ absl::string_view AuthorizationOf(const grpc::ServerContextBase& call);
 // Not thread-safe.
 class CallRecord {
  public:
-  // `method` is one of RpcMethods(), `call` one that has arrived; both outlive the record.
+  // `method` is one of the service, `call` one that has arrived; both outlive the record.
   CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call);
   CallRecord(const CallRecord&) = delete;
   CallRecord& operator=(const CallRecord&) = delete;

@@ -1,9 +1,9 @@
 #include "server/operations/http_port.h"
 
+#include <fcntl.h>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -23,9 +24,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
+#include "server/connections/accept_loop.h"
 
 namespace routing_replay::server {
 namespace {
@@ -240,7 +241,6 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& tex
   return context;
 }
 
-constexpr int kBacklog = 64;
 // Until there may be a file descriptor again.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
@@ -252,73 +252,50 @@ class AsioHttpPort final : public HttpPort {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  absl::Status Listen() {
-    if (sessions_.options.tls != nullptr) {
-      tls_texts_ = sessions_.options.tls->texts();
-      auto tls = MakeTlsContext(*tls_texts_);
-      if (!tls.ok()) return tls.status();
-      tls_ = *std::move(tls);
+  absl::Status Start() {
+    if (absl::Status tls = FollowTls(); !tls.ok()) return tls;
+    const auto socket = ListeningSocket::Open(sessions_.options.address);
+    if (!socket.ok()) return socket.status();
+    address_ = socket->address();
+    for (const int fd : socket->fds()) {
+      Accept(acceptors_.emplace_back(strand_, tcp::v6(), fcntl(fd, F_DUPFD_CLOEXEC, 0)));
     }
-    const std::string& address = sessions_.options.address;
-    const size_t colon = address.rfind(':');
-    if (colon == std::string::npos) return absl::UnavailableError(absl::StrCat(address, ": not host:port"));
-    std::string host = address.substr(0, colon);
-    if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
-    error_code error;
-    const auto found = tcp::resolver(io_).resolve(host, address.substr(colon + 1), tcp::resolver::passive, error);
-    if (!error) Bind(found.begin()->endpoint(), error);
-    if (error == asio::error::address_family_not_supported && host == "::") {
-      Bind({tcp::v4(), found.begin()->endpoint().port()}, error);
-    }
-    if (error) return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.message()));
-    address_ = absl::StrCat(address.substr(0, colon + 1), acceptor_.local_endpoint(error).port());
-    return absl::OkStatus();
-  }
-
-  void Run() {
-    Accept();
     for (int i = 0; i < sessions_.options.threads; ++i) threads_.emplace_back([this] { io_.run(); });
+    return absl::OkStatus();
   }
 
   const std::string& address() const override { return address_; }
 
  private:
-  void Bind(const tcp::endpoint& endpoint, error_code& error) {
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    // As gRPC's listeners do, whatever net.ipv6.bindv6only says.
-    const bool every = endpoint.address() == asio::ip::address_v6::any();
-    if (!error && every) acceptor_.set_option(asio::ip::v6_only(false), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(kBacklog, error);
-  }
-
-  void Accept() {
-    acceptor_.async_accept(asio::make_strand(io_), [this](error_code error, tcp::socket socket) {
+  void Accept(tcp::acceptor& acceptor) {
+    acceptor.async_accept(asio::make_strand(io_), [this, &acceptor](error_code error, tcp::socket socket) {
       if (error) {
         pause_.expires_after(kAcceptPause);
-        return pause_.async_wait([this](error_code) { Accept(); });
+        return pause_.async_wait([this, &acceptor](error_code) { Accept(acceptor); });
       }
-      if (tls_ != nullptr) FollowTls();
+      FollowTls().IgnoreError();  // New connections get what was before.
       if (sessions_.MakeRoom()) StartHttpSession(std::move(socket), tls_, sessions_);
-      Accept();
+      Accept(acceptor);
     });
   }
 
-  // Where OpenSSL does not take what is served now, new connections get what was before.
-  void FollowTls() {
+  absl::Status FollowTls() {
+    if (sessions_.options.tls == nullptr) return absl::OkStatus();
     auto texts = sessions_.options.tls->texts();
-    if (texts == tls_texts_) return;
+    if (texts == tls_texts_) return absl::OkStatus();
     tls_texts_ = std::move(texts);
-    if (auto tls = MakeTlsContext(*tls_texts_); tls.ok()) tls_ = *std::move(tls);
+    auto tls = MakeTlsContext(*tls_texts_);
+    if (tls.ok()) tls_ = *tls;
+    return tls.status();
   }
 
   HttpSessions sessions_;  // Ends after io_, which has the sessions.
   asio::io_context io_;
-  tcp::acceptor acceptor_{io_};
-  std::shared_ptr<ssl::context> tls_;          // Null: plaintext. Used where connections are accepted, …
-  std::shared_ptr<const TlsTexts> tls_texts_;  // … as is what it was made of.
-  asio::steady_timer pause_{io_};
+  asio::strand<asio::io_context::executor_type> strand_{io_.get_executor()};  // Of the acceptors, and what they use:
+  std::list<tcp::acceptor> acceptors_;
+  std::shared_ptr<ssl::context> tls_;  // Null: plaintext.
+  std::shared_ptr<const TlsTexts> tls_texts_;
+  asio::steady_timer pause_{strand_};
   std::string address_;
   std::vector<std::thread> threads_;
 };
@@ -327,8 +304,7 @@ class AsioHttpPort final : public HttpPort {
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const HttpPortOptions& options, HttpHandler handler) {
   auto port = std::make_unique<AsioHttpPort>(options, std::move(handler));
-  if (absl::Status status = port->Listen(); !status.ok()) return status;
-  port->Run();
+  if (absl::Status status = port->Start(); !status.ok()) return status;
   return port;
 }
 

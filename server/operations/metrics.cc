@@ -10,8 +10,6 @@
 namespace routing_replay::server {
 namespace {
 
-constexpr char kPrefix[] = "routing_replay_";
-
 // {a="x",b="y"}; nothing where there are none. Values are words of this program: nothing in them needs an escape.
 std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels) {
   if (labels.empty()) return "";
@@ -22,9 +20,6 @@ std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels
                                     }),
                       "}");
 }
-
-constexpr absl::string_view kMethods[] = {"OpenRun", "Append", "Put",     "Seal",    "Truncate", "Read",
-                                          "Stat",    "List",   "Release", "DropRun", "ListRuns", "GetServerInfo"};
 
 // A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -46,21 +41,16 @@ bool IsServersFault(const absl::Status& status) {
   }
 }
 
-prometheus::Family<prometheus::Counter>& Metrics::AddFamily(const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry_);
-}
-
-prometheus::Gauge& Metrics::AddGauge(const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry_).Add({});
-}
-
-prometheus::Histogram& Metrics::AddSizes(const char* name, const char* help) {
-  return prometheus::BuildHistogram()
-      .Name(absl::StrCat(kPrefix, name))
-      .Help(help)
-      .Register(registry_)
-      .Add({}, prometheus::Histogram::BucketBoundaries{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
-                                                       16 << 20, 64 << 20});
+Series SeriesOf(const std::vector<prometheus::MetricFamily>& families) {
+  Series series;
+  for (const prometheus::MetricFamily& family : families) {
+    const bool counts = family.type == prometheus::MetricType::Counter;
+    if (!counts && family.type != prometheus::MetricType::Gauge) continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      series[absl::StrCat(family.name, LabelText(metric.label))] = counts ? metric.counter.value : metric.gauge.value;
+    }
+  }
+  return series;
 }
 
 void Metrics::CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack) {
@@ -140,48 +130,23 @@ void Metrics::CountTokenFileReload(bool taken) {
   if (!taken) token_file_failures_.Increment();
 }
 
-std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
-  std::vector<std::pair<std::string, int64_t>> values;
-  for (const prometheus::MetricFamily& family : registry_.Collect()) {
-    if (family.type != prometheus::MetricType::Counter) continue;
-    for (const prometheus::ClientMetric& metric : family.metric) {
-      values.emplace_back(absl::StrCat(family.name, LabelText(metric.label)),
-                          static_cast<int64_t>(metric.counter.value));
-    }
-  }
-  std::sort(values.begin(), values.end());
-  return values;
+void Metrics::BeginCall(absl::string_view method) {
+  ++calls_in_flight_;
+  open_calls_.Add({{"method", std::string(method)}}).Increment();
 }
 
-absl::Span<const absl::string_view> RpcMethods() { return kMethods; }
-
-RpcMetrics::RpcMetrics(prometheus::Registry& registry)
-    : calls_(prometheus::BuildCounter()
-                 .Name("routing_replay_rpcs_total")
-                 .Help("Calls that ended, by method and status code.")
-                 .Register(registry)) {
-  auto& in_flight =
-      prometheus::BuildGauge().Name("routing_replay_rpcs_in_flight").Help("Calls that go on now.").Register(registry);
-  auto& durations = prometheus::BuildHistogram()
-                        .Name("routing_replay_rpc_duration_seconds")
-                        .Help("From a call's arrival to its end; of Append and Read that is their stream's.")
-                        .Register(registry);
-  for (const absl::string_view name : kMethods) {
-    const prometheus::Labels labels = {{"method", std::string(name)}};
-    methods_[name] = {&in_flight.Add(labels), &durations.Add(labels, kSeconds)};
-  }
-}
-
-void RpcMetrics::Begin(absl::string_view method) {
-  ++in_flight_;
-  methods_.at(method).in_flight->Increment();
-}
-
-void RpcMetrics::End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took) {
-  --in_flight_;
-  methods_.at(method).in_flight->Decrement();
-  methods_.at(method).duration->Observe(took.count());
+void Metrics::EndCall(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took) {
+  const prometheus::Labels labels = {{"method", std::string(method)}};
+  --calls_in_flight_;
+  open_calls_.Add(labels).Decrement();
+  call_seconds_.Add(labels, kSeconds).Observe(took.count());
   calls_.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}).Increment();
+}
+
+Series Metrics::Counters() const {
+  std::vector<prometheus::MetricFamily> families = registry_.Collect();
+  std::erase_if(families, [](const auto& family) { return family.type != prometheus::MetricType::Counter; });
+  return SeriesOf(families);
 }
 
 }  // namespace routing_replay::server

@@ -5,6 +5,7 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 
 #include <atomic>
@@ -13,12 +14,11 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/read_message.h"
@@ -28,6 +28,10 @@ namespace routing_replay::server {
 
 // Whether a call that ends so is the server's fault, and not its caller's.
 bool IsServersFault(const absl::Status& status);
+
+// Values of counters and gauges by name, with labels in braces.
+using Series = std::map<std::string, double>;
+Series SeriesOf(const std::vector<prometheus::MetricFamily>& families);
 
 // Thread-safe; all counters are monotonic since start.
 class Metrics {
@@ -52,6 +56,12 @@ class Metrics {
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRejection(const char* quota);
 
+  // A call of the service's method has arrived, and one that has arrived ends.
+  void BeginCall(absl::string_view method);
+  void EndCall(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
+  // Calls that began and did not end.
+  int calls_in_flight() const { return calls_in_flight_.load(std::memory_order_relaxed); }
+
   // The run is gone, or went back to a checkpoint: the versions of what comes under its name begin again.
   void ForgetVersions(absl::string_view run);
   // Of weight versions since the start; kUnknownWeightVersion: none.
@@ -64,18 +74,24 @@ class Metrics {
   };
   Versions versions();
 
-  // Name (labels in braces) and value of every counter, by name.
-  std::vector<std::pair<std::string, int64_t>> Values() const;
+  Series Counters() const;
   prometheus::Registry& registry() { return registry_; }
 
  private:
   using Counter = prometheus::Counter;
   using Gauge = prometheus::Gauge;
   // `name` without its prefix.
-  prometheus::Family<Counter>& AddFamily(const char* name, const char* help);
-  Counter& AddCounter(const char* name, const char* help) { return AddFamily(name, help).Add({}); }
-  Gauge& AddGauge(const char* name, const char* help);
-  prometheus::Histogram& AddSizes(const char* name, const char* help);
+  template <typename T>
+  prometheus::Family<T>& AddFamily(prometheus::detail::Builder<T> builder, const char* name, const char* help) {
+    return builder.Name(absl::StrCat("routing_replay_", name)).Help(help).Register(registry_);
+  }
+  prometheus::Family<Counter>& AddCounters(const char* name, const char* help) {
+    return AddFamily(prometheus::BuildCounter(), name, help);
+  }
+  Counter& AddCounter(const char* name, const char* help) { return AddCounters(name, help).Add({}); }
+  Gauge& AddGauge(const char* name, const char* help) {
+    return AddFamily(prometheus::BuildGauge(), name, help).Add({});
+  }
   struct RunVersions {
     int64_t put = kUnknownWeightVersion, get = kUnknownWeightVersion;
     Clock::Time read, used;
@@ -90,16 +106,26 @@ class Metrics {
   prometheus::Registry registry_;
 
   prometheus::Family<Counter>& append_rejections_ =
-      AddFamily("append_rejections_total", "Appends rejected, by reason; nothing of them was stored.");
-  prometheus::Family<Counter>& records_ = AddFamily("read_samples_total", "Samples answered by reads, by status.");
+      AddCounters("append_rejections_total", "Appends rejected, by reason; nothing of them was stored.");
+  prometheus::Family<Counter>& records_ = AddCounters("read_samples_total", "Samples answered by reads, by status.");
   prometheus::Family<Counter>& access_rejections_ =
-      AddFamily("access_rejections_total", "Calls and messages rejected for their token, by what the answer was.");
-  prometheus::Family<Counter>& store_errors_ = AddFamily(
+      AddCounters("access_rejections_total", "Calls and messages rejected for their token, by what the answer was.");
+  prometheus::Family<Counter>& store_errors_ = AddCounters(
       "store_errors_total", "Operations of the store that failed, and not by a fault of the caller, by status code.");
   prometheus::Family<Counter>& quota_rejections_ =
-      AddFamily("quota_rejections_total",
-                "Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.");
-  prometheus::Histogram& append_sizes_ = AddSizes("append_size_bytes", "Payload bytes of one accepted append.");
+      AddCounters("quota_rejections_total",
+                  "Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.");
+  prometheus::Family<Counter>& calls_ = AddCounters("rpcs_total", "Calls that ended, by method and status code.");
+  prometheus::Family<Gauge>& open_calls_ =
+      AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls that go on now.");
+  prometheus::Family<prometheus::Histogram>& call_seconds_ =
+      AddFamily(prometheus::BuildHistogram(), "rpc_duration_seconds",
+                "From a call's arrival to its end; of Append and Read that is their stream's.");
+  std::atomic<int> calls_in_flight_{0};
+  prometheus::Histogram& append_sizes_ =
+      AddFamily(prometheus::BuildHistogram(), "append_size_bytes", "Payload bytes of one accepted append.")
+          .Add({}, prometheus::Histogram::BucketBoundaries{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
+                                                           16 << 20, 64 << 20});
   Counter& appends_ = AddCounter("appends_total", "Appends accepted.");
   Counter& rows_ = AddCounter("append_rows_total", "Rows of accepted appends.");
   Counter& ingest_bytes_ = AddCounter("ingest_bytes_total", "Payload bytes of accepted appends.");
@@ -132,32 +158,6 @@ class Metrics {
       "connections_rejected_total", "Connections closed at once: more than there may be, in all or of one address.");
   Counter& cut_connections =
       AddCounter("connections_cut_total", "Connections cut for calls that they began and took back.");
-};
-
-// Every RPC of the service, by its name there.
-absl::Span<const absl::string_view> RpcMethods();
-
-// routing_replay_rpcs_total{method,code}, _rpc_duration_seconds{method}, _rpcs_in_flight{method}. Thread-safe.
-class RpcMetrics {
- public:
-  // `registry` outlives it.
-  explicit RpcMetrics(prometheus::Registry& registry);
-
-  // `method` is one of RpcMethods().
-  void Begin(absl::string_view method);
-  // Calls that began and did not end.
-  int in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
-  // Of one that began.
-  void End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
-
- private:
-  struct Method {
-    prometheus::Gauge* in_flight;
-    prometheus::Histogram* duration;
-  };
-  prometheus::Family<prometheus::Counter>& calls_;
-  std::atomic<int> in_flight_{0};
-  std::map<absl::string_view, Method> methods_;  // Fixed once made.
 };
 
 }  // namespace routing_replay::server

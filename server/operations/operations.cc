@@ -163,11 +163,9 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request, *token) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {
-    const bool refreshing = request.query == "refresh";
-    HttpResponse page = {.content_type = "text/html; charset=utf-8", .body = status_page(refreshing)};
+    HttpResponse page = {.content_type = "text/html; charset=utf-8", .body = status_page()};
     page.headers.emplace_back("Content-Security-Policy",
                               "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
-    if (refreshing) page.headers.emplace_back("Refresh", "10");
     return page;
   }
   return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
@@ -203,7 +201,7 @@ Operations::Operations(const ServerConfig& config, const Clock& clock, const Ser
         if (health_ != nullptr) health_->SetReady(verdict.ok());
       }),
       routes_{readiness_, std::move(check), [this] { return MetricsText(); }, [this] { return Json(); },
-              [this](bool refreshing) { return Page(refreshing); }} {}
+              [this] { return Page(); }} {}
 
 Operations::~Operations() { Stop(); }
 
@@ -287,7 +285,6 @@ ServerStatus Operations::Look() const {
   status.listeners = server_->listeners;
   status.memory_budget_bytes = server_->budget.limit();
   status.memory_used_bytes = server_->budget.used();
-  status.resident_bytes = LookAtProcess().resident_bytes;
   status.versions = server_->metrics.versions();
   {
     MutexLock lock(mutex_);
@@ -309,23 +306,22 @@ std::string Operations::MetricsText() const {
   const bool serving = !readiness_.Get().starting;
   std::vector<prometheus::MetricFamily> families;
   if (serving) families = server_->metrics.registry().Collect();
-  for (auto& family : GaugesOf(Look(), serving)) families.push_back(std::move(family));
+  for (auto& family : FiguresOf(Look(), serving)) families.push_back(std::move(family));
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);
   return out.str();
 }
 
 std::string Operations::Json() const {
-  return StatusJson(Look(), server_->metrics.Values(), server_->journal.Latest());
+  return StatusJson(Look(), server_->metrics.Counters(), server_->journal.Latest());
 }
 
-std::string Operations::Page(bool refreshing) const {
+std::string Operations::Page() const {
   return StatusPage({.status = Look(),
-                     .counters = server_->metrics.Values(),
+                     .counters = server_->metrics.Counters(),
                      .troubles = server_->journal.Latest(),
                      .settings = ToYaml(config_),
-                     .now = clock_.TimeOfDay(),
-                     .refreshing = refreshing});
+                     .now = clock_.TimeOfDay()});
 }
 
 }  // namespace routing_replay::server

@@ -90,7 +90,7 @@ struct OperationsRoutes {
   std::function<std::string()> metrics;
   // Each is called once the server has started, and not before.
   std::function<std::string()> status_json;
-  std::function<std::string(bool refreshing)> status_page;
+  std::function<std::string()> status_page;
 
   // Thread-safe.
   HttpResponse Answer(const HttpRequest& request) const;
@@ -146,7 +146,7 @@ class Operations {
   ServerStatus Look() const;
   std::string MetricsText() const;
   std::string Json() const;
-  std::string Page(bool refreshing) const;
+  std::string Page() const;
 
   const ServerConfig config_;
   const Clock& clock_;

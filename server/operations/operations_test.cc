@@ -40,8 +40,7 @@ class OperationsRoutesTest : public ::testing::Test {
   }
 
   Readiness readiness_;
-  const OperationsRoutes routes_{readiness_, CheckToken, [] { return "m"; }, [] { return "{}"; },
-                                 [](bool) { return "<p>"; }};
+  const OperationsRoutes routes_{readiness_, CheckToken, [] { return "m"; }, [] { return "{}"; }, [] { return "<p>"; }};
 };
 
 TEST_F(OperationsRoutesTest, WhatProbesAndPrometheusAskIsOpen) {
@@ -154,7 +153,7 @@ TEST_F(OperationsRoutesTest, ARejectionThatIsNoMatterOfTokensSaysHowToAsk) {
     if (request.host == "evil.example") return absl::FailedPreconditionError("use another name");
     return "";
   };
-  const OperationsRoutes routes{readiness_, check, [] { return "m"; }, [] { return "{}"; }, [](bool) { return "<p>"; }};
+  const OperationsRoutes routes{readiness_, check, [] { return "m"; }, [] { return "{}"; }, [] { return "<p>"; }};
   const HttpResponse rejected = routes.Answer({.method = "GET", .path = "/statusz", .host = "evil.example"});
   EXPECT_EQ(rejected.code, 403);
   EXPECT_EQ(rejected.body, "use another name\n");

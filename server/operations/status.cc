@@ -1,15 +1,13 @@
 #include "server/operations/status.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #include <kainjow/mustache.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -19,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -62,34 +61,12 @@ absl::Status LookAt(Store& store, Producer producer, int64_t limit, const std::f
   return absl::OkStatus();
 }
 
-double CpuSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
+const auto process_start = std::chrono::system_clock::now();
 
-double BootTime() {
-  std::ifstream file("/proc/stat");
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StartsWith(line, "btime ")) return std::strtod(line.c_str() + 6, nullptr);
-  }
-  return 0;
-}
-
-// The fields of /proc/self/stat behind the program's name, which may hold anything: the first is number 3 of proc(5).
-std::vector<std::string> StatFields() {
-  std::ifstream file("/proc/self/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return absl::StrSplit(text.substr(text.rfind(')') + 1), ' ', absl::SkipEmpty());
-}
-
-int64_t OpenDescriptors() {
-  DIR* const folder = opendir("/proc/self/fd");
-  if (folder == nullptr) return 0;
-  int64_t open = -1;  // The folder's own.
-  while (const dirent* entry = readdir(folder)) open += entry->d_name[0] != '.';
-  closedir(folder);
-  return open;
+int64_t EntriesOf(const char* folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return error ? 0 : std::distance(begin(entries), end(entries));
 }
 
 using prometheus::ClientMetric;
@@ -131,13 +108,13 @@ class Families {
 
 void AddProcess(const ServerStatus& status, Families& out) {
   const ProcessUsage process = LookAtProcess();
-  out.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.", process.cpu_seconds);
+  out.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.",
+              static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
   out.Gauge("process_open_fds", "Open file descriptors.", process.open_fds);
   out.Gauge("process_max_fds", "File descriptors that can be open.", process.max_fds);
   out.Gauge("process_resident_memory_bytes", "Memory of the process.", process.resident_bytes);
   out.Gauge("process_virtual_memory_bytes", "Address space of the process.", process.virtual_bytes);
-  out.Gauge("process_start_time_seconds", "When the process started, in seconds since 1970.",
-            process.start_time_seconds);
+  out.Gauge("process_start_time_seconds", "When the process started, in seconds since 1970.", Seconds(process_start));
   out.Gauge("process_threads", "Threads of the process.", process.threads);
   out.Counter("routing_replay_log_lines_dropped_total",
               "Lines of the log that nobody took from standard error in time.", DroppedLogLines());
@@ -208,7 +185,7 @@ ordered_json RunsOf(const Census& census) {
 ordered_json TroublesOf(const std::vector<CallTrouble>& troubles) {
   ordered_json all = ordered_json::array();
   for (const CallTrouble& trouble : troubles) {
-    all.push_back({{"last", FormatUtc(trouble.last)},
+    all.push_back({{"last", Timestamp(trouble.last)},
                    {"method", trouble.method},
                    {"code", trouble.code},
                    {"reason", trouble.reason},
@@ -223,64 +200,63 @@ using kainjow::mustache::data;
 using kainjow::mustache::list;
 using std::chrono::milliseconds;
 
-// Figures of the process have names that others' have, too.
-constexpr char kPrefix[] = "routing_replay_", kOfTheProcess[] = "process_";
+std::string VersionText(int64_t version) { return version == kUnknownWeightVersion ? "unknown" : HumanCount(version); }
 
-// A figure that is also a metric: what people read, and the number that /metrics has.
-data Figure(const std::string& label, const std::string& metric, const std::string& text, double value) {
+std::string TextOf(absl::string_view metric, double value) {
+  if (absl::StrContains(metric, "_bytes")) return HumanBytes(value);
+  if (absl::EndsWith(metric, "_seconds")) return HumanDuration(milliseconds(static_cast<int64_t>(value * 1000)));
+  const auto count = static_cast<int64_t>(value);
+  return absl::StrContains(metric, "_weight_version") ? VersionText(count) : HumanCount(count);
+}
+
+// What people read, and the number that /metrics has.
+data FigureOf(const std::string& label, const std::string& metric, double value) {
   data figure;
   figure.set("label", label);
-  figure.set("metric", (absl::StartsWith(metric, kOfTheProcess) ? "" : kPrefix) + metric);
-  figure.set("text", text);
+  figure.set("metric", metric);
+  figure.set("text", TextOf(metric, value));
   figure.set("value", absl::StrFormat("%.0f", value));
   return figure;
 }
 
-data Count(const std::string& label, const std::string& metric, int64_t value) {
-  return Figure(label, metric, HumanCount(value), static_cast<double>(value));
-}
-data Bytes(const std::string& label, const std::string& metric, int64_t value) {
-  return Figure(label, metric, HumanBytes(static_cast<double>(value)), static_cast<double>(value));
-}
+constexpr std::pair<const char*, const char*> kTiles[] = {
+    {"runs", "routing_replay_runs"},
+    {"samples", "routing_replay_samples"},
+    {"stored", "routing_replay_stored_bytes"},
+    {"process memory", "process_resident_memory_bytes"},
+    {"newest weights in", R"(routing_replay_newest_weight_version{operation="put"})"},
+    {"newest weights out", R"(routing_replay_newest_weight_version{operation="get"})"},
+    {"longest time unused", "routing_replay_oldest_sample_idle_seconds"}};
 
-std::string Version(int64_t version) { return version == kUnknownWeightVersion ? "unknown" : HumanCount(version); }
-
-data Newest(const std::string& label, absl::string_view operation, int64_t version) {
-  return Figure(label, absl::StrCat("newest_weight_version{operation=\"", operation, "\"}"), Version(version),
-                static_cast<double>(version));
-}
-
-list Tiles(const ServerStatus& status) {
+list Tiles(const Series& figures) {
   list tiles;
-  tiles.push_back(Count("runs", "runs", status.totals.runs));
-  tiles.push_back(Count("samples", "samples", status.totals.samples));
-  tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
-  tiles.push_back(Bytes("process memory", "process_resident_memory_bytes", status.resident_bytes));
-  tiles.push_back(Newest("newest weights in", "put", status.versions.newest_put));
-  tiles.push_back(Newest("newest weights out", "get", status.versions.newest_get));
-  if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
-    const milliseconds idle(status.census->oldest_idle_ms);
-    tiles.push_back(Figure("longest time unused", "oldest_sample_idle_seconds", HumanDuration(idle),
-                           static_cast<double>(idle.count()) / 1000));
+  for (const auto& [label, metric] : kTiles) {
+    if (const auto found = figures.find(metric); found != figures.end()) {
+      tiles.push_back(FigureOf(label, metric, found->second));
+    }
   }
   return tiles;
 }
 
-data Bar(const std::string& label, const std::string& metric, int64_t used, int64_t budget) {
-  const double percent = budget > 0 ? 100.0 * static_cast<double>(used) / static_cast<double>(budget) : 0;
-  data bar = Bytes(label, metric, used);
-  bar.set("budget", HumanBytes(static_cast<double>(budget)));
-  bar.set("percent", absl::StrFormat("%.1f", std::clamp(percent, 0.0, 100.0)));
-  bar.set("percent_text", absl::StrFormat("%.*f %%", percent > 0 && percent < 10 ? 1 : 0, percent));
-  bar.set("tight", percent > 85);
-  return bar;
-}
+struct Filling {
+  const char *label, *used, *budget;
+};
+constexpr Filling kBars[] = {
+    {"Memory budget", "routing_replay_memory_used_bytes", "routing_replay_memory_budget_bytes"},
+    {"Spill directory", "routing_replay_spill_used_bytes", "routing_replay_spill_budget_bytes"}};
 
-list Bars(const ServerStatus& status) {
+list Bars(const Series& figures) {
   list bars;
-  bars.push_back(Bar("Memory budget", "memory_used_bytes", status.memory_used_bytes, status.memory_budget_bytes));
-  if (const auto& spill = status.totals.spill) {
-    bars.push_back(Bar("Spill directory", "spill_used_bytes", spill->disk_bytes, spill->budget_bytes));
+  for (const auto& [label, used, budget] : kBars) {
+    if (!figures.contains(used)) continue;
+    const double limit = figures.at(budget);
+    const double percent = limit > 0 ? 100 * figures.at(used) / limit : 0;
+    data bar = FigureOf(label, used, figures.at(used));
+    bar.set("budget", HumanBytes(limit));
+    bar.set("percent", absl::StrFormat("%.1f", std::clamp(percent, 0.0, 100.0)));
+    bar.set("percent_text", absl::StrFormat("%.*f %%", percent > 0 && percent < 10 ? 1 : 0, percent));
+    bar.set("tight", percent > 85);
+    bars.push_back(bar);
   }
   return bars;
 }
@@ -313,7 +289,7 @@ std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
 
 data ShareRow(const Share& one, int64_t most_bytes) {
   data row;
-  row.set("version", Version(one.version));
+  row.set("version", VersionText(one.version));
   row.set("samples", HumanCount(one.share.samples));
   row.set("rows", HumanCount(one.share.rows));
   row.set("bytes", HumanBytes(static_cast<double>(one.share.bytes)));
@@ -351,40 +327,25 @@ void AddShares(const Census& census, data& page) {
   page.set("of_samples", HumanCount(census.samples));
 }
 
-// What the counters that tell of trouble are called on the page. Each has one label, or none.
-struct RejectionKind {
-  const char* metric;
-  const char* text;
-};
-constexpr RejectionKind kRejections[] = {{"append_rejections_total", "append rejected"},
-                                         {"credit_rejections_total", "credit rejected"},
-                                         {"read_samples_total", "sample not read"},
-                                         {"access_rejections_total", "access rejected"},
-                                         {"quota_rejections_total", "quota reached"},
-                                         {"store_errors_total", "store error"},
-                                         {"tls_reload_failures_total", "TLS files not accepted"}};
+// The counters that tell of trouble.
+constexpr const char* kRejections[] = {"append_rejections",  "credit_rejections", "read_samples",
+                                       "access_rejections",  "quota_rejections",  "store_errors",
+                                       "tls_reload_failures"};
 
-// "x" of "{reason="x"}".
-std::string LabelValue(absl::string_view labels) {
-  const size_t begin = labels.find('"'), end = labels.rfind('"');
-  return begin == labels.npos || end <= begin ? "" : std::string(labels.substr(begin + 1, end - begin - 1));
-}
-
-list Rejections(const std::vector<std::pair<std::string, int64_t>>& counters) {
-  std::vector<std::pair<int64_t, data>> found;
+// What of `counter` is told, most often first: name, label and number.
+list Rejections(const Series& counters) {
+  std::multimap<double, data, std::greater<>> found;
   for (const auto& [name, value] : counters) {
-    for (const RejectionKind& kind : kRejections) {
-      absl::string_view labels = name;
-      if (value == 0 || !absl::ConsumePrefix(&labels, absl::StrCat(kPrefix, kind.metric))) continue;
-      const std::string label = LabelValue(labels);
-      if (label == "OK") continue;
-      data row = Count(kind.text, "", value);
-      row.set("metric", name);
-      row.set("reason", label);
-      found.emplace_back(value, std::move(row));
+    for (const char* kind : kRejections) {
+      absl::string_view label = name;
+      if (value == 0 || !absl::ConsumePrefix(&label, absl::StrCat("routing_replay_", kind, "_total"))) continue;
+      const std::vector<absl::string_view> quoted = absl::StrSplit(label, absl::MaxSplits('"', 2));
+      if (quoted.size() > 1 && quoted[1] == "OK") continue;
+      data row = FigureOf(absl::StrReplaceAll(kind, {{"_", " "}}), name, value);
+      row.set("reason", std::string(quoted.size() > 1 ? quoted[1] : ""));
+      found.emplace(value, std::move(row));
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   list rows;
   for (auto& [value, row] : found) rows.push_back(std::move(row));
   return rows;
@@ -395,7 +356,7 @@ list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_cloc
   for (const CallTrouble& trouble : troubles) {
     data row;
     row.set("ago", HumanDuration(std::chrono::duration_cast<milliseconds>(now - trouble.last)));
-    row.set("time", FormatUtc(trouble.last));
+    row.set("time", Timestamp(trouble.last));
     row.set("method", trouble.method);
     row.set("code", trouble.code);
     row.set("reason", trouble.reason);
@@ -405,12 +366,6 @@ list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_cloc
     rows.push_back(row);
   }
   return rows;
-}
-
-list Texts(const std::vector<std::string>& texts) {
-  list all;
-  for (const std::string& text : texts) all.push_back(data("text", text));
-  return all;
 }
 
 }  // namespace
@@ -443,69 +398,36 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
 }
 
 ProcessUsage LookAtProcess() {
-  ProcessUsage usage{.cpu_seconds = CpuSeconds()};
-  const std::vector<std::string> fields = StatFields();
-  const auto field = [&](size_t number) {
-    return number - 3 < fields.size() ? std::strtoll(fields[number - 3].c_str(), nullptr, 10) : 0;
-  };
-  usage.threads = field(20);
-  usage.start_time_seconds = BootTime() + static_cast<double>(field(22)) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  usage.virtual_bytes = field(23);
-  usage.resident_bytes = field(24) * sysconf(_SC_PAGESIZE);
+  ProcessUsage usage{.threads = EntriesOf("/proc/self/task"),
+                     .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the one of the look.
+  int64_t pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident_pages;
+  usage.virtual_bytes = pages * sysconf(_SC_PAGESIZE);
+  usage.resident_bytes = resident_pages * sysconf(_SC_PAGESIZE);
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) usage.max_fds = static_cast<int64_t>(limit.rlim_cur);
-  usage.open_fds = OpenDescriptors();
   return usage;
 }
 
-std::vector<MetricFamily> GaugesOf(const ServerStatus& status, bool serving) {
+std::vector<MetricFamily> FiguresOf(const ServerStatus& status, bool serving) {
   Families families;
   AddProcess(status, families);
   if (serving) AddStore(status, families);
   return families.Take();
 }
 
-std::string FormatUtc(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  char text[32];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc)};
-}
-
-std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,
-                       const std::vector<CallTrouble>& troubles) {
-  ordered_json json = {
-      {"version", status.version},
-      {"started", FormatUtc(status.started)},
-      {"uptime_ms", std::chrono::duration_cast<std::chrono::milliseconds>(status.uptime).count()},
-      {"ready", status.ready.ok()},
-      {"not_ready_because", std::string(status.ready.message())},
-      {"draining", status.draining},
-      {"listeners", status.listeners},
-      {"store",
-       {{"name", status.store},
-        {"healthy", status.store_health.ok()},
-        {"trouble", std::string(status.store_health.message())},
-        {"runs", status.totals.runs},
-        {"samples", status.totals.samples},
-        {"stored_bytes", status.totals.stored_bytes}}},
-      {"memory",
-       {{"budget_bytes", status.memory_budget_bytes},
-        {"used_bytes", status.memory_used_bytes},
-        {"resident_bytes", status.resident_bytes}}},
-      {"newest_weight_version", {{"put", status.versions.newest_put}, {"get", status.versions.newest_get}}},
-      {"weight_version_lag", status.versions.lag}};
-  if (const auto& spill = status.totals.spill) {
-    json["spill"] = {{"budget_bytes", spill->budget_bytes}, {"used_bytes", spill->disk_bytes}};
-  }
-  if (status.certificate_expiry) json["certificate_expiry"] = FormatUtc(*status.certificate_expiry);
-  if (status.census != nullptr) {
-    json["oldest_sample_idle_ms"] = status.census->oldest_idle_ms;
-    json["runs"] = RunsOf(*status.census);
-  }
-  json["troubles"] = TroublesOf(troubles);
-  for (const auto& [name, value] : counters) json["counters"][name] = value;
+std::string StatusJson(const ServerStatus& status, const Series& counters, const std::vector<CallTrouble>& troubles) {
+  ordered_json json = {{"version", status.version},
+                       {"store", status.store},
+                       {"listeners", status.listeners},
+                       {"started", Timestamp(status.started)},
+                       {"ready", status.ready.ok()},
+                       {"not_ready_because", std::string(status.ready.message())},
+                       {"store_trouble", std::string(status.store_health.message())},
+                       {"figures", SeriesOf(FiguresOf(status))},
+                       {"counters", counters},
+                       {"troubles", TroublesOf(troubles)}};
+  if (status.census != nullptr) json["runs"] = RunsOf(*status.census);
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -514,22 +436,18 @@ std::string StatusPage(const StatusPageInput& input) {
   data page;
   page.set("version", status.version);
   page.set("store", status.store);
-  page.set("now", FormatUtc(input.now));
-  page.set("started", FormatUtc(status.started));
+  page.set("now", Timestamp(input.now));
+  page.set("started", Timestamp(status.started));
   page.set("uptime", HumanDuration(std::chrono::duration_cast<milliseconds>(status.uptime)));
   page.set("ready", status.ready.ok());
   page.set("not_ready", std::string(status.ready.message()));
   page.set("healthy", status.store_health.ok());
   page.set("trouble", std::string(status.store_health.message()));
-  page.set("refreshing", input.refreshing);
-  page.set("listeners", Texts(status.listeners));
-  if (status.certificate_expiry) {
-    data certificate;
-    certificate.set("time", FormatUtc(*status.certificate_expiry));
-    page.set("certificate", certificate);
-  }
-  page.set("tiles", Tiles(status));
-  page.set("bars", Bars(status));
+  page.set("listeners", absl::StrJoin(status.listeners, ", "));
+  if (status.certificate_expiry) page.set("certificate", Timestamp(*status.certificate_expiry));
+  const Series figures = SeriesOf(FiguresOf(status));
+  page.set("tiles", Tiles(figures));
+  page.set("bars", Bars(figures));
   AddShares(status.census == nullptr ? Census() : *status.census, page);
   const list rejections = Rejections(input.counters), troubles = Troubles(input.troubles, input.now);
   page.set("any_rejections", !rejections.empty());

@@ -52,8 +52,6 @@ struct Census {
 absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop);
 
 struct ProcessUsage {
-  double cpu_seconds = 0;         // User and system.
-  double start_time_seconds = 0;  // Since 1970.
   int64_t resident_bytes = 0;
   int64_t virtual_bytes = 0;
   int64_t threads = 0;
@@ -75,7 +73,6 @@ struct ServerStatus {
   bool draining = false;
   int64_t memory_budget_bytes = 0;
   int64_t memory_used_bytes = 0;
-  int64_t resident_bytes = 0;  // Of the process.
   Store::Totals totals;
   Metrics::Versions versions;
   std::shared_ptr<const Census> census;  // Null: none yet.
@@ -91,24 +88,20 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-// Of a server that is not `serving` yet the process alone, of which `status` has version, start, readiness and
-// certificate.
-std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status, bool serving = true);
+// The figures of a server that are looked at when somebody asks: the one list of them, which /metrics, the JSON and the
+// page show. Of a server that is not `serving` yet the process alone, of which `status` has version, start, readiness
+// and certificate.
+std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
-// `counters`: as Metrics::Values. One line, whatever the names in it are.
-std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,
-                       const std::vector<CallTrouble>& troubles);
-
-// 2026-03-01T12:00:00Z
-std::string FormatUtc(std::chrono::system_clock::time_point time);
+// `counters`: as Metrics::Counters. One line, whatever the names in it are.
+std::string StatusJson(const ServerStatus& status, const Series& counters, const std::vector<CallTrouble>& troubles);
 
 struct StatusPageInput {
   const ServerStatus& status;
-  const std::vector<std::pair<std::string, int64_t>>& counters;  // As Metrics::Values.
+  const Series& counters;  // As Metrics::Counters.
   const std::vector<CallTrouble>& troubles;
   std::string settings;  // As YAML.
   std::chrono::system_clock::time_point now;
-  bool refreshing = false;  // The page is asked for again and again.
 };
 
 // status_page.html, which the build makes a constant.

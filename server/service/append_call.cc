@@ -28,12 +28,31 @@ absl::Status WindowIsFull(int64_t window) {
                    detail);
 }
 
-Metrics::CountedAppend CountedAs(const AppendHeader& append, int64_t payload_bytes) {
-  return {append.producer, append.weight_version, append.rows.size(), payload_bytes};
+AppendAck RejectionOf(uint64_t append_id, const std::string& sample, const absl::Status& error) {
+  return {.append_id = append_id, .sample = sample, .error = WithSample(error, sample)};
 }
 
-AppendAck RejectionOf(const AppendHeader& append, const absl::Status& error) {
-  return {.append_id = append.append_id, .sample = append.sample, .error = WithSample(error, append.sample)};
+absl::Status NotGranted(int64_t payload_bytes, int64_t credit) {
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = "payload"};
+  detail.retry_after_ms = 0;
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit, " granted; ask for credit first"),
+                   detail);
+}
+
+// The request has an append. `reservation` is for its payload, or says why there is none; `promised` is what the run
+// has of its limit for it already. Counted.
+AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequest request, RunQuota::Hold promised,
+                     absl::StatusOr<ByteReservation> reservation) {
+  const AppendHeader& append = *request.append;
+  const auto payload_bytes = static_cast<int64_t>(request.payload.size());
+  const Metrics::CountedAppend counted = {append.producer, append.weight_version, append.rows.size(), payload_bytes};
+  auto hold = reservation.ok() ? AdmitAppend(context, run, request, std::move(promised)) : reservation.status();
+  AppendAck ack = hold.ok() ? context.processor.Process(run, std::move(request), *std::move(reservation))
+                            : RejectionOf(append.append_id, append.sample, hold.status());
+  if (ack.error.ok()) hold->Commit();
+  context.metrics.CountAppend(run, counted, ack);
+  return ack;
 }
 
 class AppendCall final : public ServedCall {
@@ -49,8 +68,8 @@ class AppendCall final : public ServedCall {
   void OnAdmitted() override;
   void OnWorked() override;
   void OnRead(bool ok);
-  void OnWritten(bool ok);
-  void OnStallCheck(bool fired);
+  void OnWritten(bool ok) override;
+  void OnStallLook() override;
 
   void ReadNext();
   // Whether the client has done nothing since the last check with what it holds.
@@ -64,15 +83,12 @@ class AppendCall final : public ServedCall {
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
-  // Takes `bytes` of the credit, and of what the run was promised, whatever becomes of the append.
-  struct UsedCredit {
-    ByteReservation reservation;
-    RunQuota::Hold promised;
-  };
-  UsedCredit UseCredit(int64_t bytes);
+  // Takes `bytes` of the credit, and into `promised` of what the run was promised, whatever becomes of the append.
+  ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);
-  void Count(const Metrics::CountedAppend& counted, const AppendAck& ack);
+  // Tells of it, if it is one.
+  void NoteRejection(const AppendAck& ack);
   // Ends the call with `status` once a message that is being handled is answered, and everything queued is written.
   void FinishWith(const absl::Status& status) override;
   void Pump();
@@ -80,8 +96,6 @@ class AppendCall final : public ServedCall {
   void TellCredit();
 
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
-  CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
-  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
 
   absl::StatusOr<AppendResponse> answer_;
   // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
@@ -95,36 +109,28 @@ class AppendCall final : public ServedCall {
   RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
-  grpc::Alarm stall_alarm_;
-  int64_t payload_bytes_ = 0;  // Received, messages and written so far, …
+  int64_t payload_bytes_ = 0;  // Received so far, and messages, …
   int64_t messages_ = 0;
-  int64_t writes_ = 0;
-  int64_t payload_bytes_at_check_ = 0;  // … and at the last stall check.
+  int64_t payload_bytes_at_check_ = 0;  // … and at the last look for stalls.
   int64_t messages_at_check_ = 0;
-  int64_t writes_at_check_ = -1;
   bool held_credit_at_check_ = false;
   bool reading_ = false;
-  bool writing_ = false;
   std::optional<absl::Status> final_status_;
 };
 
 void AppendCall::OnAdmitted() {
-  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
+  WatchForStalls();
   ReadNext();
 }
 
-// Looks once per stall_timeout. A stream may rest for as long as it likes, but not on credit, not before it has said
-// what it is for, and not without taking its answers, the last one included.
-void AppendCall::OnStallCheck(bool fired) {
-  if (!fired || finishing_) return;
-  if (writing_ && writes_ == writes_at_check_) return grpc_context_.TryCancel();
+// A stream may rest for as long as it likes, but not on credit, not before it has said what it is for, and not without
+// taking its answers, the last one included.
+void AppendCall::OnStallLook() {
   if (!final_status_ && !work_.busy() && Stalls()) {
     FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
                                                         credit_.bytes(), " bytes of credit, which are gone")));
     if (finishing_) return;
   }
-  writes_at_check_ = writing_ ? writes_ : -1;
-  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
   messages_at_check_ = work_.busy() ? -1 : messages_;  // Who waits for an answer does not stall.
   held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
@@ -145,7 +151,7 @@ absl::Status AppendCall::EnterRun(const std::string& run) {
     not_there_ = std::move(found);
     return absl::OkStatus();
   }
-  auto place = OpenStream(context_, run_, RunQuota::StreamKind::kAppend);
+  auto place = quota.Open(run_, RunQuota::StreamKind::kAppend);
   if (!place.ok()) return place.status();
   if (credit_.bytes() > 0) {
     auto promised = quota.Admit(run_, credit_.bytes());
@@ -211,11 +217,12 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
   if (!rejected) return status;
   if (!rejected->run.empty()) run_ = rejected->run;
   AppendResponse response;
-  response.ack = AppendAck{
-      .append_id = rejected->append_id, .sample = rejected->sample, .error = WithSample(status, rejected->sample)};
+  response.ack = RejectionOf(rejected->append_id, rejected->sample, status);
   // The client has counted the payload against its credit.
-  UseCredit(std::min<int64_t>(static_cast<int64_t>(rejected->payload_bytes), credit_.bytes()));
-  Count({}, *response.ack);
+  RunQuota::Hold unused;
+  UseCredit(std::min<int64_t>(static_cast<int64_t>(rejected->payload_bytes), credit_.bytes()), unused);
+  context_.metrics.CountAppend(run_, {}, *response.ack);
+  NoteRejection(*response.ack);
   if (rejected->want_bytes > 0) {
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
@@ -241,18 +248,20 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   const int64_t room = window - credit_.bytes();
   if (room <= 0) return WindowIsFull(window);
   if (!not_there_.ok()) return not_there_;
-  auto promised = AdmitCredit(context_, run_, static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
+  const auto wanted = static_cast<int64_t>(std::min<uint64_t>(want_bytes, room));
+  auto promised = context_.quota.AdmitUpTo(run_, wanted);
   if (!promised.ok()) return promised.status();
-  auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, promised->bytes);
-  if (reservation.ok()) promised_.Merge(std::move(promised->hold));
+  const int64_t bytes = context_.quota.limits_bytes() ? promised->bytes() : wanted;
+  auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, bytes);
+  if (reservation.ok()) promised_.Merge(*std::move(promised));
   return reservation;
 }
 
 // Both shrink alike: were more of the promise taken than of the credit, the run would be granted the difference again.
-AppendCall::UsedCredit AppendCall::UseCredit(int64_t bytes) {
+ByteReservation AppendCall::UseCredit(int64_t bytes, RunQuota::Hold& promised) {
   payload_bytes_ += bytes;
-  UsedCredit used{.reservation = credit_.Split(bytes), .promised = {}};
-  if (context_.quota.limits_bytes()) used.promised = promised_.Split(bytes);
+  ByteReservation used = credit_.Split(bytes);
+  if (context_.quota.limits_bytes()) promised = promised_.Split(bytes);
   assert(!context_.quota.limits_bytes() || promised_.bytes() == credit_.bytes());
   return used;
 }
@@ -265,28 +274,20 @@ void AppendCall::ReleaseCredit() {
 
 AppendAck AppendCall::Process(AppendRequest request) {
   const auto payload_bytes = static_cast<int64_t>(request.payload.size());
-  const Metrics::CountedAppend counted = CountedAs(*request.append, payload_bytes);
-  AppendAck ack;
+  RunQuota::Hold promised;
+  absl::StatusOr<ByteReservation> reservation = ByteReservation();
   if (payload_bytes > credit_.bytes()) {
-    ErrorDetail detail{.reason = Reason::kOverBudget, .field = "payload", .sample = request.append->sample};
-    detail.retry_after_ms = 0;
-    ack = RejectionOf(*request.append, MakeError(absl::StatusCode::kResourceExhausted,
-                                                 absl::StrCat("payload: ", payload_bytes, " bytes sent, ",
-                                                              credit_.bytes(), " granted; ask for credit first"),
-                                                 detail));
+    reservation = NotGranted(payload_bytes, credit_.bytes());
   } else {
-    UsedCredit used = UseCredit(payload_bytes);  // Rejected or not, as the client has counted it.
-    auto admitted = not_there_.ok() ? AdmitAppend(context_, run_, request, std::move(used.promised)) : not_there_;
-    ack = admitted.ok() ? context_.processor.Process(run_, std::move(request), std::move(used.reservation))
-                        : RejectionOf(*request.append, admitted.status());
-    if (ack.error.ok()) admitted->Commit();
+    reservation = UseCredit(payload_bytes, promised);  // Rejected or not, as the client has counted it.
+    if (!not_there_.ok()) reservation = not_there_;
   }
-  Count(counted, ack);
+  AppendAck ack = TakeAppend(context_, run_, std::move(request), std::move(promised), std::move(reservation));
+  NoteRejection(ack);
   return ack;
 }
 
-void AppendCall::Count(const Metrics::CountedAppend& counted, const AppendAck& ack) {
-  context_.metrics.CountAppend(run_, counted, ack);
+void AppendCall::NoteRejection(const AppendAck& ack) {
   if (ack.error.ok()) return;
   record_->Reject(ack.error);
   context_.metrics.CountStoreError(ack.error);
@@ -300,16 +301,14 @@ void AppendCall::FinishWith(const absl::Status& status) {
 }
 
 void AppendCall::Pump() {
-  if (writing_ || finishing_) return;
+  if (writing() || finishing_) return;
   if (!outgoing_.empty()) {
     ByteBufferBuilder builder;
     builder.Add(std::move(outgoing_.front()));
     outgoing_.pop_front();
-    writing_ = true;
-    stream_.Write(builder.Build(), written_.Begin());
+    Write(builder.Build());
   } else if (final_status_ && !work_.busy()) {
     place_.reset();
-    stall_alarm_.Cancel();
     Finish(*final_status_);
   }
 }
@@ -320,8 +319,6 @@ void AppendCall::TellCredit() {
 }
 
 void AppendCall::OnWritten(bool ok) {
-  writing_ = false;
-  ++writes_;
   if (!ok) {
     outgoing_.clear();
     final_status_ = absl::CancelledError("the client is gone");
@@ -333,32 +330,18 @@ void AppendCall::OnWritten(bool ok) {
 
 absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryCaller& caller,
                                            grpc::ByteBuffer& message) {
-  // Again: it may have taken its time to come.
-  const auto permissions = Identify(context, caller.call);
-  if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return bytes.status();
   auto request = ParseAppendRequest(bytes->chain());
   if (!request.ok()) return request.status();
   if (!request->append) return Invalid("append", "missing");
   const std::string run = request->run;
-  if (absl::Status allowed = Allow(context, *permissions, Rpc::kPut, run); !allowed.ok()) {
+  if (absl::Status allowed = Authorize(context, caller.call, Rpc::kPut, run); !allowed.ok()) {
     return WithSample(allowed, request->append->sample);
   }
-  const auto payload_bytes = static_cast<int64_t>(request->payload.size());
-  const Metrics::CountedAppend counted = CountedAs(*request->append, payload_bytes);
-  auto admitted = AdmitAppend(context, run, *request, /*promised=*/{});
-  if (!admitted.ok()) return WithSample(admitted.status(), request->append->sample);
-  auto reservation = ReserveOrMakeRoom(context.store, context.budget, payload_bytes);
-  AppendAck ack;
-  if (reservation.ok()) {
-    ack = context.processor.Process(run, *std::move(request), *std::move(reservation));
-  } else {
-    ack.error = WithSample(reservation.status(), request->append->sample);
-  }
-  context.metrics.CountAppend(run, counted, ack);
+  auto reservation = ReserveOrMakeRoom(context.store, context.budget, static_cast<int64_t>(request->payload.size()));
+  const AppendAck ack = TakeAppend(context, run, *std::move(request), /*promised=*/{}, std::move(reservation));
   if (!ack.error.ok()) return ack.error;
-  admitted->Commit();
   ByteBufferBuilder builder;
   builder.Add(EncodeAppendAck(ack));
   return builder.Build();

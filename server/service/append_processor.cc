@@ -19,20 +19,6 @@ uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
   return absl::Hash<decltype(name)>()(name);
 }
 
-// The blocks' rows, in order, are exactly the recorded rows of the header.
-absl::Status CheckCover(const AppendHeader& header, absl::Span<const BlockHeader> blocks) {
-  std::vector<RowRange> covered;
-  for (const BlockHeader& block : blocks) {
-    if (!covered.empty() && block.rows.begin < covered.back().end) {
-      return Invalid(Reason::kField, "append.blocks", absl::StrCat("block ", ToString(block.rows), " is out of order"));
-    }
-    AppendMerged(covered, block.rows);
-  }
-  if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
-  return Invalid(Reason::kRowCount, "append.blocks",
-                 absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows)));
-}
-
 // What an append gets that was meant for another run than that it was taken for.
 bool MayBeOfAnotherRun(const absl::Status& status) {
   if (absl::IsInvalidArgument(status)) return true;
@@ -49,14 +35,6 @@ AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
 }
 
 bool HasPayloadKind(const AppendHeader& header) { return !std::holds_alternative<std::monostate>(header.payload_kind); }
-
-absl::Status CheckNoPayload(const AppendHeader& header, const ByteChain& payload) {
-  if (payload.size() > 0)
-    return Invalid(Reason::kField, "payload", "neither append.tensor nor append.blocks describes it");
-  if (Subtract(header.rows, header.unrecorded).empty()) return absl::OkStatus();
-  return Invalid(Reason::kRowCount, "append.rows",
-                 absl::StrCat(ToString(header.rows), " has recorded rows but no payload"));
-}
 
 }  // namespace
 
@@ -87,7 +65,6 @@ void RecentAppends::Add(absl::string_view run, const AppendHeader& header, const
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
                                                      const AppendHeader& header, const ByteChain& payload) {
   const auto& headers = std::get<std::vector<BlockHeader>>(header.payload_kind);
-  if (absl::Status cover = CheckCover(header, headers); !cover.ok()) return cover;
   std::vector<Block> blocks;
   blocks.reserve(headers.size());
   ChainCursor bytes(payload);
@@ -176,8 +153,8 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
     auto blocks = TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload);
     if (!blocks.ok()) return blocks.status();
     command.blocks = *std::move(blocks);
-  } else if (absl::Status status = CheckNoPayload(header, request.payload); !status.ok()) {
-    return status;
+  } else if (request.payload.size() > 0) {
+    return Invalid(Reason::kField, "payload", "neither append.tensor nor append.blocks describes it");
   }
   command.reservation = std::move(reservation);
   return store_.Append(std::move(command));

@@ -65,7 +65,7 @@ class AppendProcessor {
 };
 
 // Cuts the payload of encoded blocks apart and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row
-// and layer. The blocks must be exactly header.rows without header.unrecorded.
+// and layer. Which rows they show is the store's to check.
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
                                                      const AppendHeader& header, const ByteChain& payload);
 

@@ -31,12 +31,13 @@ class ReadCall final : public ServedCall {
   void OnRequest() override;
   void OnWorked() override;
   void OnGone() override {
-    if (!writing_) FinishWith(absl::CancelledError("the reader is gone"));
+    if (!writing()) FinishWith(absl::CancelledError("the reader is gone"));
   }
-  void OnWritten(bool ok);
+  void OnWritten(bool ok) override;
+  void OnTakesNothing() override { CutOff(absl::DeadlineExceededError("the reader took nothing for stall-timeout")); }
   void OnChanged();
   void OnWaitOver(bool fired);
-  void OnStallCheck(bool fired);
+  void OnDeadline(bool fired);
 
   // Advances if the caller still may: a read lasts long, and is to end with the token that it came with.
   void Continue();
@@ -57,13 +58,9 @@ class ReadCall final : public ServedCall {
   // Ends it, whatever it is doing.
   void CutOff(const absl::Status& why);
 
-  CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
   CallEvent changed_{this, [this](bool) { OnChanged(); }};
   CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
-  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
-  CallEvent deadline_{this, [this](bool fired) {
-                        if (fired && !finishing_) CutOff(OverDeadline(context_));
-                      }};
+  CallEvent deadline_{this, [this](bool fired) { OnDeadline(fired); }};
 
   // The worker's while one is busy:
   std::optional<ReadRequest> asked_;  // Until there is a session.
@@ -74,7 +71,7 @@ class ReadCall final : public ServedCall {
 
   system_clock::time_point wait_until_;
   std::unique_ptr<Store::Watch> watch_;
-  grpc::Alarm change_alarm_, wait_alarm_, stall_alarm_, deadline_alarm_;
+  grpc::Alarm change_alarm_, wait_alarm_, deadline_alarm_;
   ByteReservation request_memory_;
   std::atomic<bool> sent_away_{false};    // From its place, for others.
   std::unique_ptr<Place> waiting_place_;  // While it has nothing to send.
@@ -82,30 +79,24 @@ class ReadCall final : public ServedCall {
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
   enum class Change { kNone, kAwaited, kCame };
   std::atomic<Change> change_{Change::kNone};  // Of the last watch. Who finds it awaited posts changed_.
-  bool writing_ = false;
-  int64_t writes_ = 0;            // Completed …
-  int64_t writes_at_check_ = -1;  // … and at the last stall check that found one open.
   bool waiting_is_over_ = false;
   absl::Status cut_off_;  // Why it was cancelled while it was writing.
 };
 
 void ReadCall::OnRequest() {
   context_.metrics.reads.Increment();
-  // Again: it may have taken its time to come.
-  const auto permissions = Identify(context_, grpc_context_);
-  if (!permissions.ok()) return FinishWith(permissions.status());
   auto request = TakeRequest();
   if (!request.ok()) return FinishWith(request.status());
-  const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
+  const absl::Status allowed = Authorize(context_, grpc_context_, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
-  auto place = OpenStream(context_, request->run, RunQuota::StreamKind::kRead);
+  auto place = context_.quota.Open(request->run, RunQuota::StreamKind::kRead);
   if (!place.ok()) return FinishWith(place.status());
   place_ = *std::move(place);
   asked_ = *std::move(request);
   const auto now = system_clock::now();
   wait_until_ = std::min(now + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
   wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
-  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
+  WatchForStalls();
   deadline_alarm_.Set(loop_.queue(), now + context_.config.max_deadline, deadline_.Begin());
   Advance();
 }
@@ -137,7 +128,7 @@ absl::Status ReadCall::TakePlace() {
   });
   if (!place.ok()) {
     context_.metrics.CountQuotaRejection("waiting_reads");
-    if (writes_ == 0) return place.status();
+    if (writes() == 0) return place.status();
     waiting_is_over_ = true;
     return absl::OkStatus();
   }
@@ -146,7 +137,7 @@ absl::Status ReadCall::TakePlace() {
 }
 
 void ReadCall::Advance() {
-  if (writing_ || finishing_) return;
+  if (writing() || finishing_) return;
   if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
   may_wait_ = !waiting_is_over_;
   const absl::Status taken = StartWork(context_.readers, [this] { MakeStep(); });
@@ -202,24 +193,17 @@ void ReadCall::SendStep(ReadStep step) {
   ByteBufferBuilder builder;
   builder.Add(std::move(step.header));
   for (PayloadPart& part : step.payload) builder.Add(part.bytes, std::move(part.owner));
-  writing_ = true;
-  stream_.Write(builder.Build(), written_.Begin());
+  Write(builder.Build());
 }
 
 void ReadCall::OnWritten(bool ok) {
-  writing_ = false;
-  ++writes_;
-  if (!ok) {
-    return FinishWith(cut_off_.ok() ? absl::CancelledError("the reader is gone") : cut_off_);
-  }
+  if (!ok) return FinishWith(cut_off_.ok() ? absl::CancelledError("the reader is gone") : cut_off_);
   Continue();
 }
 
 void ReadCall::Continue() {
-  if (writing_ || finishing_ || work_.busy()) return;
-  const auto permissions = Identify(context_, grpc_context_);
-  if (!permissions.ok()) return FinishWith(permissions.status());
-  const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, session_->run());
+  if (writing() || finishing_ || work_.busy()) return;
+  const absl::Status allowed = Authorize(context_, grpc_context_, Rpc::kRead, session_->run());
   if (!allowed.ok()) return FinishWith(allowed);
   Advance();
 }
@@ -259,18 +243,14 @@ void ReadCall::OnWaitOver(bool fired) {
   Unpark();
 }
 
-// Looks once per stall_timeout; a write that was open at two looks in a row is a reader that takes nothing.
-void ReadCall::OnStallCheck(bool fired) {
+void ReadCall::OnDeadline(bool fired) {
   if (!fired || finishing_) return;
-  if (writing_ && writes_ == writes_at_check_) {
-    return CutOff(absl::DeadlineExceededError("the reader took nothing for stall-timeout"));
-  }
-  writes_at_check_ = writing_ ? writes_ : -1;
-  stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin());
+  context_.metrics.CountQuotaRejection("max_deadline");
+  CutOff(absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)"));
 }
 
 void ReadCall::CutOff(const absl::Status& why) {
-  if (!writing_) return FinishWith(why);
+  if (!writing()) return FinishWith(why);
   cut_off_ = why;
   grpc_context_.TryCancel();
 }
@@ -279,13 +259,13 @@ void ReadCall::FinishWith(const absl::Status& status) {
   if (finishing_.exchange(true)) return;
   Unpark();
   waiting_place_.reset();
-  for (grpc::Alarm* alarm : {&wait_alarm_, &stall_alarm_, &deadline_alarm_}) alarm->Cancel();
+  for (grpc::Alarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
   // While it is busy with what it asked for, its place stays: who ends calls does not have more done.
   Finish(status, /*keep_place=*/work_.busy());
 }
 
 void ReadCall::Drain() {
-  if (work_.busy() || finishing_ || writing_) return;
+  if (work_.busy() || finishing_ || writing()) return;
   const bool without_request = has_arrived() && session_ == nullptr;
   if (change_expected_ || without_request) FinishWith(DrainingError());
 }

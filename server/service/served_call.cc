@@ -108,8 +108,21 @@ void ServedCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Await(Successor());
   record_.emplace(context_.calls, method_, grpc_context_);
-  if (absl::Status status = AdmitCall(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  if (absl::Status status = Admit(); !status.ok()) return FinishWith(status);
   OnAdmitted();
+}
+
+absl::Status ServedCall::Admit() {
+  if (context_.draining) return DrainingError();
+  if (const auto permissions = Identify(context_, grpc_context_); !permissions.ok()) return permissions.status();
+  auto entered = context_.connections.Enter(grpc_context_.peer());
+  if (entered.ok()) connection_ = *std::move(entered);
+  return entered.status();
+}
+
+void ServedCall::OnRequestDue(bool fired) {
+  if (!fired || request_came_ || finishing_) return;
+  FinishWith(absl::DeadlineExceededError("the request did not come within stall-timeout"));
 }
 
 void ServedCall::ReceiveRequest() {
@@ -125,10 +138,23 @@ void ServedCall::OnReceived(bool ok) {
   OnRequest();
 }
 
+void ServedCall::Write(grpc::ByteBuffer message) {
+  writing_ = true;
+  stream_.Write(message, written_.Begin());
+}
+
+void ServedCall::OnStallCheck(bool fired) {
+  if (!fired || finishing_) return;
+  if (writing_ && writes_ == writes_at_look_) return OnTakesNothing();
+  writes_at_look_ = writing_ ? writes_ : -1;
+  OnStallLook();
+  if (!finishing_) WatchForStalls();
+}
+
 void ServedCall::End(const absl::Status& status) {
   finishing_ = true;
   record_->End(status);
-  request_alarm_.Cancel();
+  for (grpc::Alarm* alarm : {&request_alarm_, &stall_alarm_}) alarm->Cancel();
 }
 
 void ServedCall::Finish(const absl::Status& status, bool keep_place) {
@@ -175,7 +201,7 @@ class UnaryCall final : public ServedCall {
     } else if (context_.draining) {
       answer_ = DrainingError();
     } else {
-      answer_ = unary_.answer(context_, {grpc_context_, *record_, [this] { return gone_.load(); }, memory_}, request_);
+      answer_ = unary_.answer(context_, {grpc_context_, *record_, memory_}, request_);
     }
   }
 

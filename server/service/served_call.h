@@ -164,8 +164,6 @@ struct CallHome {
 struct UnaryCaller {
   const grpc::ServerContext& call;
   const CallRecord& record;
-  // Thread-safe; true once nobody waits for the answer.
-  std::function<bool()> is_gone;
   // What the answer takes, of ServiceContext::control_memory: to be held until it is taken.
   ByteReservation& memory;
 };
@@ -210,7 +208,10 @@ class ServedCall : public Call {
   virtual void OnAdmitted() { ReceiveRequest(); }
   virtual void OnRequest() {}
   virtual void OnWorked() = 0;  // What StartWork began is done.
-  virtual void OnGone() {}      // The call is over, by its end here or because its client went away.
+  virtual void OnWritten(bool ok) {}
+  virtual void OnStallLook() {}  // Once per stall_timeout, see WatchForStalls.
+  virtual void OnTakesNothing() { grpc_context_.TryCancel(); }
+  virtual void OnGone() {}  // The call is over, by its end here or because its client went away.
   virtual void OnEnded() { SetFinished(); }
   virtual void FinishWith(const absl::Status& status) = 0;
 
@@ -220,6 +221,12 @@ class ServedCall : public Call {
   absl::Status StartWork(WorkerPool* workers, std::function<void()> work) {
     return work_.Start(workers, OwnerOf(context_, grpc_context_), loop_, std::move(work));
   }
+  // Sends a message; the next event is OnWritten. One at a time.
+  void Write(grpc::ByteBuffer message);
+  bool writing() const { return writing_; }
+  int64_t writes() const { return writes_; }  // Completed.
+  // From here on the call is looked at once per stall_timeout. OnTakesNothing: a write was open at two looks in a row.
+  void WatchForStalls() { stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin()); }
   bool has_arrived() const { return record_.has_value(); }
   // What there is to do before gRPC is told of the end.
   void End(const absl::Status& status);
@@ -236,6 +243,8 @@ class ServedCall : public Call {
   RawStream stream_{&grpc_context_};
   grpc::ByteBuffer request_;
   std::optional<CallRecord> record_;  // Once the call has arrived.
+  // The call's place among those of its connection, given up with its end: before that is told, but for an answer that
+  // is held until the peer takes it.
   std::unique_ptr<Place> connection_;
   StoreWork work_{this, [this] { OnWorked(); }};
   CallEvent ended_{this, [this](bool) { OnEnded(); }};
@@ -245,19 +254,31 @@ class ServedCall : public Call {
  private:
   void OnArrived(bool ok);
   void OnReceived(bool ok);
+  void OnRequestDue(bool fired);
+  void OnStallCheck(bool fired);
+  // It is known who calls, and the connection has not too many calls. Errors as Identify and ConnectionCalls::Enter,
+  // and DrainingError.
+  absl::Status Admit();
 
   const char* const method_;
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
   CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
-  CallEvent request_due_{this, [this](bool fired) {
-                           if (fired && !request_came_ && !finishing_) FinishWith(LateRequest());
-                         }};
+  CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent done_{this, [this](bool) {
                     gone_ = true;
                     OnGone();
                   }};
-  grpc::Alarm request_alarm_;
+  CallEvent written_{this, [this](bool ok) {
+                       writing_ = false;
+                       ++writes_;
+                       OnWritten(ok);
+                     }};
+  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
+  grpc::Alarm request_alarm_, stall_alarm_;
   bool request_came_ = false;
+  bool writing_ = false;
+  int64_t writes_ = 0;
+  int64_t writes_at_look_ = -1;  // At the last look that found one open.
 };
 
 }  // namespace routing_replay::server

@@ -56,12 +56,6 @@ int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendReque
   return cost;
 }
 
-template <typename T>
-absl::StatusOr<T> Counted(ServiceContext& context, const char* quota, absl::StatusOr<T> result) {
-  if (!result.ok()) context.metrics.CountQuotaRejection(quota);
-  return result;
-}
-
 }  // namespace
 
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call) {
@@ -98,37 +92,10 @@ absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
   const int64_t cost = CostOf(context, run, request);
   if (cost <= promised.bytes()) return promised;
-  auto more = Counted(context, "run_bytes", context.quota.Admit(run, cost - promised.bytes()));
+  auto more = context.quota.Admit(run, cost - promised.bytes());
   if (!more.ok()) return more.status();
   promised.Merge(*std::move(more));
   return promised;
-}
-
-absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted) {
-  if (!context.quota.limits_bytes()) return PromisedCredit{.bytes = wanted, .hold = {}};
-  auto hold = Counted(context, "run_bytes", context.quota.AdmitUpTo(run, wanted));
-  if (!hold.ok()) return hold.status();
-  const int64_t bytes = hold->bytes();
-  return PromisedCredit{.bytes = bytes, .hold = *std::move(hold)};
-}
-
-absl::StatusOr<std::unique_ptr<Place>> OpenStream(ServiceContext& context, absl::string_view run,
-                                                  RunQuota::StreamKind kind) {
-  return Counted(context, "run_streams", context.quota.Open(run, kind));
-}
-
-absl::Status OverDeadline(ServiceContext& context) {
-  context.metrics.CountQuotaRejection("max_deadline");
-  return absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)");
-}
-
-absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call, std::unique_ptr<Place>& place) {
-  if (context.draining) return DrainingError();
-  if (const auto permissions = Identify(context, call); !permissions.ok()) return permissions.status();
-  auto entered = context.connections.Enter(call.peer());
-  if (!entered.ok()) return entered.status();
-  place = *std::move(entered);
-  return absl::OkStatus();
 }
 
 }  // namespace routing_replay::server

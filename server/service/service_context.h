@@ -53,15 +53,17 @@ struct ServiceContext {
         budget(budget),
         store(store),
         started(clock.Now()),
-        quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
-              [&store](absl::string_view run) { return StoredBytes(store, run); }),
+        quota(
+            {.bytes = config.run_budget, .streams = config.run_streams}, clock,
+            [&store](absl::string_view run) { return StoredBytes(store, run); },
+            [&metrics](const char* quota) { metrics.CountQuotaRejection(quota); }),
         connections(config.max_streams),
         control_memory(ControlBytes(config)),
         read_requests(ReadRequestBytes(config)),
         waiting_reads(ReadRequestBytes(config) / 2,
                       [&metrics](int64_t bytes) { metrics.waiting_read_bytes.Set(static_cast<double>(bytes)); }),
         metrics(metrics),
-        calls(metrics.registry(), clock, access),
+        calls{clock, access, metrics},
         processor(store, budget, config.max_payload_bytes) {}
 
   const ServerConfig& config;
@@ -102,11 +104,6 @@ inline absl::Status DrainingError() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
-// What a call gets whose headers came, and whose request did not within stall-timeout.
-inline absl::Status LateRequest() {
-  return absl::DeadlineExceededError("the request did not come within stall-timeout");
-}
-
 // By Clock::Real(); in a hundred years where none was stated.
 inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
   const auto now = std::chrono::system_clock::now();
@@ -133,24 +130,6 @@ absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grp
 // already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
                                            RunQuota::Hold promised);
-// How much of `wanted` the run may be promised as credit; all of it, with an empty hold, where there is no limit.
-// Errors as RunQuota::AdmitUpTo.
-struct PromisedCredit {
-  int64_t bytes = 0;
-  RunQuota::Hold hold;
-};
-absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted);
-// A stream of the run; null where there is no limit. Errors as RunQuota::Open.
-absl::StatusOr<std::unique_ptr<Place>> OpenStream(ServiceContext& context, absl::string_view run,
-                                                  RunQuota::StreamKind kind);
-// What to say, and count, of a call that took longer than --max-deadline.
-absl::Status OverDeadline(ServiceContext& context);
-
-// OK if it is known who calls, and the connection has not too many calls; `place` is then that of the call, to be given
-// up with its end: before it is told, but for an answer that is held until the peer takes it. Errors as Identify and
-// ConnectionCalls::Enter, and DrainingError.
-absl::Status AdmitCall(ServiceContext& context, const grpc::ServerContext& call, std::unique_ptr<Place>& place);
-
 }  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_SERVICE_CONTEXT_H_

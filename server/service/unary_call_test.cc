@@ -88,12 +88,7 @@ class UnaryCallTest : public ::testing::Test {
     v1::SampleState state;
     return FromGrpcStatus(stub_->Seal(&call, request, &state));
   }
-  int64_t Counted(const std::string& name) {
-    for (const auto& [counter, value] : metrics_.Values()) {
-      if (counter == name) return value;
-    }
-    return 0;
-  }
+  int64_t Counted(const std::string& name) { return static_cast<int64_t>(metrics_.Counters()[name]); }
 
   ServerConfig config_;
   std::unique_ptr<AccessControl> access_ = std::make_unique<AccessControl>();
@@ -117,7 +112,7 @@ TEST_F(UnaryCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   Start({.threads = 1}, {{"Seal",
                           [&](ServiceContext&, const UnaryCaller& caller, grpc::ByteBuffer&) {
                             begun.Notify();
-                            while (!caller.is_gone()) std::this_thread::sleep_for(milliseconds(1));
+                            while (!caller.call.IsCancelled()) std::this_thread::sleep_for(milliseconds(1));
                             return Answer(0);
                           }},
                          {"DropRun", [&](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) {
@@ -143,16 +138,15 @@ TEST_F(UnaryCallTest, CallsWhoseEventsComeAfterTheServersEndAreFinished) {
   testing::Http2Connection connection(address_);
   connection.StartCall("Seal", "");  // Its request does not come, so that a Read is open.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  const auto& calls = context_->calls.metrics;
-  while (calls.in_flight() == 0 && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(1));
-  ASSERT_EQ(calls.in_flight(), 1);
+  while (metrics_.calls_in_flight() == 0 && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(1));
+  ASSERT_EQ(metrics_.calls_in_flight(), 1);
   holding_->Hold(*loop_);
   server_->Shutdown(std::chrono::system_clock::now());  // The Read fails, which the loop does not see yet.
   auto ended = std::async(std::launch::async, [this] { loop_->ShutdownAndJoin(); });
   ended.wait_for(milliseconds(100));  // Where it does not wait for the call, the queue is shut down now.
   holding_->Release();
   ended.get();
-  EXPECT_EQ(calls.in_flight(), 0);
+  EXPECT_EQ(metrics_.calls_in_flight(), 0);
   loop_.reset();
   server_.reset();
 }
@@ -162,8 +156,7 @@ TEST_F(UnaryCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
   std::ofstream(config_.token_file)  // SHA-256 of "tok".
       << "- {name: n, sha256: 1a7674eb4ee78df7e1ac439a93c3fa8e3c945784d4dec9fd8e3011738b2f1d62, runs: [\"\"], scopes: "
          "[put]}\n";
-  auto access = AccessControl::Create(
-      config_.token_file, Clock::Real(), [](const absl::Status&) {}, milliseconds(0));
+  auto access = AccessControl::Create(config_.token_file, Clock::Real(), [](const absl::Status&) {});
   ASSERT_OK(access);
   access_ = *std::move(access);
   absl::Notification begun, open;

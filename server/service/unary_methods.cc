@@ -4,15 +4,14 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
-#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
@@ -39,27 +38,22 @@ constexpr size_t kRunCopies = 6;  // What a run's message takes, by its bytes: t
 constexpr int64_t kMaxOpenRunBytes = 64 << 10;
 constexpr size_t kNameBytes = 3;     // Before a name in an answer.
 constexpr size_t kHandleBytes = 10;  // Of a handle in one.
-constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
 
 // Options as asked; zeros become what is in force by default.
 absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geometry& geometry,
                                        milliseconds default_ttl) {
-  if (asked.ttl_ms() < 0 || asked.ttl_ms() > kMaxTtlMs) return Invalid("options.ttl_ms", "not in 0 … 30 days");
-  const uint32_t rows = asked.block_rows();
-  const bool power_of_two = (rows & (rows - 1)) == 0;
-  if (rows != 0 && (!power_of_two || rows < kMinBlockRows || rows > kMaxBlockRows)) {
-    return Invalid("options.block_rows",
-                   absl::StrCat(rows, " is not a power of two in ", kMinBlockRows, " … ", kMaxBlockRows));
-  }
   auto codec = FromProto(asked.codec(), "options.codec");
   if (!codec.ok()) return codec.status();
   auto durability = FromProto(asked.durability(), "options.durability");
   if (!durability.ok()) return durability.status();
-  return RunOptions{.ttl = asked.ttl_ms() > 0 ? milliseconds(asked.ttl_ms()) : default_ttl,
+  // The store rejects what is out of range; not all of that fits a Clock::Duration.
+  const milliseconds ttl(std::clamp<int64_t>(asked.ttl_ms(), -1, ToMs(kMaxTtl).count() + 1));
+  const auto rows = static_cast<int32_t>(std::min<uint32_t>(asked.block_rows(), INT32_MAX));
+  return RunOptions{.ttl = asked.ttl_ms() == 0 ? default_ttl : ttl,
                     .strict = asked.strict(),
-                    .block_rows = rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(rows),
+                    .block_rows = rows == 0 ? kDefaultBlockRows : rows,
                     .codec = codec->value_or(geometry.default_codec()),
                     .durability = *durability};
 }
@@ -158,25 +152,16 @@ absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext
 
 // How many runs there are that the grant covers; counts as far as `enough`.
 absl::StatusOr<size_t> CountRunsOf(Store& store, const TokenGrant& grant, size_t enough) {
-  std::set<std::string> names;  // Prefixes may overlap.
-  for (const std::string& prefix : grant.run_prefixes) {
-    if (!prefix.empty() && store.GetRun(prefix).ok()) names.insert(prefix);
-    std::string after = prefix;
-    for (bool more = true; more && names.size() < enough;) {
-      const auto page = store.ListRuns(after, std::min(enough, kRunsAtATime));
-      if (!page.ok()) return page.status();
-      more = !page->next_token.empty();
-      for (const RunState& run : page->runs) {
-        if (absl::StartsWith(run.info.run, prefix)) {
-          names.insert(run.info.run);
-        } else {
-          more = false;  // Names that begin so stand together.
-        }
-      }
-      after = page->next_token;
-    }
-  }
-  return names.size();
+  size_t count = 0;
+  std::string token;
+  do {
+    const auto page = store.ListRuns(token, kRunsAtATime);
+    if (!page.ok()) return page.status();
+    count += std::count_if(page->runs.begin(), page->runs.end(),
+                           [&](const RunState& run) { return grant.covers(run.info.run); });
+    token = page->next_token;
+  } while (!token.empty() && count < enough);
+  return count;
 }
 
 absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
@@ -244,7 +229,8 @@ absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const
   return absl::OkStatus();
 }
 
-absl::Status DoSeal(ServiceContext& context, const v1::SealRequest& request, v1::SampleState& response) {
+absl::Status DoSeal(ServiceContext& context, const UnaryCaller&, const v1::SealRequest& request,
+                    v1::SampleState& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
   auto num_tokens = CountFromProto(request.num_tokens(), kMaxRows + 1, "num_tokens");
@@ -258,7 +244,8 @@ absl::Status DoSeal(ServiceContext& context, const v1::SealRequest& request, v1:
   return absl::OkStatus();
 }
 
-absl::Status DoTruncate(ServiceContext& context, const v1::TruncateRequest& request, v1::SampleState& response) {
+absl::Status DoTruncate(ServiceContext& context, const UnaryCaller&, const v1::TruncateRequest& request,
+                        v1::SampleState& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
   auto rows = CountFromProto(request.rows(), kMaxRows, "rows");
@@ -378,7 +365,8 @@ absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest&
   return refs;
 }
 
-absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
+absl::Status DoRelease(ServiceContext& context, const UnaryCaller&, const v1::ReleaseRequest& request,
+                       v1::ReleaseResponse& response) {
   std::optional<Producer> producer;
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
     auto read = FromProto(request.producer(), "producer");
@@ -442,7 +430,8 @@ absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, cons
   return absl::OkStatus();
 }
 
-absl::Status DoDropRun(ServiceContext& context, const v1::DropRunRequest& request, v1::DropRunResponse& response) {
+absl::Status DoDropRun(ServiceContext& context, const UnaryCaller&, const v1::DropRunRequest& request,
+                       v1::DropRunResponse& response) {
   const auto result = context.store.DropRun(request.run());
   if (!result.ok()) return result.status();
   context.metrics.ForgetVersions(request.run());
@@ -466,7 +455,9 @@ absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
   response.set_runs(totals.runs);
   response.set_uptime_ms(ToMs(context.clock.Now() - context.started).count());
   response.set_draining(context.draining);
-  for (const auto& [name, value] : context.metrics.Values()) (*response.mutable_counters())[name] = value;
+  for (const auto& [name, value] : context.metrics.Counters()) {
+    (*response.mutable_counters())[name] = static_cast<int64_t>(value);
+  }
   if (totals.spill) DescribeSpill(*totals.spill, response);
   response.set_time_ms(std::chrono::duration_cast<milliseconds>(context.clock.TimeOfDay().time_since_epoch()).count());
   response.set_max_message_bytes(context.config.max_message_bytes);
@@ -518,19 +509,16 @@ UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxCont
           max_bytes};
 }
 
-// One that names a run, and is allowed by one rule. `answer`: absl::Status(ServiceContext&, const Request&, Response&);
-// the UnaryCaller stands second where the answer asks for it. `action`: what it is audited as.
-template <typename Request, typename Response, typename Answer>
-UnaryMethod MethodOnRun(const char* name, Rpc rule, Answer answer, const char* action = nullptr) {
+// One that names a run, and is allowed by one rule. `answer`: as of Method. `action`: what it is audited as.
+template <typename Request, typename Response>
+UnaryMethod MethodOnRun(const char* name, Rpc rule,
+                        absl::Status (*answer)(ServiceContext&, const UnaryCaller&, const Request&, Response&),
+                        const char* action = nullptr) {
   return Method<Request, Response>(
       name, [=](ServiceContext& context, const UnaryCaller& caller, const Request& request, Response& response) {
         absl::Status status = Authorize(context, caller.call, rule, request.run());
         if (!status.ok()) return status;
-        if constexpr (std::is_invocable_v<Answer, ServiceContext&, const Request&, Response&>) {
-          status = answer(context, request, response);
-        } else {
-          status = answer(context, caller, request, response);
-        }
+        status = answer(context, caller, request, response);
         if (action == nullptr) return status;
         LogFields what;
         if constexpr (std::is_same_v<Response, v1::ReleaseResponse> || std::is_same_v<Response, v1::DropRunResponse>) {
@@ -546,13 +534,13 @@ UnaryMethod MethodOnRun(const char* name, Rpc rule, Answer answer, const char* a
 const std::vector<UnaryMethod>& ControlMethods() {
   static const auto& methods = *new std::vector<UnaryMethod>{
       Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun, kMaxOpenRunBytes),
-      MethodOnRun<v1::SealRequest, v1::SampleState>("Seal", Rpc::kSeal, DoSeal),
-      MethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, DoTruncate, "truncate"),
-      MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
-      MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
+      MethodOnRun("Seal", Rpc::kSeal, DoSeal),
+      MethodOnRun("Truncate", Rpc::kTruncate, DoTruncate, "truncate"),
+      MethodOnRun("Stat", Rpc::kStat, DoStat),
+      MethodOnRun("List", Rpc::kList, DoList),
       Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
-      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, DoRelease, "release"),
-      MethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, DoDropRun, "drop_run"),
+      MethodOnRun("Release", Rpc::kRelease, DoRelease, "release"),
+      MethodOnRun("DropRun", Rpc::kDropRun, DoDropRun, "drop_run"),
       Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
   };
   return methods;
