@@ -2,10 +2,9 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -52,16 +51,19 @@ constexpr absl::string_view kScheme = "Bearer ";
 // Far over any real one; what is longer is not worth hashing.
 constexpr size_t kMaxTokenBytes = 4096;
 
-constexpr std::chrono::milliseconds kSettlePoll(20);
-constexpr int kSettlePolls = 25;
-
-bool WrittenWithin(const std::string& path, std::chrono::nanoseconds time) {
-  struct stat status;
-  timespec now;
-  if (stat(path.c_str(), &status) != 0 || clock_gettime(CLOCK_REALTIME, &now) != 0) return false;
-  const std::chrono::nanoseconds age = std::chrono::seconds(now.tv_sec - status.st_mtim.tv_sec) +
-                                       std::chrono::nanoseconds(now.tv_nsec - status.st_mtim.tv_nsec);
-  return age >= std::chrono::nanoseconds(0) && age < time;
+// A file that is written in place may be a list that grants more than the whole one, wherever it is cut. So it is read
+// until it rests, for half a second at most.
+absl::StatusOr<std::optional<std::string>> LookUntilItRests(ChangingFile& file) {
+  constexpr std::chrono::milliseconds kPoll(20);
+  constexpr int kPolls = 25;
+  auto text = file.Look();
+  for (int i = 0; i < kPolls && text.ok() && *text; ++i) {
+    std::this_thread::sleep_for(kPoll);
+    auto again = file.Look();
+    if (again.ok() && !*again) break;
+    text = std::move(again);
+  }
+  return text;
 }
 
 absl::Status NoToken(absl::string_view why) {
@@ -130,13 +132,11 @@ absl::string_view TokenOf(absl::string_view authorization) {
   return token.size() > kMaxTokenBytes ? "" : token;
 }
 
-absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::string& token_file, const Clock& clock,
-                                                                     std::function<void(const absl::Status&)> reloaded,
-                                                                     std::chrono::milliseconds settled) {
+absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(
+    const std::string& token_file, const Clock& clock, std::function<void(const absl::Status&)> reloaded) {
   auto control = std::make_unique<AccessControl>();
   control->clock_ = &clock;
   control->reloaded_ = std::move(reloaded);
-  control->settled_ = settled;
   control->open_ = false;
   MutexLock lock(control->mutex_);
   control->file_ = std::make_unique<ChangingFile>(token_file);
@@ -144,23 +144,8 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::
   return control;
 }
 
-// A file that is written in place may be a list that grants more than the whole one, wherever it is cut.
-absl::StatusOr<std::optional<std::string>> AccessControl::LookWhenSettled() const {
-  auto text = file_->Look();
-  for (int i = 0; text.ok() && *text && WrittenWithin(file_->path(), settled_); ++i) {
-    if (i == kSettlePolls) {
-      file_ = std::make_unique<ChangingFile>(file_->path());  // What was seen does not count.
-      return absl::UnavailableError(absl::StrCat(file_->path(), ": is being written to; replace it by renaming"));
-    }
-    std::this_thread::sleep_for(kSettlePoll);
-    auto again = file_->Look();
-    if (!again.ok() || *again) text = std::move(again);
-  }
-  return text;
-}
-
 absl::StatusOr<bool> AccessControl::Reload() const {
-  const auto text = LookWhenSettled();
+  const auto text = LookUntilItRests(*file_);
   if (!text.ok()) return text.status();
   if (!*text) return false;
   auto grants = ParseTokenFile(**text);
@@ -172,9 +157,7 @@ absl::StatusOr<bool> AccessControl::Reload() const {
 AccessControl::Grants AccessControl::Present() const {
   MutexLock lock(mutex_);
   const auto changed = Reload();
-  // A file that is still being written to is looked at for every check, and is one change.
-  const bool again = absl::IsUnavailable(changed.status()) && changed.status() == told_;
-  if ((!changed.ok() && !again) || (changed.ok() && *changed)) reloaded_(told_ = changed.status());
+  if (!changed.ok() || *changed) reloaded_(changed.status());
   return grants_;
 }
 

@@ -83,12 +83,10 @@ class AccessControl {
   AccessControl() = default;
   // Of the tokens in a file; the file is looked at again for every check, so that a token that was taken out fails on
   // the next one. `reloaded` gets what became of each change: OK, or why the tokens stay as they were, as for a file
-  // that got broken, or is gone; it is not called by two threads at once. A file that is broken now is an error. One
-  // that was written to a moment ago, less than `settled`, may be half of itself: the check waits for the rest, half a
-  // second at most. `clock` must outlive this.
-  static absl::StatusOr<std::unique_ptr<AccessControl>> Create(
-      const std::string& token_file, const Clock& clock, std::function<void(const absl::Status&)> reloaded,
-      std::chrono::milliseconds settled = std::chrono::milliseconds(100));
+  // that got broken, or is gone; it is not called by two threads at once. A file that is broken now is an error;
+  // one that was written to a moment ago is read until it rests, for half a second at most. `clock` must outlive this.
+  static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const std::string& token_file, const Clock& clock,
+                                                               std::function<void(const absl::Status&)> reloaded);
 
   // `authorization` is the header of that name: "Bearer TOKEN". UNAUTHENTICATED (field authorization) where there is
   // none, or one that is unknown or expired.
@@ -103,19 +101,15 @@ class AccessControl {
   using Grants = std::shared_ptr<const std::vector<TokenGrant>>;
 
   Grants Present() const;
-  // ChangingFile::Look once nobody writes any more.
-  absl::StatusOr<std::optional<std::string>> LookWhenSettled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the file was read again.
   absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* clock_ = nullptr;
   std::function<void(const absl::Status&)> reloaded_;
-  std::chrono::milliseconds settled_{0};
   bool open_ = true;
   mutable Mutex mutex_;
   mutable std::unique_ptr<ChangingFile> file_ ABSL_GUARDED_BY(mutex_);
   mutable Grants grants_ ABSL_GUARDED_BY(mutex_);
-  mutable absl::Status told_ ABSL_GUARDED_BY(mutex_);  // What reloaded_ got last.
 };
 
 }  // namespace routing_replay::server

@@ -172,29 +172,6 @@ TEST_F(AccessControlTest, ABrokenFileLeavesTheTokensAndIsToldOnce) {
   EXPECT_THAT(warnings_.back(), ::testing::HasSubstr(path_));
 }
 
-// Cut before its last line the file would be a token that does not expire.
-TEST_F(AccessControlTest, AFileThatIsBeingWrittenIsNotTaken) {
-  const auto written = [&](std::chrono::seconds ago) {
-    const timespec then{.tv_sec = time(nullptr) - ago.count(), .tv_nsec = 0};
-    const timespec times[] = {then, then};
-    ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
-  };
-  const std::string half = absl::StrCat("- name: n\n  sha256: ", Hash("tok"), "\n  scopes: [read]\n  runs: [a]\n");
-  Write(half + "  expires: 1970-01-01\n");
-  written(std::chrono::hours(1));
-  ASSERT_OK_AND_ASSIGN(
-      control_, AccessControl::Create(
-                    path_, clock_, [&](const absl::Status& status) { Reloaded(status); }, std::chrono::minutes(10)));
-  EXPECT_THAT(Check("tok", Scope::kRead, "a"), Fails(kUnauthenticated, Reason::kUnspecified));
-  std::ofstream(path_) << half;
-  EXPECT_THAT(Check("tok", Scope::kRead, "a"), Fails(kUnauthenticated, Reason::kUnspecified));
-  ASSERT_EQ(warnings_.size(), 1u);
-  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("is being written to"));
-  // Nobody has gone on with it.
-  written(std::chrono::minutes(11));
-  EXPECT_OK(Check("tok", Scope::kRead, "a"));
-}
-
 TEST_F(AccessControlTest, ABrokenFileIsNoBeginning) {
   Write("nonsense: {");
   EXPECT_FALSE(AccessControl::Create(path_, clock_, [](const absl::Status&) {}).ok());

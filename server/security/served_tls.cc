@@ -1,27 +1,19 @@
 #include "server/security/served_tls.h"
 
-#include <fcntl.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
+#include <grpc/grpc.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/sha.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/security.h"
 
@@ -37,12 +29,6 @@ BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(),
 
 // A key with a passphrase is rejected; OpenSSL would ask the terminal for it.
 int NoPassphrase(char*, int, int, void*) { return 0; }
-
-std::string TextOf(const BioPtr& bio) {
-  char* text = nullptr;
-  const auto size = BIO_get_mem_data(bio.get(), &text);
-  return {text, static_cast<size_t>(size)};
-}
 
 // Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
 absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
@@ -74,58 +60,36 @@ absl::StatusOr<system_clock::time_point> ExpiryOf(const X509* certificate) {
   return system_clock::from_time_t(timegm(&time));
 }
 
-// The same again as text, and nothing else that may have been in the file.
-std::string ToPem(const std::vector<CertificatePtr>& certificates) {
-  const BioPtr text(BIO_new(BIO_s_mem()));
-  for (const CertificatePtr& certificate : certificates) PEM_write_bio_X509(text.get(), certificate.get());
-  return TextOf(text);
-}
-
-std::string ToPem(const KeyPtr& key) {
-  const BioPtr text(BIO_new(BIO_s_mem()));
-  PEM_write_bio_PrivateKey(text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr);
-  return TextOf(text);
-}
-
 absl::Status Fault(absl::string_view setting, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
 }
 
-// What `read` makes of the text of a file; its errors, and those of the file, name the setting.
+// What `read` makes of the text of a file, which becomes `text`; its errors, and those of the file, name the setting.
 template <typename Value>
 absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
-                           absl::StatusOr<Value> (*read)(absl::string_view)) {
-  const auto text = ChangingFile(path).Look();
-  if (!text.ok()) return Fault(setting, absl::StrCat("cannot read ", path, ": ", text.status().message()));
-  auto value = read(**text);
+                           absl::StatusOr<Value> (*read)(absl::string_view), std::string& text) {
+  auto found = ChangingFile(path).Look();
+  if (!found.ok()) return Fault(setting, absl::StrCat("cannot read ", path, ": ", found.status().message()));
+  text = **std::move(found);
+  auto value = read(text);
   if (!value.ok()) return Fault(setting, absl::StrCat(path, " ", value.status().message()));
   return value;
 }
 
-absl::Status NoMemoryFile() {
-  return absl::UnavailableError(absl::StrCat("a file in memory for the TLS keys: ", std::strerror(errno)));
-}
+// gRPC's own watcher of files ends the process where one is empty, and rejects everybody where one is not whole.
+class FetchedCredentials final : public grpc::ServerCredentials {
+ public:
+  explicit FetchedCredentials(grpc_server_credentials* credentials) : credentials_(credentials) {}
+  ~FetchedCredentials() override { grpc_server_credentials_release(credentials_); }
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
-// -1 and errno where there can be none. Nobody runs it: systems that allow memory files which cannot be run alone
-// (vm.memfd_noexec=2) want that said, and those before Linux 6.3 do not know the word.
-int NewMemoryFile() {
-  constexpr char kName[] = "routing-replay-tls";
-  constexpr unsigned int kNeverRun = 0x8;  // MFD_NOEXEC_SEAL
-  const int fd = memfd_create(kName, MFD_CLOEXEC | kNeverRun);
-  return fd < 0 && errno == EINVAL ? memfd_create(kName, MFD_CLOEXEC) : fd;
-}
-
-absl::Status WriteAll(int fd, const std::string& text) {
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t bytes = write(fd, text.data() + written, text.size() - written);
-    if (bytes < 0 && errno != EINTR) return NoMemoryFile();
-    if (bytes > 0) written += static_cast<size_t>(bytes);
+ private:
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
-  return absl::OkStatus();
-}
 
-constexpr unsigned kLookSeconds = 1;
+  grpc_server_credentials* const credentials_;
+};
 
 using StorePtr = std::unique_ptr<X509_STORE, OpenSslFree<X509_STORE_free>>;
 using VerificationPtr = std::unique_ptr<X509_STORE_CTX, OpenSslFree<X509_STORE_CTX_free>>;
@@ -181,65 +145,26 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
   if (files.certificate.empty()) return Fault("tls-cert", "missing beside the other TLS settings");
   if (files.key.empty()) return Fault("tls-key", "missing beside --tls-cert");
-  const auto chain = Read("tls-cert", files.certificate, CertificatesOf);
+  const auto chain = Read("tls-cert", files.certificate, CertificatesOf, texts.certificate);
   if (!chain.ok()) return chain.status();
   const auto expires = ExpiryOf(chain->front().get());
   if (!expires.ok()) return Fault("tls-cert", absl::StrCat(files.certificate, " ", expires.status().message()));
-  const auto key = Read("tls-key", files.key, PrivateKeyOf);
+  const auto key = Read("tls-key", files.key, PrivateKeyOf, texts.key);
   if (!key.ok()) return key.status();
   if (X509_check_private_key(chain->front().get(), key->get()) != 1) {
     ERR_clear_error();
     return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
   }
-  texts = {.certificate = ToPem(*chain), .key = ToPem(*key), .client_ca = "", .expires = *expires};
+  texts.expires = *expires;
   if (files.client_ca.empty()) return texts;
-  const auto authorities = Read("tls-client-ca", files.client_ca, CertificatesOf);
+  const auto authorities = Read("tls-client-ca", files.client_ca, CertificatesOf, texts.client_ca);
   if (!authorities.ok()) return authorities.status();
-  texts.client_ca = ToPem(*authorities);
   return texts;
 }
-
-// A descriptor behind which the file changes as a whole.
-class ServedTls::MemoryFile {
- public:
-  ~MemoryFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
-
-  // `stamp` becomes the time of modification, by which gRPC sees a change between two reads. It counts seconds.
-  absl::Status Replace(const std::string& text, int stamp) {
-    const int fd = NewMemoryFile();
-    if (fd < 0) return NoMemoryFile();
-    absl::Cleanup close_file = [fd] { close(fd); };
-    if (absl::Status status = WriteAll(fd, text); !status.ok()) return status;
-    const timespec time{.tv_sec = stamp, .tv_nsec = 0};
-    const timespec times[] = {time, time};
-    if (futimens(fd, times) != 0) return NoMemoryFile();
-    if (fd_ < 0) {
-      std::move(close_file).Cancel();
-      fd_ = fd;
-    } else if (dup3(fd, fd_, O_CLOEXEC) < 0) {
-      return NoMemoryFile();
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  int fd_ = -1;
-};
-
-ServedTls::ServedTls(const TlsFiles& files)
-    : files_(files), identity_(std::make_unique<MemoryFile>()), client_ca_(std::make_unique<MemoryFile>()) {}
-
-ServedTls::~ServedTls() = default;
 
 absl::StatusOr<std::unique_ptr<ServedTls>> ServedTls::Create(const TlsFiles& files) {
   std::unique_ptr<ServedTls> served(new ServedTls(files));
   if (const auto loaded = served->Reload(); !loaded.ok()) return loaded.status();
-  served->shown_ = {.certificate = served->identity_->path(), .key = served->identity_->path(), .client_ca = ""};
-  if (!files.client_ca.empty()) served->shown_.client_ca = served->client_ca_->path();
   return served;
 }
 
@@ -247,10 +172,6 @@ absl::StatusOr<bool> ServedTls::Reload() {
   auto texts = ReadTlsFiles(files_);
   if (!texts.ok()) return texts.status();
   if (const auto present = this->texts(); present != nullptr && *present == *texts) return false;
-  ++changes_;
-  absl::Status status = identity_->Replace(texts->key + texts->certificate, changes_);
-  if (status.ok() && !files_.client_ca.empty()) status = client_ca_->Replace(texts->client_ca, changes_);
-  if (!status.ok()) return status;
   MutexLock lock(mutex_);
   texts_ = std::make_shared<const TlsTexts>(*std::move(texts));
   return true;
@@ -261,20 +182,27 @@ std::shared_ptr<const TlsTexts> ServedTls::texts() const {
   return texts_;
 }
 
-// gRPC ends the process where a file that it watches is empty, and rejects everybody where one is not whole. So it
-// watches none of the operator's.
-std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served) {
-  namespace tls = grpc::experimental;
-  const TlsFiles& shown = served.shown();
-  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(shown.key, shown.certificate,
-                                                                              shown.client_ca, kLookSeconds);
-  tls::TlsServerCredentialsOptions options(provider);
-  options.watch_identity_key_cert_pairs();
-  if (!shown.client_ca.empty()) {
-    options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  }
-  return tls::TlsServerCredentials(options);
+grpc_ssl_certificate_config_reload_status ServedTls::Fetch(void* listener,
+                                                           grpc_ssl_server_certificate_config** config) {
+  Listener& of = *static_cast<Listener*>(listener);
+  const auto texts = of.tls->texts();
+  MutexLock lock(of.mutex);
+  if (of.texts == texts) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+  of.texts = texts;
+  const grpc_ssl_pem_key_cert_pair pair = {texts->key.c_str(), texts->certificate.c_str()};
+  // gRPC insists on authorities, also where it asks nobody for a certificate.
+  const std::string& authorities = texts->client_ca.empty() ? texts->certificate : texts->client_ca;
+  *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
+  return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServedTls::NewCredentials() {
+  Listener& listener = listeners_.emplace_back();
+  listener.tls = this;
+  const auto asked = files_.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+  return std::make_shared<FetchedCredentials>(grpc_ssl_server_credentials_create_with_options(
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(asked, Fetch, &listener)));
 }
 
 absl::Status ClientCertificates::Check(absl::string_view certificate, absl::string_view chain) const {

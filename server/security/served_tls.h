@@ -3,10 +3,12 @@
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
+#include <grpc/grpc_security.h>
 #include <grpcpp/security/server_credentials.h>
 
 #include <array>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,7 +27,7 @@ struct TlsFiles {
   std::string client_ca;    // PEM: who signs client certificates, which are then required. Empty: nobody is asked.
 };
 
-// What is in the files, in PEM form and without anything else; empty where none is named.
+// What is in the files, in PEM form; empty where none is named.
 struct TlsTexts {
   std::string certificate;
   std::string key;
@@ -40,36 +42,35 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
 class ServedTls {
  public:
-  // Errors as ReadTlsFiles; UNAVAILABLE where the system has no memory file for them.
+  // Errors as ReadTlsFiles.
   static absl::StatusOr<std::unique_ptr<ServedTls>> Create(const TlsFiles& files);
-  ~ServedTls();
 
   // Takes the files as they are now, if they are good: whether they are others than before. On an error, as of Create,
   // what is served stays as it was. One thread at a time.
   absl::StatusOr<bool> Reload();
 
-  // Where what is served is read: files of this process alone, in memory, each of which changes at once. Certificate
-  // and key are one file, so that nobody reads one without the other.
-  const TlsFiles& shown() const { return shown_; }
-  // Thread-safe.
+  // Of a listener, with what is served at each handshake: connections that are there stay as they are. With a client
+  // CA, a client without a certificate of it gets no connection. This must outlive the server. One thread at a time.
+  std::shared_ptr<grpc::ServerCredentials> NewCredentials();
+
+  // What is served. Thread-safe.
   std::shared_ptr<const TlsTexts> texts() const;
 
  private:
-  class MemoryFile;
-  explicit ServedTls(const TlsFiles& files);
+  struct Listener {
+    const ServedTls* tls;
+    Mutex mutex;
+    std::shared_ptr<const TlsTexts> texts ABSL_GUARDED_BY(mutex);  // That gRPC has.
+  };
+  explicit ServedTls(const TlsFiles& files) : files_(files) {}
+  // What gRPC asks at each handshake.
+  static grpc_ssl_certificate_config_reload_status Fetch(void* listener, grpc_ssl_server_certificate_config** config);
 
   const TlsFiles files_;
-  const std::unique_ptr<MemoryFile> identity_;
-  const std::unique_ptr<MemoryFile> client_ca_;
-  TlsFiles shown_;
-  int changes_ = 0;
+  std::deque<Listener> listeners_;
   mutable Mutex mutex_;
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
 };
-
-// TLS with what is served, which gRPC looks at every second: connections that are there stay as they are. With a client
-// CA, a client without a certificate of it gets no connection. `served` must outlive the server.
-std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served);
 
 // Thread-safe.
 class ClientCertificates {
