@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -18,7 +20,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
 #include "server/config/open_store.h"
@@ -29,67 +30,53 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a quantity may be, in bytes or milliseconds, both ends included.
-struct Bounds {
-  int64_t minimum;
-  int64_t maximum;
-  bool or_none = false;  // 0, too.
-};
+using Units = std::map<std::string, int64_t>;
+const Units kBytes = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
+const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-constexpr Bounds kMemoryBytes = {1 << 20, INT64_MAX};
-constexpr Bounds kRunBytes = {4 << 10, INT64_MAX, /*or_none=*/true};
+// A whole number of the largest unit that divides it.
+std::string QuantityText(int64_t value, const Units& units) {
+  std::pair<std::string, int64_t> best = {"", 1};
+  for (const auto& unit : units) {
+    const bool fits = value == 0 ? unit.first == "s" : value % unit.second == 0 && unit.second >= best.second;
+    if (fits) best = unit;
+  }
+  return absl::StrCat(value / best.second, best.first);
+}
+
+// What a quantity may be, in bytes or milliseconds, both ends included.
+CLI::Validator Within(int64_t least, int64_t most) { return CLI::Range(least, most).description(""); }
+CLI::Validator OrNone(const CLI::Validator& bounds) { return (bounds | CLI::IsMember({"0"})).description(""); }
+
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+const CLI::Validator kMemoryBytes = Within(1 << 20, kMaxBytes);
+const CLI::Validator kRunBytes = OrNone(Within(4 << 10, kMaxBytes));
 // Far from where adding one to the present time overflows.
 constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
-constexpr Bounds kTimeOrNone = {0, kMaxTime};
-constexpr Bounds kSecondsOrNone = {1000, kMaxTime, /*or_none=*/true};
+const CLI::Validator kTimeOrNone = Within(0, kMaxTime);
+const CLI::Validator kSecondsOrNone = OrNone(Within(1000, kMaxTime));
 
-struct Unit {
-  const char* suffix;
-  int64_t factor;
-};
-
-constexpr Unit kByteUnits[] = {
-    {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
-constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
-
-struct Units {
-  const char* what;            // For people, with what to write.
-  absl::Span<const Unit> all;  // Ascending.
-  const char* of_zero;
-};
-constexpr Units kBytes = {"size; write a whole number of bytes, KiB, MiB, GiB or TiB, such as 4GiB", kByteUnits, ""};
-constexpr Units kTimes = {"time; write a whole number of ms, s, m or h, such as 90s", kTimeUnits, "s"};
-
-std::string QuantityText(int64_t value, const Units& units) {
-  if (value == 0) return absl::StrCat("0", units.of_zero);
-  const Unit* best = &units.all.front();  // The smallest, which divides everything.
-  for (const Unit& unit : units.all) {
-    if (value % unit.factor == 0) best = &unit;
-  }
-  return absl::StrCat(value / best->factor, best->suffix);
+// host:port or [v6]:port.
+bool IsHostAndPort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+         port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon);
 }
 
-absl::StatusOr<int64_t> ReadQuantity(absl::string_view text, const Units& units, Bounds bounds) {
-  size_t count = 0;
-  while (count < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[count]))) ++count;
-  const absl::string_view digits = text.substr(0, count);
-  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(count));
-  for (const Unit& unit : units.all) {
-    int64_t number = 0, value = 0;
-    const bool zero = digits == "0" && suffix.empty();
-    if (digits.empty() || (suffix != unit.suffix && !zero)) continue;
-    const bool huge = !absl::SimpleAtoi(digits, &number) || __builtin_mul_overflow(number, unit.factor, &value);
-    if (huge || value > bounds.maximum) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", text, "' is too large; at most ", QuantityText(bounds.maximum, units)));
-    }
-    if (value >= bounds.minimum || (value == 0 && bounds.or_none)) return value;
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is too small; at least ",
-                                                   QuantityText(bounds.minimum, units),
-                                                   bounds.or_none ? ", or 0 for no bound" : ""));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not a ", units.what));
-}
+const CLI::Validator kListener(
+    [](const std::string& address) {
+      const bool socket = absl::StartsWith(address, "unix:") && address.size() > 5;
+      if (socket || IsHostAndPort(address)) return std::string();
+      return absl::StrCat("'", address, "' is not host:port, [v6]:port or unix:PATH");
+    },
+    "");
+const CLI::Validator kPortOrNone(
+    [](const std::string& address) {
+      if (address.empty() || IsHostAndPort(address)) return std::string();
+      return absl::StrCat("'", address, "' is not host:port or [v6]:port");
+    },
+    "");
 
 // One place that names every key: flags, YAML and variables are made from it.
 class Parser {
@@ -97,7 +84,7 @@ class Parser {
   explicit Parser(ServerConfig& config) : config_(config) {
     app_.set_version_flag("--version", ROUTING_REPLAY_VERSION);
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
-    Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH");
+    Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
     Key("advertise", config_.advertise, "address that clients are told");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
@@ -108,16 +95,16 @@ class Parser {
     Key("durability", config_.durability,
         "default durability of runs that do not set one: memory, written (to the operating system) or synced (to the "
         "disk); written where it is not set, with the store memory: memory");
-    BytesKey("memory-budget", config_.memory_budget, kMemoryBytes,
-             "bytes of routing data held and on their way; with rocksdb a quarter, at most 4 GiB, is its cache");
+    QuantityKey("memory-budget", config_.memory_budget, kMemoryBytes,
+                "bytes of routing data held and on their way; with rocksdb a quarter, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
         "directory to which the store memory moves sealed samples that were not used for long, from three quarters of "
         "the memory budget on; its files are removed at every start");
-    BytesKey("spill-budget", config_.spill_budget, kMemoryBytes,
-             "bytes that the files in the spill directory may take");
-    TimeKey("drain-delay", config_.drain_delay, kTimeOrNone,
-            "time after SIGTERM in which calls are still taken while the server says that it is not ready");
-    TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
+    QuantityKey("spill-budget", config_.spill_budget, kMemoryBytes,
+                "bytes that the files in the spill directory may take");
+    QuantityKey("drain-delay", config_.drain_delay, kTimeOrNone,
+                "time after SIGTERM in which calls are still taken while the server says that it is not ready");
+    QuantityKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads,
         "threads that serve connections; where a store waits for a disk or a network, others wait for it")
         ->check(CLI::Range(1, 256));
@@ -131,18 +118,21 @@ class Parser {
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
         "makes entries); empty: everybody may do everything");
     Key("operations-listen", config_.operations_listen,
-        "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: none");
+        "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: none")
+        ->check(kPortOrNone);
     Key("health-listen", config_.health_listen,
-        "address of gRPC's health service (names live and ready), always plaintext; empty: none");
-    BytesKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: no limit");
+        "address of gRPC's health service (names live and ready), always plaintext; empty: none")
+        ->check(kPortOrNone);
+    QuantityKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: no limit");
     Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
         ->check(CLI::NonNegativeNumber);
     Key("max-connections-per-address", config_.max_connections_per_address,
         "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
         ->check(CLI::PositiveNumber);
-    TimeKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
-            "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
-            "added; 0: none is");
+    QuantityKey(
+        "max-connection-age", config_.max_connection_age, kSecondsOrNone,
+        "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
+        "added; 0: none is");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -202,32 +192,25 @@ class Parser {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
-  void BytesKey(const std::string& key, int64_t& value, Bounds bounds, const std::string& help) {
-    Add(key, [&value](YAML::Emitter& out) { out << QuantityText(value, kBytes); });
-    app_.add_option_function<std::string>(
-            "--" + key,
-            [=, &value](const std::string& text) { value = OrThrow(key, ReadQuantity(text, kBytes, bounds)); }, help)
-        ->default_str(QuantityText(value, kBytes))
-        ->envname(Variable(key));
-  }
-  void TimeKey(const std::string& key, milliseconds& value, Bounds bounds, const std::string& help) {
-    Add(key, [&value](YAML::Emitter& out) { out << QuantityText(value.count(), kTimes); });
-    app_.add_option_function<std::string>(
-            "--" + key,
-            [=, &value](const std::string& text) {
-              value = milliseconds(OrThrow(key, ReadQuantity(text, kTimes, bounds)));
-            },
-            help)
-        ->default_str(QuantityText(value.count(), kTimes))
+  // `T`: int64_t of bytes, or milliseconds, which are written with their unit.
+  template <typename T>
+  void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
+    using Number = CLI::AsNumberWithUnit;
+    constexpr bool kIsTime = std::is_same_v<T, milliseconds>;
+    const Units& units = kIsTime ? kTimes : kBytes;
+    const auto text = [&value, &units] { return QuantityText(value / T(1), units); };
+    Add(key, [text](YAML::Emitter& out) { out << text(); });
+    app_.add_option_function<int64_t>(
+            "--" + key, [&value](int64_t number) { value = T(number); }, help)
+        ->transform(Number(units, kIsTime ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL).description(""))
+        ->check(bounds)
+        ->type_name(kIsTime ? "TIME" : "SIZE")
+        ->default_str(text())
         ->envname(Variable(key));
   }
   void Add(const std::string& key, std::function<void(YAML::Emitter&)> print) {
     keys_.push_back(key);
     prints_.push_back(std::move(print));
-  }
-  static int64_t OrThrow(const std::string& key, const absl::StatusOr<int64_t>& value) {
-    if (!value.ok()) throw CLI::ValidationError(absl::StrCat("--", key, ": ", value.status().message()));
-    return *value;
   }
   // Of a word that the command line has too much.
   std::string Unknown(const std::string& word) const {
@@ -286,25 +269,6 @@ class Parser {
   std::vector<std::function<void(YAML::Emitter&)>> prints_;  // Of the value of each key.
 };
 
-// host:port or [v6]:port.
-bool IsHostAndPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
-         port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon);
-}
-
-absl::Status CheckListenAddress(const std::string& address) {
-  if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
-  if (IsHostAndPort(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--listen: '", address, "' is not host:port, [v6]:port or unix:PATH"));
-}
-
-absl::Status CheckOperatorAddress(const std::string& key, const std::string& address) {
-  if (address.empty() || IsHostAndPort(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--", key, ": '", address, "' is not host:port or [v6]:port"));
-}
-
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
   std::vector<std::pair<const char*, std::string>> plain;
@@ -361,16 +325,8 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(error.what());
   }
-  if (absl::Status status = CheckStoreName(config.store); !status.ok()) return status;
-  if (absl::Status status = CheckSpill(config.store, config.spill_directory); !status.ok()) return status;
-  if (absl::Status status = CheckDurability(config.store, config.durability); !status.ok()) return status;
-  for (const std::string& address : config.listen) {
-    if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
-  }
-  for (const auto& [key, address] :
-       {std::pair("operations-listen", config.operations_listen), std::pair("health-listen", config.health_listen)}) {
-    if (absl::Status status = CheckOperatorAddress(key, address); !status.ok()) return status;
-  }
+  absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
+  if (!store.ok()) return store;
   if (absl::Status status = CheckTls(config); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
   if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;

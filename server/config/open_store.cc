@@ -71,9 +71,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                      std::move(found)};
 }
 
-}  // namespace
-
-absl::Status CheckStoreName(absl::string_view name) {
+absl::Status CheckName(absl::string_view name) {
   if (name == kMemory) return absl::OkStatus();
   if (IsRedis(name)) {
     const absl::Status status = ParseRedisEndpoint(name).status();
@@ -87,21 +85,22 @@ absl::Status CheckStoreName(absl::string_view name) {
   return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
 
-absl::Status CheckDurability(absl::string_view store, absl::string_view durability) {
+}  // namespace
+
+absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory) {
+  if (absl::Status status = CheckName(name); !status.ok()) return status;
+  if (!spill_directory.empty() && name != kMemory) {
+    return InvalidOption("spill-directory", absl::StrCat("the store ", name, " does not spill; memory does"));
+  }
   if (durability.empty()) return absl::OkStatus();
   const std::optional<Durability> level = DurabilityFromName(durability);
   if (!level) {
     return InvalidOption("durability", absl::StrCat("'", durability, "' must be memory, written or synced"));
   }
-  const Durability best = LevelsOf(store).best;
+  const Durability best = LevelsOf(name).best;
   if (*level <= best) return absl::OkStatus();
   return InvalidOption("durability",
                        absl::StrCat(durability, " is more than this store can, which is ", DurabilityName(best)));
-}
-
-absl::Status CheckSpill(absl::string_view store, absl::string_view directory) {
-  if (directory.empty() || store == kMemory) return absl::OkStatus();
-  return InvalidOption("spill-directory", absl::StrCat("the store ", store, " does not spill; memory does"));
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {

@@ -14,15 +14,11 @@
 
 namespace routing_replay::server {
 
-// "memory"; "rocksdb:PATH" with the directory of a database, which is made if it is not there; or what
-// ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…". INVALID_ARGUMENT naming what is wrong.
-absl::Status CheckStoreName(absl::string_view name);
-// `durability`: what runs get that ask for none; empty: what the store does by default. INVALID_ARGUMENT unless it
-// is "memory", "written" or "synced", or if it is above what the store can.
-absl::Status CheckDurability(absl::string_view store, absl::string_view durability);
-
-// `directory`: where it spills to; empty: nowhere. INVALID_ARGUMENT of a store that does not.
-absl::Status CheckSpill(absl::string_view store, absl::string_view directory);
+// INVALID_ARGUMENT naming the setting that is wrong. `name`: "memory"; "rocksdb:PATH" with the directory of a database,
+// which is made if it is not there; or what ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…".
+// `durability`: what runs get that ask for none, "memory", "written" or "synced", and not above what the store can;
+// empty: what the store does by default. `spill_directory`: empty of a store that does not spill.
+absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory);
 
 struct OpenedStore {
   std::unique_ptr<Store> store;
@@ -41,7 +37,7 @@ struct StoreWait {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// Requires that both names were checked. Errors: CANCELLED if `wait` gave up; UNAVAILABLE, DATA_LOSS,
+// Requires CheckStore. Errors: CANCELLED if `wait` gave up; UNAVAILABLE, DATA_LOSS,
 // RESOURCE_EXHAUSTED, PERMISSION_DENIED, FAILED_PRECONDITION as the store's own.
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options, const StoreWait& wait = {});
