@@ -152,7 +152,6 @@ class CallCountReader {
 
  private:
   void FindSockets();
-  void FindSocketsOf(int64_t server);
 
   std::map<std::string, int64_t> sockets_;
   bool listed_ = false;
