@@ -1,18 +1,14 @@
 #!/usr/bin/env python3
 """What a built program or library of ours is made of on Debian.
 
-    deploy/closure.py files FILE…                  the shared libraries, the loader too, one path a line
-    deploy/closure.py packages FILE…               Debian's packages of those: name, version, paths
-    deploy/closure.py compiled --build DIR FILE…   the packages whose headers or static libraries went into FILE
+    deploy/closure.py FILE…    the shared libraries, the loader too, one path a line
 
-The notices of packages and the container image ask here and nowhere else. Paths of `files` are those by which the
-loader finds the libraries; links are to be followed (`cp -L`). `compiled` reads Ninja's own records of DIR, which
-holds FILE.
+The notices of packages and the container image ask here and nowhere else. Paths are those by which the loader finds
+the libraries; links are to be followed (`cp -L`).
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import os
@@ -131,7 +127,8 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
             outside.discard(Path(name))
             outside.update(Path("/usr/lib").glob(f"*/{Path(name).name}"))
     records = _run("ninja", "-C", str(build), "-t", "deps", *objects)
-    source = _source_of(build)
+    cache = (build / "CMakeCache.txt").read_text()
+    source = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache, re.MULTILINE)[1]
     for line in set(records.splitlines()):
         path = line.strip()
         if line.startswith("    /") and not path.startswith((f"{source}/", f"{build}/")):
@@ -141,33 +138,9 @@ def compiled_in(build: Path, file: Path) -> dict[Package, list[Path]]:
     return packages_of(sorted(outside))
 
 
-def _source_of(build: Path) -> str:
-    home = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
-    return home[1]
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("files", "packages", "compiled"))
-    parser.add_argument("--build", type=Path, help="the Ninja build tree of the files (compiled)")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    options = parser.parse_args()
     try:
-        if options.what == "files":
-            print(*closure(options.files), sep="\n")
-            return 0
-        if options.what == "packages":
-            found = packages_of(closure(options.files))
-        elif options.build is None:
-            parser.error("compiled needs --build")
-        else:
-            found = {}
-            for file in options.files:
-                for package, paths in compiled_in(options.build, file).items():
-                    found.setdefault(package, []).extend(paths)
-        for package, paths in sorted(found.items()):
-            shown = " ".join(map(str, paths)) if options.what == "packages" else f"{len(paths)} files"
-            print(package.name, package.version, shown, sep="\t")
+        print(*closure([Path(name) for name in sys.argv[1:]]), sep="\n")
     except ClosureError as error:
         print(f"closure.py: {error}", file=sys.stderr)
         return 1

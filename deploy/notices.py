@@ -107,23 +107,24 @@ def notices(name: str, parts: dict[closure.Package, str]) -> str:
     return "\n".join(out)
 
 
-def _identifier(package: closure.Package) -> str:
-    return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{package.name}-{package.version}")
-
-
-def _entry(package: closure.Package) -> dict[str, Any]:
-    declared, said = licence_of(package)
-    entry = {
-        "SPDXID": _identifier(package),
-        "name": package.name,
-        "versionInfo": package.version,
+def _entry(identifier: str, name: str, version: str, declared: str) -> dict[str, Any]:
+    return {
+        "SPDXID": identifier,
+        "name": name,
+        "versionInfo": version,
         "downloadLocation": "NOASSERTION",
         "filesAnalyzed": False,
         "licenseConcluded": "NOASSERTION",
         "licenseDeclared": declared,
         "copyrightText": "NOASSERTION",
-        "supplier": "Organization: Debian" if package.debian else "NOASSERTION",
     }
+
+
+def _entry_of(package: closure.Package) -> dict[str, Any]:
+    declared, said = licence_of(package)
+    identifier = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{package.name}-{package.version}")
+    entry = _entry(identifier, package.name, package.version, declared)
+    entry["supplier"] = "Organization: Debian" if package.debian else "NOASSERTION"
     if said:
         entry["licenseComments"] = said
     if package.debian:
@@ -136,27 +137,18 @@ def _entry(package: closure.Package) -> dict[str, Any]:
 
 def document(name: str, version: str, parts: dict[closure.Package, str]) -> dict[str, Any]:
     """SPDX 2.3. The same parts make the same document, but for its time (SOURCE_DATE_EPOCH)."""
-    ours = {
-        "SPDXID": "SPDXRef-Package",
-        "name": name,
-        "versionInfo": version,
-        "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": False,
-        "licenseConcluded": "NOASSERTION",
-        "licenseDeclared": OURS,
-        "copyrightText": "NOASSERTION",
-    }
     relations = {COMPILED: "STATIC_LINK", CONTAINED: "CONTAINS", NEEDED: "DYNAMIC_LINK"}
     relationships = [
         {"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-Package"}
     ]
+    packages = [_entry("SPDXRef-Package", name, version, OURS)]
     for package, how in parts.items():
+        packages.append(_entry_of(package))
         relation = {"spdxElementId": "SPDXRef-Package", "relationshipType": relations[how]}
-        relation["relatedSpdxElement"] = _identifier(package)
+        relation["relatedSpdxElement"] = packages[-1]["SPDXID"]
         if how == COMPILED:
             relation["comment"] = "a static library, or code of headers"
         relationships.append(relation)
-    packages = [ours, *(_entry(package) for package in parts)]
     content = json.dumps([packages, relationships], sort_keys=True)
     when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), datetime.timezone.utc)
     return {

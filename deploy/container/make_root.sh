@@ -20,7 +20,7 @@ install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
 mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
 ln -s usr/lib "$libraries/lib"
 ln -s usr/lib64 "$libraries/lib64"
-python3 deploy/closure.py files "$server" "$rrctl" | while read -r file; do
+python3 deploy/closure.py "$server" "$rrctl" | while read -r file; do
   install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
 done
 

@@ -22,8 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 NAMESPACE = "routing-replay"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # More than a server takes to drain.
-_CANNOT_LISTEN = 3  # The server's exit status where its port or its store is still somebody's.
-_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)  # Before a server that ends again and again is started again.
+_WRONG_SETTING = 2  # The server's exit status where starting it again does not help.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # Before a server that ends again and again is started again.
 
 
 class Supervisor:
@@ -39,9 +39,16 @@ class Supervisor:
         self._stopped = threading.Event()
         self._starts = 0
         self._process = self._start()
-        self._wait_until_it_listens()
         self._thread = threading.Thread(target=self._watch, name="routing-replay-supervisor", daemon=True)
         self._thread.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._file.exists():
+            status = self._process.poll()
+            # Otherwise it is tried again: the server of an actor that has just died may still be draining.
+            if status == _WRONG_SETTING or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"{self._command[0]} does not listen, exit status {status}")
+            time.sleep(0.01)
 
     @property
     def pid(self) -> int:
@@ -57,8 +64,8 @@ class Supervisor:
     def stop(self) -> None:
         """Asks the server to drain and end."""
         self._stopped.set()
-        self._process.terminate()
         self._thread.join()
+        self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
         self._process.kill()
@@ -70,31 +77,15 @@ class Supervisor:
         # Not of the worker's process group: what ends the worker is told to the server by its process id.
         return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 
-    def _wait_until_it_listens(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._file.exists():
-            late = time.monotonic() > deadline
-            status = self._process.poll()
-            # The server of an actor that has just died may still be draining.
-            if status == _CANNOT_LISTEN and not late:
-                time.sleep(_PAUSES[0])
-                self._process = self._start()
-            elif status is not None:
-                raise RuntimeError(f"{self._command[0]} ended at once, exit status {status}")
-            elif late:
-                self._process.kill()
-                raise TimeoutError(f"{self._command[0]} was not there after {_START_SECONDS:.0f} s")
-            time.sleep(0.01)
-
     def _watch(self) -> None:
-        short_lives = 0
+        pause = _FIRST_PAUSE
         while not self._stopped.is_set():
             began = time.monotonic()
             while self._process.poll() is None:
                 if self._stopped.wait(0.2):
                     return
-            short_lives = 0 if time.monotonic() - began > _PAUSES[-1] else min(short_lives + 1, len(_PAUSES) - 1)
-            if self._stopped.wait(_PAUSES[short_lives]):
+            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+            if self._stopped.wait(pause):
                 return
             self._process = self._start()
 
