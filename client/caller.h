@@ -59,25 +59,6 @@ class Caller {
     return response;
   }
 
-  // One attempt under `context`, without a retry. An answer that did not come in time is no server, either.
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> CallOnce(grpc::ClientContext& context,
-                                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                                    const Request& request) const {
-    Response response;
-    const auto connection = link_->Connect();
-    if (!connection.ok()) return connection.status();
-    connection->Authorize(context);
-    const absl::Status status =
-        FromGrpcStatus((NewStub(connection->channel).get()->*method)(&context, request, &response));
-    if (absl::IsDeadlineExceeded(status)) {
-      link_->OnEnd(*connection, absl::UnavailableError(status.message())).IgnoreError();
-      return status;
-    }
-    if (absl::Status end = link_->OnEnd(*connection, status); !end.ok()) return end;
-    return response;
-  }
-
   // A call with bytes in and out, for "/package.Service/Method". `make_request` is called for each attempt.
   absl::StatusOr<grpc::ByteBuffer> CallRaw(const std::string& method,
                                            const std::function<grpc::ByteBuffer()>& make_request) const;

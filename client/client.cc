@@ -1,13 +1,16 @@
 #include "routing_replay/client.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/caller.h"
 #include "client/channel/endpoint.h"
-#include "client/channel/link.h"
 #include "client/run.h"
-#include "client/shard/members.h"
-#include "client/shard/sharded_client.h"
+#include "client/shard/servers.h"
+#include "proto/convert/convert.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 
@@ -15,25 +18,203 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
+using Stub = v1::RoutingReplay::Stub;
+
+// Whether anything is asked for: joining workers need not repeat what the run has by default.
+bool AsksForSomething(const RunSettings& settings) {
+  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
+         settings.durability;
+}
+
+v1::RunOptions SettingsToProto(const RunSettings& settings) {
+  v1::RunOptions options;
+  options.set_ttl_ms(settings.ttl.count());
+  options.set_strict(settings.strict);
+  options.set_block_rows(settings.block_rows);
+  options.set_codec(ToProto(settings.codec));
+  options.set_durability(ToProto(settings.durability));
+  return options;
+}
+
+absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
+  const auto codec = FromProto(options.codec(), "options.codec");
+  if (!codec.ok()) return codec.status();
+  const auto block_rows = CountFromProto(options.block_rows(), kMaxBlockRows, "options.block_rows");
+  if (!block_rows.ok()) return block_rows.status();
+  const auto durability = FromProto(options.durability(), "options.durability");
+  if (!durability.ok()) return durability.status();
+  return RunSettings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
+                     .strict = options.strict(),
+                     .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
+                     .codec = *codec,
+                     .durability = *durability,
+                     .shard_fingerprint = options.shard_fingerprint()};
+}
+
+absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
+  // What was removed is told once.
+  const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
+  const auto response = caller.Call(&Stub::OpenRun, request, repeat);
+  if (!response.ok()) return response.status();
+  auto geometry = FromProto(response->geometry());
+  if (!geometry.ok()) return geometry.status();
+  const auto settings = SettingsFromProto(response->options());
+  if (!settings.ok()) return settings.status();
+  const v1::ReleaseResponse& dropped = response->dropped();
+  return OpenedRun{.geometry = *std::move(geometry),
+                   .settings = *settings,
+                   .max_message_bytes = static_cast<int64_t>(response->max_message_bytes()),
+                   .max_payload_bytes = static_cast<int64_t>(response->max_payload_bytes()),
+                   .dropped = {static_cast<int64_t>(dropped.samples()), static_cast<int64_t>(dropped.bytes())}};
+}
+
+absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
+  auto geometry = FromProto(state.geometry());
+  if (!geometry.ok()) return geometry.status();
+  auto settings = SettingsFromProto(state.options());
+  if (!settings.ok()) return settings.status();
+  return RunSummary{.run = state.run(),
+                    .geometry = *std::move(geometry),
+                    .settings = *settings,
+                    .samples = static_cast<int64_t>(state.samples()),
+                    .sealed_samples = static_cast<int64_t>(state.sealed_samples()),
+                    .committed_rows = static_cast<int64_t>(state.committed_rows()),
+                    .stored_bytes = static_cast<int64_t>(state.stored_bytes())};
+}
+
+absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
+  std::vector<RunSummary> runs;
+  v1::ListRunsRequest request;
+  do {
+    const auto page = caller.Call(&Stub::ListRuns, request);
+    if (!page.ok()) return page.status();
+    for (const v1::RunState& state : page->runs()) {
+      auto summary = Summary(state);
+      if (!summary.ok()) return summary.status();
+      runs.push_back(*std::move(summary));
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return runs;
+}
+
+absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
+  const auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
+  if (!info.ok()) return info.status();
+  ServerSummary summary{.version = info->version(),
+                        .store = info->store(),
+                        .budget_bytes = static_cast<int64_t>(info->budget_bytes()),
+                        .stored_bytes = static_cast<int64_t>(info->stored_bytes()),
+                        .reserved_bytes = static_cast<int64_t>(info->reserved_bytes()),
+                        .samples = static_cast<int64_t>(info->samples()),
+                        .runs = static_cast<int64_t>(info->runs()),
+                        .uptime = std::chrono::milliseconds(info->uptime_ms()),
+                        .draining = info->draining(),
+                        .spill_budget_bytes = static_cast<int64_t>(info->spill_budget_bytes()),
+                        .spilled_bytes = static_cast<int64_t>(info->spilled_bytes())};
+  for (const auto& [name, value] : info->counters()) {
+    summary.counters.emplace_back(name, static_cast<int64_t>(value));
+  }
+  std::sort(summary.counters.begin(), summary.counters.end());
+  return summary;
+}
+
+std::vector<RunSummary> Merged(std::vector<std::vector<RunSummary>> parts) {
+  std::map<std::string, RunSummary> runs;
+  for (std::vector<RunSummary>& part : parts) {
+    for (RunSummary& run : part) {
+      const auto [at, is_new] = runs.try_emplace(run.run, run);
+      if (is_new) continue;
+      at->second.samples += run.samples;
+      at->second.sealed_samples += run.sealed_samples;
+      at->second.committed_rows += run.committed_rows;
+      at->second.stored_bytes += run.stored_bytes;
+    }
+  }
+  std::vector<RunSummary> merged;
+  for (auto& [name, run] : runs) merged.push_back(std::move(run));
+  return merged;
+}
+
+ServerSummary Merged(const std::vector<ServerSummary>& parts) {
+  ServerSummary all{.version = parts[0].version, .store = parts[0].store, .uptime = parts[0].uptime};
+  std::map<std::string, int64_t> counters;
+  for (const ServerSummary& part : parts) {
+    for (const auto sum :
+         {&ServerSummary::budget_bytes, &ServerSummary::stored_bytes, &ServerSummary::reserved_bytes,
+          &ServerSummary::spill_budget_bytes, &ServerSummary::spilled_bytes, &ServerSummary::samples}) {
+      all.*sum += part.*sum;
+    }
+    all.runs = std::max(all.runs, part.runs);
+    all.uptime = std::min(all.uptime, part.uptime);
+    all.draining = all.draining || part.draining;
+    for (const auto& [name, value] : part.counters) counters[name] += value;
+  }
+  all.counters.assign(counters.begin(), counters.end());
+  return all;
+}
+
 class ClientImpl final : public Client {
  public:
-  explicit ClientImpl(std::shared_ptr<const Caller> caller) : caller_(std::move(caller)) {}
+  explicit ClientImpl(std::shared_ptr<const Servers> servers) : servers_(std::move(servers)) {}
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
                                                const RunSettings& settings, std::optional<int64_t> resume_at) override {
-    return OpenRunWith(caller_, MakeOpenRun(run, geometry, settings, resume_at));
+    v1::OpenRunRequest request;
+    request.set_run(std::string(run));
+    *request.mutable_geometry() = ToProto(geometry);
+    if (AsksForSomething(settings)) *request.mutable_options() = SettingsToProto(settings);
+    if (resume_at) request.set_resume_at(*resume_at);
+    return Open(std::move(request), Needed::kAll);
   }
 
+  // Members that are not there do not keep it from those that are: only if none is, they are waited for.
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
-    return OpenRunWith(caller_, MakeJoinRun(run));
+    v1::OpenRunRequest request;
+    request.set_run(std::string(run));
+    const auto set_gone = [this](bool gone) {
+      for (size_t place = 0; place < servers_->size(); ++place) servers_->at(place).set_gone(gone);
+    };
+    if (servers_->members() != nullptr) set_gone(true);
+    auto joined = Open(request, Needed::kThoseThatAnswer);
+    if (servers_->members() == nullptr || !IsUnreachable(joined.status())) return joined;
+    set_gone(false);
+    return Open(std::move(request), Needed::kThoseThatAnswer);
   }
 
-  absl::StatusOr<std::vector<RunSummary>> ListRuns() override { return CallListRuns(*caller_); }
+  absl::StatusOr<std::vector<RunSummary>> ListRuns() override {
+    auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return CallListRuns(servers_->at(place)); });
+    if (!parts.ok()) return parts.status();
+    return Merged(*std::move(parts));
+  }
 
-  absl::StatusOr<ServerSummary> GetServerInfo() override { return CallServerInfo(*caller_); }
+  absl::StatusOr<ServerSummary> GetServerInfo() override {
+    const auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return CallServerInfo(servers_->at(place)); });
+    if (!parts.ok()) return parts.status();
+    return Merged(*parts);
+  }
 
  private:
-  const std::shared_ptr<const Caller> caller_;
+  absl::StatusOr<std::shared_ptr<Run>> Open(v1::OpenRunRequest request, Needed needed) {
+    if (servers_->members() != nullptr) request.set_shard_fingerprint(servers_->members()->fingerprint());
+    const auto opened =
+        servers_->OfAll(needed, [&](size_t place) { return CallOpenRun(servers_->at(place), request); });
+    if (!opened.ok()) return opened.status();
+    OpenedRun whole = opened->front();
+    whole.dropped = {};
+    for (const OpenedRun& other : *opened) {
+      whole.dropped.samples += other.dropped.samples;
+      whole.dropped.bytes += other.dropped.bytes;
+      if (other.geometry == whole.geometry) continue;
+      return MakeError(absl::StatusCode::kFailedPrecondition,
+                       absl::StrCat("run \"", request.run(), "\" has ", whole.geometry.DebugString(),
+                                    " on one server, ", other.geometry.DebugString(), " on another"),
+                       {.reason = Reason::kGeometryMismatch, .field = "geometry"});
+    }
+    return MakeRun(servers_, request.run(), whole);
+  }
+
+  const std::shared_ptr<const Servers> servers_;
 };
 
 }  // namespace
@@ -42,10 +223,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   auto endpoint = EndpointOrEnvironment(options.endpoint);
   if (!endpoint.ok()) return endpoint.status();
   options.endpoint = *std::move(endpoint);
-  if (ShardMembers::IsShardEndpoint(options.endpoint)) return ConnectSharded(options);
-  auto link = Link::Open(options.endpoint, options.use_http_proxy, options.security, options.call_timeout);
-  if (!link.ok()) return link.status();
-  return std::make_unique<ClientImpl>(std::make_shared<const Caller>(*std::move(link), options.call_timeout));
+  auto servers = Servers::Connect(options);
+  if (!servers.ok()) return servers.status();
+  return std::make_unique<ClientImpl>(*std::move(servers));
 }
 
 }  // namespace routing_replay

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/appender/open_appends.h"
+#include "client/appender/append_session.h"
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"

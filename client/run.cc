@@ -1,25 +1,27 @@
 #include "client/run.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/appender/append_plan.h"
-#include "client/appender/append_queue.h"
 #include "client/appender/appender.h"
+#include "client/reader/decoded_rows.h"
+#include "client/reader/read_checker.h"
 #include "client/reader/reader.h"
+#include "client/shard/sharded.h"
 #include "proto/convert/convert.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
-
-using routing_replay::FromProto;  // run.h has more of them.
-using routing_replay::ToProto;
 
 namespace {
 
@@ -48,21 +50,12 @@ absl::StatusOr<std::vector<SampleState>> States(const google::protobuf::Repeated
   return states;
 }
 
-absl::StatusOr<SampleState> State(const absl::StatusOr<v1::SampleState>& message) {
-  if (!message.ok()) return message.status();
-  return FromProto(*message);
-}
-
 v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<const std::string> samples) {
   v1::StatRequest request;
   request.set_run(run);
   request.set_producer(ToProto(producer));
   for (const std::string& sample : samples) request.add_samples(sample);
   return request;
-}
-
-ReleaseOutcome Outcome(const v1::ReleaseResponse& response) {
-  return {static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes())};
 }
 
 grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
@@ -72,37 +65,53 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
-// Whether anything is asked for: joining workers need not repeat what the run has by default.
-bool AsksForSomething(const RunSettings& settings) {
-  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
-         settings.durability;
+// That fewer samples at a time can be asked for.
+bool IsTooLong(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
+}
+
+absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {
+  if (!parts.ok()) return parts.status();
+  ReleaseOutcome total;
+  for (const ReleaseOutcome& part : *parts) {
+    total.samples += part.samples;
+    total.bytes += part.bytes;
+  }
+  return total;
 }
 
 class RunImpl final : public Run {
  public:
-  RunImpl(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened)
-      : caller_(std::move(caller)),
+  RunImpl(std::shared_ptr<const Servers> servers, std::string name, const OpenedRun& opened)
+      : servers_(std::move(servers)),
         name_(std::move(name)),
         geometry_(std::make_shared<const Geometry>(opened.geometry)),
-        opened_(opened) {}
+        settings_(opened.settings),
+        dropped_(opened.dropped),
+        blocks_{opened.settings.block_rows, opened.settings.codec.value_or(geometry_->default_codec()),
+                opened.max_message_bytes, opened.max_payload_bytes} {}
 
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return *geometry_; }
-  const RunSettings& settings() const override { return opened_.settings; }
-  const ReleaseOutcome& dropped() const override { return opened_.dropped; }
+  const RunSettings& settings() const override { return settings_; }
+  const ReleaseOutcome& dropped() const override { return dropped_; }
+  int64_t Handle(absl::string_view sample) const override { return servers_->HandleOf(sample); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
-                                    absl::Span<const uint8_t> payload) override;
-  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) override;
+                                    absl::Span<const uint8_t> payload) override {
+    return PutPlan(PlanRows(options, tensor, payload, *geometry_, blocks_), options);
+  }
+  absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions& options, int64_t rows) override {
+    return PutPlan(PlanUnrecorded(options, rows), options);
+  }
   absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
-  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) override;
 
   absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
                                    int64_t revision) override;
   absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
                                        std::optional<int64_t> expected_revision) override;
-  absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer) override;
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override;
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
                                                 Producer producer) override;
@@ -111,54 +120,58 @@ class RunImpl final : public Run {
   absl::StatusOr<ReleaseOutcome> Drop() override;
 
  private:
-  absl::StatusOr<ReleaseOutcome> CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options);
-  absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const std::string& sample);
+  AppenderRun RunAt(size_t place) const;
+  absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const AppendOptions& options);
+  // A call about one sample.
+  template <typename Method, typename Request>
+  absl::StatusOr<SampleState> Change(Method method, Request request, absl::string_view sample, Producer producer,
+                                     Repeat repeat) const;
+  // Of one server.
+  absl::StatusOr<std::vector<SampleState>> StatAt(size_t place, absl::Span<const std::string> names,
+                                                  Producer producer) const;
+  absl::StatusOr<std::vector<SampleState>> ListAt(size_t place, v1::ListRequest request) const;
+  absl::StatusOr<ReleaseOutcome> ReleaseAt(size_t place, v1::ReleaseRequest request,
+                                           const ReleaseOptions& options) const;
 
-  const std::shared_ptr<const Caller> caller_;
+  const std::shared_ptr<const Servers> servers_;
   const std::string name_;
   const std::shared_ptr<const Geometry> geometry_;
-  const OpenedRun opened_;
+  const RunSettings settings_;
+  const ReleaseOutcome dropped_;
+  const BlockOptions blocks_;
 };
 
+// Sequence numbers are congruent to the place, so that those of several servers are of one appender.
+AppenderRun RunImpl::RunAt(size_t place) const {
+  const size_t step = servers_->size();
+  return {.link = servers_->at(place).link(),
+          .name = name_,
+          .geometry = geometry_,
+          .blocks = blocks_,
+          .first_sequence = step + place,
+          .sequence_step = step};
+}
+
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
-  const auto stat = [caller = caller_, run = name_](
-                        grpc::ClientContext& context, Producer producer,
-                        const std::vector<std::string>& samples) -> absl::StatusOr<std::vector<SampleState>> {
-    const auto response = caller->CallOnce(context, &Stub::Stat, MakeStat(run, producer, samples));
-    if (!response.ok()) return response.status();
-    return States(response->found());
-  };
-  return MakeAppender({.link = caller_->link(),
-                       .name = name_,
-                       .geometry = geometry_,
-                       .block_rows = opened_.settings.block_rows,
-                       .codec = opened_.settings.codec.value_or(geometry_->default_codec()),
-                       .max_message_bytes = opened_.limits.max_message_bytes,
-                       .max_payload_bytes = opened_.limits.max_payload_bytes,
-                       .first_sequence = opened_.first_sequence,
-                       .sequence_step = opened_.sequence_step,
-                       .stat = stat},
-                      std::move(options));
+  if (servers_->members() == nullptr) return MakeAppender(RunAt(0), std::move(options));
+  std::vector<AppenderRun> runs;
+  for (size_t place = 0; place < servers_->size(); ++place) runs.push_back(RunAt(place));
+  return MakeShardedAppender(servers_, std::move(runs), std::move(options));
 }
 
-absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
-                                           absl::Span<const uint8_t> payload) {
-  return PutPlan(PlanTensor(options, tensor, payload, opened_.limits), options.sample);
-}
-
-absl::StatusOr<AppendOutcome> RunImpl::PutUnrecorded(const AppendOptions& options, int64_t rows) {
-  return PutPlan(PlanUnrecorded(options, rows), options.sample);
-}
-
-absl::StatusOr<AppendOutcome> RunImpl::PutPlan(const absl::StatusOr<AppendPlan>& plan, const std::string& sample) {
-  if (!plan.ok()) return WithSample(plan.status(), sample);
+absl::StatusOr<AppendOutcome> RunImpl::PutPlan(const absl::StatusOr<AppendPlan>& plan, const AppendOptions& options) {
+  if (!plan.ok()) return WithSample(plan.status(), options.sample);
+  if (absl::Status status = servers_->CheckFork(options.sample, options.prefix_sample); !status.ok()) return status;
+  const size_t place = servers_->PlaceOf(options.sample);
   AppendOutcome outcome;
   for (const AppendPiece& piece : plan->pieces) {
-    auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });
-    if (!response.ok()) return response.status();
-    const auto bytes = ReceivedBytes::From(*response);
-    if (!bytes.ok()) return bytes.status();
-    if (absl::Status status = AddPutAnswer(bytes->chain(), outcome); !status.ok()) return status;
+    auto response = servers_->at(place).CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });
+    absl::Status status = response.status();
+    if (response.ok()) {
+      const auto bytes = ReceivedBytes::From(*response);
+      status = bytes.ok() ? AddPutAnswer(bytes->chain(), outcome) : bytes.status();
+    }
+    if (!status.ok()) return servers_->Named(place, status);
   }
   return outcome;
 }
@@ -166,69 +179,77 @@ absl::StatusOr<AppendOutcome> RunImpl::PutPlan(const absl::StatusOr<AppendPlan>&
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
   request.run = name_;
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  return ReadInto(*caller_->link(), *geometry_, request, sink, deadline);
+  if (servers_->members() != nullptr) return ReadSharded(*servers_, *geometry_, request, sink, deadline);
+  return ReadInto(*servers_->at(0).link(), *geometry_, request, sink, deadline);
 }
 
-absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
-  request.run = name_;
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  return ReadDecoded(*caller_->link(), *geometry_, request, deadline);
+template <typename Method, typename Request>
+absl::StatusOr<SampleState> RunImpl::Change(Method method, Request request, absl::string_view sample, Producer producer,
+                                            Repeat repeat) const {
+  request.set_run(name_);
+  request.set_sample(std::string(sample));
+  request.set_producer(ToProto(producer));
+  const size_t place = servers_->PlaceOf(sample);
+  const auto answer = servers_->at(place).Call(method, request, repeat);
+  if (!answer.ok()) return servers_->Named(place, answer.status());
+  auto state = FromProto(*answer);
+  if (state.ok()) state->handle = Handle(sample);
+  return state;
 }
 
 absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
                                           int64_t revision) {
   v1::SealRequest request;
-  request.set_run(name_);
-  request.set_sample(std::string(sample));
-  request.set_producer(ToProto(producer));
   request.set_num_tokens(num_tokens);
   request.set_revision(revision);
-  return State(caller_->Call(&Stub::Seal, request));
+  return Change(&Stub::Seal, std::move(request), sample, producer, Repeat::kAlways);
 }
 
 absl::StatusOr<SampleState> RunImpl::Truncate(absl::string_view sample, Producer producer, int64_t rows,
                                               std::optional<int64_t> expected_revision) {
   v1::TruncateRequest request;
-  request.set_run(name_);
-  request.set_sample(std::string(sample));
-  request.set_producer(ToProto(producer));
   request.set_rows(rows);
   if (expected_revision) request.set_expected_revision(*expected_revision);
   // Each one begins a new life of the sample.
-  return State(caller_->Call(&Stub::Truncate, request, Repeat::kNever));
-}
-
-absl::StatusOr<SampleState> RunImpl::Stat(absl::string_view sample, Producer producer) {
-  const std::string name(sample);
-  auto states = StatMany({&name, 1}, producer);
-  if (!states.ok()) return states.status();
-  if (!states->empty()) return states->front();
-  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("run ", name_, " has no sample ", name),
-                   {.reason = Reason::kNoSample, .sample = name});
-}
-
-// That fewer samples at a time can be asked for.
-bool IsTooLong(const absl::Status& status) {
-  const auto detail = GetErrorDetail(status);
-  return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
+  return Change(&Stub::Truncate, std::move(request), sample, producer, Repeat::kNever);
 }
 
 absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
-  std::vector<std::string> names;  // Each once, as servers answer them.
+  std::map<size_t, std::vector<std::string>> asked;  // By place; each once, as servers answer them.
   std::unordered_set<std::string> seen;
   for (const std::string& sample : samples) {
-    if (seen.insert(sample).second) names.push_back(sample);
+    if (seen.insert(sample).second) asked[servers_->PlaceOf(sample)].push_back(sample);
   }
+  const std::vector<std::pair<size_t, std::vector<std::string>>> by_place(asked.begin(), asked.end());
+  auto parts =
+      FanOut(by_place.size(), [&](size_t i) { return StatAt(by_place[i].first, by_place[i].second, producer); });
+  std::unordered_map<std::string, SampleState> found;
+  for (auto& part : parts) {
+    if (!part.ok()) return part.status();
+    for (SampleState& state : *part) found.try_emplace(state.sample, std::move(state));
+  }
+  std::vector<SampleState> states;
+  for (const std::string& sample : samples) {
+    auto node = found.extract(sample);
+    if (node.empty()) continue;
+    states.push_back(std::move(node.mapped()));
+    states.back().handle = Handle(sample);
+  }
+  return states;
+}
+
+absl::StatusOr<std::vector<SampleState>> RunImpl::StatAt(size_t place, absl::Span<const std::string> names,
+                                                         Producer producer) const {
   std::vector<SampleState> all;
   size_t at_once = kMaxNamesPerCall;
   for (size_t at = 0; at < names.size();) {
-    const auto some = absl::MakeConstSpan(names).subspan(at, at_once);
-    const auto response = caller_->Call(&Stub::Stat, MakeStat(name_, producer, some));
+    const auto some = names.subspan(at, at_once);
+    const auto response = servers_->at(place).Call(&Stub::Stat, MakeStat(name_, producer, some));
     if (some.size() > 1 && IsTooLong(response.status())) {
       at_once = some.size() / 2;
       continue;
     }
-    if (!response.ok()) return response.status();
+    if (!response.ok()) return servers_->Named(place, response.status());
     auto states = States(response->found());
     if (!states.ok()) return states.status();
     std::move(states->begin(), states->end(), std::back_inserter(all));
@@ -246,9 +267,19 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
     request.mutable_groups()->set_begin(groups->first);
     request.mutable_groups()->set_end(groups->second);
   }
+  auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return ListAt(place, request); });
+  if (!parts.ok()) return parts.status();
+  std::vector<SampleState> all;
+  for (std::vector<SampleState>& part : *parts) std::move(part.begin(), part.end(), std::back_inserter(all));
+  for (SampleState& state : all) state.handle = Handle(state.sample);
+  std::sort(all.begin(), all.end(), [](const SampleState& a, const SampleState& b) { return a.sample < b.sample; });
+  return all;
+}
+
+absl::StatusOr<std::vector<SampleState>> RunImpl::ListAt(size_t place, v1::ListRequest request) const {
   std::vector<SampleState> all;
   do {
-    const auto page = caller_->Call(&Stub::List, request);
+    const auto page = servers_->at(place).Call(&Stub::List, request);
     if (!page.ok()) return page.status();
     auto states = States(page->samples());
     if (!states.ok()) return states.status();
@@ -258,173 +289,84 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
   return all;
 }
 
-absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options) {
+absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseAt(size_t place, v1::ReleaseRequest request,
+                                                  const ReleaseOptions& options) const {
   request.set_run(name_);
   if (options.producer) request.set_producer(ToProto(*options.producer));
-  const auto response = caller_->Call(&Stub::Release, request);
+  const auto response = servers_->at(place).Call(&Stub::Release, request);
   if (!response.ok()) return response.status();
-  return Outcome(*response);
+  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
-  const size_t count = samples.size() + options.handles.size();
-  ReleaseOutcome total;
-  for (size_t at = 0; at < count;) {
-    v1::ReleaseRequest request;
-    for (const size_t end = std::min(count, at + kMaxNamesPerCall); at < end; ++at) {
-      const int64_t handle = at < samples.size() ? 0 : options.handles[at - samples.size()];
-      if (at < samples.size()) request.add_samples(samples[at]);
-      if (handle != 0) request.add_handles(handle);
-    }
-    if (request.samples().empty() && request.handles().empty()) continue;
-    const auto part = CallRelease(std::move(request), options);
-    if (!part.ok()) return part.status();
-    total.samples += part->samples;
-    total.bytes += part->bytes;
+  std::vector<std::vector<v1::ReleaseRequest>> requests(servers_->size());  // By place.
+  const auto request_at = [&](size_t place) -> v1::ReleaseRequest& {
+    std::vector<v1::ReleaseRequest>& made = requests[place];
+    const bool is_full = made.empty() || static_cast<size_t>(made.back().samples_size() + made.back().handles_size()) ==
+                                             kMaxNamesPerCall;
+    return is_full ? made.emplace_back() : made.back();
+  };
+  for (const std::string& sample : samples) request_at(servers_->PlaceOf(sample)).add_samples(sample);
+  for (const int64_t handle : options.handles) {
+    if (handle == 0) continue;
+    const auto found = servers_->FindHandle(handle);
+    if (!found.ok()) return found.status();
+    request_at(found->first).add_handles(found->second);
   }
-  return total;
+  return Sum(servers_->OfAll(Needed::kThoseThatAnswer, [&](size_t place) -> absl::StatusOr<ReleaseOutcome> {
+    std::vector<ReleaseOutcome> parts;
+    for (const v1::ReleaseRequest& request : requests[place]) {
+      const auto part = ReleaseAt(place, request, options);
+      if (!part.ok()) return part.status();
+      parts.push_back(*part);
+    }
+    return Sum(parts);
+  }));
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) {
   v1::ReleaseRequest request;
   request.mutable_groups()->set_begin(begin);
   request.mutable_groups()->set_end(end);
-  return CallRelease(std::move(request), options);
+  return Sum(
+      servers_->OfAll(Needed::kThoseThatAnswer, [&](size_t place) { return ReleaseAt(place, request, options); }));
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Drop() {
   v1::DropRunRequest request;
   request.set_run(name_);
-  const auto response = caller_->Call(&Stub::DropRun, request, Repeat::kNever);
-  if (!response.ok()) return response.status();
-  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+  return Sum(servers_->OfAll(Needed::kThoseWithTheRun, [&](size_t place) -> absl::StatusOr<ReleaseOutcome> {
+    const auto response = servers_->at(place).Call(&Stub::DropRun, request, Repeat::kNever);
+    if (!response.ok()) return response.status();
+    return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+  }));
 }
 
 }  // namespace
 
-v1::RunOptions ToProto(const RunSettings& settings) {
-  v1::RunOptions options;
-  options.set_ttl_ms(settings.ttl.count());
-  options.set_strict(settings.strict);
-  options.set_block_rows(settings.block_rows);
-  options.set_codec(ToProto(settings.codec));
-  options.set_durability(ToProto(settings.durability));
-  return options;
-}
-
-absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
-  const auto codec = FromProto(options.codec(), "options.codec");
-  if (!codec.ok()) return codec.status();
-  const auto block_rows = CountFromProto(options.block_rows(), kMaxBlockRows, "options.block_rows");
-  if (!block_rows.ok()) return block_rows.status();
-  const auto durability = FromProto(options.durability(), "options.durability");
-  if (!durability.ok()) return durability.status();
-  return RunSettings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
-                     .strict = options.strict(),
-                     .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
-                     .codec = *codec,
-                     .durability = *durability,
-                     .shard_fingerprint = options.shard_fingerprint()};
-}
-
-absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
-  // What was removed is told once.
-  const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
-  const auto response = caller.Call(&Stub::OpenRun, request, repeat);
-  if (!response.ok()) return response.status();
-  auto geometry = FromProto(response->geometry());
-  if (!geometry.ok()) return geometry.status();
-  const auto settings = FromProto(response->options());
-  if (!settings.ok()) return settings.status();
-  return OpenedRun{
-      *std::move(geometry),
-      *settings,
-      {static_cast<int64_t>(response->max_message_bytes()), static_cast<int64_t>(response->max_payload_bytes())},
-      Outcome(response->dropped())};
-}
-
-std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
-  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened);
-}
-
-absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
-  const auto opened = CallOpenRun(*caller, request);
-  if (!opened.ok()) return opened.status();
-  return MakeRun(std::move(caller), request.run(), *opened);
-}
-
-v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,
-                               std::optional<int64_t> resume_at) {
-  v1::OpenRunRequest request = MakeJoinRun(run);
-  *request.mutable_geometry() = ToProto(geometry);
-  if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
-  if (resume_at) request.set_resume_at(*resume_at);
-  return request;
-}
-
-v1::OpenRunRequest MakeJoinRun(absl::string_view run) {
-  v1::OpenRunRequest request;
-  request.set_run(std::string(run));
-  return request;
-}
-
-using routing_replay::FromProto;  // run.h has more of them.
-
-namespace {
-
-using Stub = v1::RoutingReplay::Stub;
-
-absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
-  auto geometry = FromProto(state.geometry());
-  if (!geometry.ok()) return geometry.status();
-  auto settings = FromProto(state.options());
-  if (!settings.ok()) return settings.status();
-  return RunSummary{.run = state.run(),
-                    .geometry = *std::move(geometry),
-                    .settings = *settings,
-                    .samples = static_cast<int64_t>(state.samples()),
-                    .sealed_samples = static_cast<int64_t>(state.sealed_samples()),
-                    .committed_rows = static_cast<int64_t>(state.committed_rows()),
-                    .stored_bytes = static_cast<int64_t>(state.stored_bytes())};
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
-  std::vector<RunSummary> runs;
-  v1::ListRunsRequest request;
-  do {
-    const auto page = caller.Call(&Stub::ListRuns, request);
-    if (!page.ok()) return page.status();
-    for (const v1::RunState& state : page->runs()) {
-      auto summary = Summary(state);
-      if (!summary.ok()) return summary.status();
-      runs.push_back(*std::move(summary));
-    }
-    request.set_page_token(page->next_page_token());
-  } while (!request.page_token().empty());
-  return runs;
-}
-
-absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
-  const auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
-  if (!info.ok()) return info.status();
-  ServerSummary summary{.version = info->version(),
-                        .store = info->store(),
-                        .budget_bytes = static_cast<int64_t>(info->budget_bytes()),
-                        .stored_bytes = static_cast<int64_t>(info->stored_bytes()),
-                        .reserved_bytes = static_cast<int64_t>(info->reserved_bytes()),
-                        .samples = static_cast<int64_t>(info->samples()),
-                        .runs = static_cast<int64_t>(info->runs()),
-                        .uptime = std::chrono::milliseconds(info->uptime_ms()),
-                        .draining = info->draining(),
-                        .spill_budget_bytes = static_cast<int64_t>(info->spill_budget_bytes()),
-                        .spilled_bytes = static_cast<int64_t>(info->spilled_bytes())};
-  for (const auto& [name, value] : info->counters()) {
-    summary.counters.emplace_back(name, static_cast<int64_t>(value));
-  }
-  std::sort(summary.counters.begin(), summary.counters.end());
-  return summary;
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Servers> servers, std::string name, const OpenedRun& opened) {
+  return std::make_shared<RunImpl>(std::move(servers), std::move(name), opened);
 }
 
 }  // namespace routing_replay::client
+
+namespace routing_replay {
+
+absl::StatusOr<std::vector<SampleRows>> Run::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
+  auto ordinals = client::LayerOrdinals(geometry(), request.layers);
+  if (!ordinals.ok()) return ordinals.status();
+  client::PlaneCollector rows(geometry(), request, *std::move(ordinals));
+  if (absl::Status status = Read(request, rows, timeout); !status.ok()) return status;
+  return rows.ToRows();
+}
+
+absl::StatusOr<SampleState> Run::Stat(absl::string_view sample, Producer producer) {
+  const std::string name(sample);
+  auto states = StatMany({&name, 1}, producer);
+  if (!states.ok()) return states.status();
+  if (!states->empty()) return states->front();
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("run ", this->name(), " has no sample ", name),
+                   {.reason = Reason::kNoSample, .sample = name});
+}
+
+}  // namespace routing_replay

@@ -10,18 +10,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "proto/wire/buffer.h"
 #include "proto/wire/payload/narrow.h"
-#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
-
-// Room for everything of a message but its payload.
-constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
 // Little-endian bytes of token ids, without a copy.
 absl::Span<const uint8_t> TokenBytes(absl::Span<const uint32_t> ids) {
@@ -132,7 +127,6 @@ void ShareTokens(const AppendHeader& whole, std::vector<AppendPiece>& pieces) {
     if (!check) continue;
     const auto* bytes = reinterpret_cast<const uint8_t*>(header.token_ids.data());
     check = TokenCheckExtend(*check, {bytes, header.token_ids.size()});
-    piece.token_check_end = check;
   }
 }
 
@@ -224,68 +218,12 @@ class PieceMaker {
   AppendPlan plan_;
 };
 
-// Rows of a tensor that is sent as it is: as stated, or as its .npy header states.
-absl::StatusOr<int64_t> TensorRows(const TensorDescription& tensor, absl::Span<const uint8_t> payload) {
-  const auto shape = PayloadShape(tensor, payload);
-  if (!shape.ok()) return shape.status();
-  const std::vector<int64_t>& axes = shape->axes;
-  if (!axes.empty() && axes.front() >= 0 && axes.front() <= kMaxRows) return axes.front();
-  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("[", absl::StrJoin(axes, ", "), "]"));
-}
-
 // Whether the elements are wider than the ids of every layer.
 bool IsWider(const TensorDescription& tensor, absl::Span<const uint8_t> payload, const Geometry& geometry) {
   const auto shape = PayloadShape(tensor, payload);
   const DType dtype = tensor.dtype != DType::kUnspecified || !shape.ok() ? tensor.dtype : shape->dtype;
   const auto narrower = [&](const LayerRouting& layer) { return layer.id_bytes() < DTypeBytes(dtype); };
   return std::all_of(geometry.layers().begin(), geometry.layers().end(), narrower);
-}
-
-AppendPlan OnePiece(AppendHeader header) {
-  AppendPlan plan;
-  plan.pieces.resize(1);
-  plan.pieces[0].header = header;
-  ShareTokens(header, plan.pieces);
-  GiveResendKeys(plan.pieces);
-  return plan;
-}
-
-absl::Status CheckFits(size_t bytes, const ServerLimits& limits) {
-  if (static_cast<int64_t>(bytes) <= limits.max_message_bytes - kMaxHeaderBytes) return absl::OkStatus();
-  return Invalid(Reason::kLength, "payload",
-                 absl::StrCat(bytes, " bytes do not fit into one message of the server's ", limits.max_message_bytes,
-                              "; append fewer rows, or let the client encode"));
-}
-
-// What the server could not take as it is: cut here, and as RAW.
-absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload, const ServerLimits& limits) {
-  auto view = OpenTensor(tensor, payload, limits.max_payload_bytes);
-  if (!view.ok()) return view.status();
-  absl::Status status = options.take ? TakeSlots(*options.take, *view) : absl::OkStatus();
-  if (status.ok() && options.ids_and_weights) status = KeepIds(*view);
-  if (!status.ok()) return status;
-  auto whole = MakeHeader(options, view->rows + TotalRows(options.unrecorded), options.unrecorded);
-  if (!whole.ok()) return whole.status();
-  auto copy = std::make_shared<Buffer>(view->elements.size());
-  std::copy(view->elements.begin(), view->elements.end(), copy->data());
-  absl::Span<const uint8_t> left = std::as_const(*copy).span();
-  PieceMaker maker(*whole, options.surplus_rows);
-  for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
-    AppendPiece& piece = maker.Add(run, run.rows);
-    const int64_t slots = run.rows.size() - TotalRows(piece.header.unrecorded);
-    const absl::Span<const uint8_t> part = left.first(slots * view->row_elements() * DTypeBytes(view->dtype));
-    left.remove_prefix(part.size());
-    if (absl::Status fits = CheckFits(part.size(), limits); !fits.ok()) return fits;
-    piece.header.payload_kind = TensorDescription{.dtype = view->dtype,
-                                                  .shape = {slots, view->layers, view->top_k},
-                                                  .layer_basis = tensor.layer_basis,
-                                                  .layer_ids = tensor.layer_ids};
-    if (!part.empty()) piece.payload.push_back(part);
-    piece.payload_bytes = static_cast<int64_t>(part.size());
-    piece.owner = copy;
-  }
-  return maker.Finish();
 }
 
 }  // namespace
@@ -303,6 +241,15 @@ absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> wei
     cuts.push_back(end);
   }
   return cuts;
+}
+
+std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows) {
+  std::vector<WeightSpan> clipped;
+  for (const WeightSpan& span : weights) {
+    const RowRange common = Intersect(span.rows, rows);
+    if (!common.empty()) clipped.push_back({common, span.version, span.label});
+  }
+  return clipped;
 }
 
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows) {
@@ -366,29 +313,15 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
   return maker.Finish();
 }
 
-absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload, const ServerLimits& limits) {
-  if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
-    return Invalid(Reason::kField, "append.unrecorded", status.message());
-  }
-  if (options.take || options.ids_and_weights || !options.weights.empty()) {
-    return PlanOpened(options, tensor, payload, limits);
-  }
-  if (absl::Status status = CheckFits(payload.size(), limits); !status.ok()) return status;
-  const absl::StatusOr<int64_t> rows = TensorRows(tensor, payload);
-  if (!rows.ok()) return rows.status();
-  auto header = MakeHeader(options, *rows + TotalRows(options.unrecorded), options.unrecorded);
-  if (!header.ok()) return header.status();
-  header->payload_kind = tensor;
-  AppendPlan plan = OnePiece(*std::move(header));
-  auto copy = std::make_shared<Buffer>(payload.size());
-  std::copy(payload.begin(), payload.end(), copy->data());
-  AppendPiece& piece = plan.pieces[0];
-  if (!payload.empty()) piece.payload.push_back(copy->span());
-  piece.payload_bytes = static_cast<int64_t>(payload.size());
-  piece.owner = std::move(copy);
-  plan.bytes = HeldBytes(plan);
-  return plan;
+absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
+                                     const std::optional<RowRange>& take, bool ids_and_weights,
+                                     int64_t max_payload_bytes) {
+  auto view = OpenTensor(tensor, payload, max_payload_bytes);
+  if (!view.ok()) return view;
+  absl::Status status = take ? TakeSlots(*take, *view) : absl::OkStatus();
+  if (status.ok() && ids_and_weights) status = KeepIds(*view);
+  if (!status.ok()) return status;
+  return view;
 }
 
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows) {
@@ -398,11 +331,11 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
   if (!options.unrecorded.empty() && options.unrecorded != all) {
     return Invalid(Reason::kField, "append.unrecorded", "is not all rows of an append without recorded rows");
   }
-  auto header = MakeHeader(options, rows, std::move(all));
+  const auto header = MakeHeader(options, rows, std::move(all));
   if (!header.ok()) return header.status();
-  AppendPlan plan = OnePiece(*std::move(header));
-  plan.bytes = HeldBytes(plan);
-  return plan;
+  PieceMaker maker(*header, options.surplus_rows);
+  maker.Add({header->rows, header->weight_version, header->weight_label}, header->rows);
+  return maker.Finish();
 }
 
 AppendPlan DropPayload(const AppendPlan& plan) {
@@ -424,7 +357,9 @@ AppendPlan DropPayload(const AppendPlan& plan) {
   whole.payload_kind = std::monostate();
   PieceMaker maker(std::move(whole), plan.surplus_rows);
   for (const WeightSpan& run : runs) maker.Add(run, run.rows);
-  return maker.Finish();
+  AppendPlan mark = maker.Finish();
+  mark.note = plan.note;
+  return mark;
 }
 
 void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
@@ -441,19 +376,14 @@ void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
 
 absl::StatusOr<AppendPlan> PlanAppender::Plan(const AppendOptions& options, const TensorDescription* tensor,
                                               absl::Span<const uint8_t> payload, int64_t rows) const {
-  const auto make = [&]() -> absl::StatusOr<AppendPlan> {
-    const BlockOptions blocks = this->blocks();
-    if (tensor == nullptr) return PlanUnrecorded(options, rows);
-    if (encode_blocks_) return PlanRows(options, *tensor, payload, geometry(), blocks);
-    return PlanTensor(options, *tensor, payload, {blocks.max_message_bytes, blocks.max_payload_bytes});
-  };
-  absl::StatusOr<AppendPlan> plan = make();
+  auto plan =
+      tensor == nullptr ? PlanUnrecorded(options, rows) : PlanRows(options, *tensor, payload, geometry(), blocks());
   if (!plan.ok()) return WithSample(plan.status(), options.sample);
   return plan;
 }
 
 absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(absl::StatusOr<AppendPlan> plan, bool may_wait) {
-  if (plan.ok()) return Enqueue(*plan, nullptr, may_wait);
+  if (plan.ok()) return Enqueue(*plan, may_wait);
   CountRefusal(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
   return plan.status();
 }

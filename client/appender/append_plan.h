@@ -15,12 +15,16 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::client {
 
-struct ServerLimits {
+// How a run stores rows, and what its server takes.
+struct BlockOptions {
+  int32_t block_rows = kDefaultBlockRows;
+  Codec codec = Codec::kRaw;
   int64_t max_message_bytes = 0;  // Of an AppendRequest.
   int64_t max_payload_bytes = 0;  // Of one append, after decompression.
 };
@@ -31,8 +35,6 @@ struct AppendPiece {
   std::vector<absl::Span<const uint8_t>> payload;  // Its bytes, in order …
   std::shared_ptr<const void> owner;               // … kept alive by this.
   int64_t payload_bytes = 0;
-  // CRC32C over the token ids of positions 0 … header.rows.end − 1, where all of them are known.
-  std::optional<uint32_t> token_check_end;
 };
 
 // One append: pieces whose rows follow each other, each of one weight version. Only the last one seals, only the first
@@ -43,6 +45,9 @@ struct AppendPlan {
   // Only to be counted: it came in a wider dtype than E needs; rows of the last token that were left out.
   bool narrowed = false;
   int64_t surplus_rows = 0;
+  // Told of the outcome before AppenderOptions::on_outcome is, from a thread of the appender, which it must not call.
+  // Null: nobody.
+  std::function<void(const AppendOutcome&)> note;
 };
 
 // By a nonce with this upper half the server knows an attempt, whose number is the lower half (append.proto).
@@ -58,13 +63,6 @@ inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 // All of these: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options
 // are bad, or if token_ids has neither one id per row nor one per position from 0 on.
 
-// How a run stores rows, and what its server takes.
-struct BlockOptions {
-  int32_t block_rows = kDefaultBlockRows;
-  Codec codec = Codec::kRaw;
-  int64_t max_message_bytes = 0;
-  int64_t max_payload_bytes = 0;  // Of an append, after decompression.
-};
 // What the engine gave, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
@@ -76,13 +74,14 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
+// What of the weights is that of these rows.
+std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows);
 // InvalidArgument (FIELD, "append.weights") unless these are ascending and disjoint ranges of `rows`, none empty.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
-// What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
-// may be empty only where an uncompressed .npy header says it. With take, ids_and_weights or weights in the options the
-// tensor is opened (OpenTensor, and its errors) and goes as RAW, in one piece per weight version.
-absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload, const ServerLimits& limits);
+// The ids that are meant of what the engine gave: the options' take and ids_and_weights.
+absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
+                                     const std::optional<RowRange>& take, bool ids_and_weights,
+                                     int64_t max_payload_bytes);
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
@@ -90,6 +89,30 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 // an append whose bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not
 // recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
+
+// The counters of AppenderMetrics, but refused_by_reason.
+inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCounters[] = {
+    {"appends", &AppenderMetrics::appends},
+    {"acknowledged", &AppenderMetrics::acknowledged},
+    {"failed", &AppenderMetrics::failed},
+    {"rows", &AppenderMetrics::rows},
+    {"trimmed_rows", &AppenderMetrics::trimmed_rows},
+    {"conflicting_rows", &AppenderMetrics::conflicting_rows},
+    {"unrecorded_rows", &AppenderMetrics::unrecorded_rows},
+    {"payload_bytes", &AppenderMetrics::payload_bytes},
+    {"resent_bytes", &AppenderMetrics::resent_bytes},
+    {"reconnects", &AppenderMetrics::reconnects},
+    {"credit_refusals", &AppenderMetrics::credit_refusals},
+    {"dropped_appends", &AppenderMetrics::dropped_appends},
+    {"dropped_rows", &AppenderMetrics::dropped_rows},
+    {"refused_appends", &AppenderMetrics::refused_appends},
+    {"narrowed_appends", &AppenderMetrics::narrowed_appends},
+    {"unrecorded_appends", &AppenderMetrics::unrecorded_appends},
+    {"surplus_rows", &AppenderMetrics::surplus_rows},
+    {"stale_appends", &AppenderMetrics::stale_appends},
+    {"queued_bytes", &AppenderMetrics::queued_bytes},
+    {"open_appends", &AppenderMetrics::open_appends},
+};
 
 // Adds what an ack says of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);
@@ -101,9 +124,6 @@ class PlanAppender : public Appender {
     uint64_t sequence = 0;
     bool dropped = false;  // Only a mark of its rows was taken.
   };
-  // Told of the outcome of one append before on_outcome is, from a thread of the appender, which it must not call.
-  using Note = std::function<void(const AppendOutcome&)>;
-
   static PlanAppender& Of(Appender& appender) { return static_cast<PlanAppender&>(appender); }
 
   virtual const Geometry& geometry() const = 0;
@@ -114,7 +134,7 @@ class PlanAppender : public Appender {
                                   absl::Span<const uint8_t> payload, int64_t rows = 0) const;
   // Takes the plan once there is room; nothing where it would have to wait and must not, and the plan is as it was.
   // Errors as of Append.
-  virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, Note note, bool may_wait) = 0;
+  virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) = 0;
   // Waits until no append up to this one, of the sample that it is of, is open. DEADLINE_EXCEEDED; CANCELLED if the
   // appender was closed before.
   virtual absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) = 0;
@@ -128,13 +148,12 @@ class PlanAppender : public Appender {
 
  protected:
   explicit PlanAppender(const AppenderOptions& options)
-      : encode_blocks_(options.encode_blocks), settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
+      : settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
 
  private:
   // Nothing where it would have to wait and must not.
   absl::StatusOr<std::optional<Queued>> Add(absl::StatusOr<AppendPlan> plan, bool may_wait);
 
-  const bool encode_blocks_;
   const std::chrono::milliseconds settle_time_;
 };
 

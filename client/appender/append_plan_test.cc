@@ -21,7 +21,7 @@ using testing::ModelRows;
 using testing::ModelServer;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr ServerLimits kLimits = {.max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20};
+constexpr BlockOptions kLimits = {.max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20};
 
 // As the server would see the piece.
 AppendRequest AsRequest(const AppendPiece& piece) {
@@ -94,7 +94,6 @@ TEST(AppendPlanTest, ThePiecesTogetherAreTheAppend) {
       EXPECT_TRUE(last || next % 64 == 0) << next;
       EXPECT_LE(piece.payload_bytes, std::max<int64_t>(piece_bytes, 64));
       EXPECT_EQ(piece.header.group, 7);
-      EXPECT_EQ(piece.token_check_end, TokenCheckExtend(0, testing::AsBytes(tokens).first(4 * next)));
       if (piece.header.rows.begin > 0) {
         EXPECT_EQ(piece.header.token_check_start,
                   TokenCheckExtend(0, testing::AsBytes(tokens).first(4 * piece.header.rows.begin)));
@@ -121,7 +120,6 @@ TEST(AppendPlanTest, TokensOfTheRowsAloneLeaveTheHistoryUnchecked) {
   std::string all;
   for (const AppendPiece& piece : plan.pieces) {
     EXPECT_FALSE(piece.header.token_check_start);
-    EXPECT_FALSE(piece.token_check_end);
     all += piece.header.token_ids;
   }
   EXPECT_EQ(all, std::string(reinterpret_cast<const char*>(tokens.data()), 800));
@@ -194,43 +192,22 @@ TEST(AppendPlanTest, AnAttemptIsARestartThatTheServerCanCompare) {
   EXPECT_EQ(AttemptOf(7), std::nullopt);
 }
 
-TEST(AppendPlanTest, TensorsGoAsTheyAre) {
-  const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6};
-  TensorDescription tensor{.dtype = DType::kU8, .shape = {3, 2, 1}};
-  ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
-                       PlanTensor({.sample = "s", .row_start = 4, .unrecorded = {{5, 7}}}, tensor, bytes, kLimits));
-  ASSERT_EQ(plan.pieces.size(), 1u);
-  EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{4, 9}));
-  EXPECT_EQ(plan.pieces[0].payload_bytes, 6);
-  ASSERT_EQ(plan.pieces[0].payload.size(), 1u);
-  EXPECT_EQ(std::vector<uint8_t>(plan.pieces[0].payload[0].begin(), plan.pieces[0].payload[0].end()), bytes);
-  EXPECT_NE(plan.pieces[0].payload[0].data(), bytes.data());
-
-  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, {5, 5}), Fails(kInvalid, Reason::kLength));
-  tensor.shape.clear();
-  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, kLimits), Fails(kInvalid, Reason::kShape));
-}
-
-TEST(AppendPlanTest, SomeRowsOfATensorAreCutHereAndGoAsRaw) {
+TEST(AppendPlanTest, SomeRowsOfATensorAreTaken) {
   const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6, 7, 8};
   const std::string base64 = "AQIDBAUGBwg=";
   const absl::Span<const uint8_t> text(reinterpret_cast<const uint8_t*>(base64.data()), base64.size());
-  const TensorDescription raw{.dtype = DType::kU8, .shape = {4, 2, 1}, .layer_basis = LayerBasis::kMoeLayers};
+  const Geometry geometry = Geometry::Uniform(2, 16, 1);
+  const TensorDescription raw{.dtype = DType::kU8, .shape = {4, 2, 1}};
   TensorDescription encoded = raw;
   encoded.encoding = Encoding::kBase64;
   for (const auto& [tensor, payload] : {std::pair(raw, absl::MakeConstSpan(bytes)), std::pair(encoded, text)}) {
-    ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
-                         PlanTensor({.sample = "s", .row_start = 4, .take = RowRange{1, 3}}, tensor, payload, kLimits));
-    const AppendHeader& header = plan.pieces[0].header;
-    EXPECT_EQ(header.rows, (RowRange{4, 6}));
-    const auto& sent = std::get<TensorDescription>(header.payload_kind);
-    EXPECT_EQ(sent.encoding, Encoding::kRaw);
-    EXPECT_EQ(sent.shape, (std::vector<int64_t>{2, 2, 1}));
-    EXPECT_EQ(sent.layer_basis, LayerBasis::kMoeLayers);
-    ASSERT_EQ(plan.pieces[0].payload.size(), 1u);
-    EXPECT_EQ(plan.pieces[0].payload[0], absl::MakeConstSpan(bytes).subspan(2, 4));
+    ASSERT_OK_AND_ASSIGN(const AppendPlan plan, PlanRows({.sample = "s", .row_start = 4, .take = RowRange{1, 3}},
+                                                         tensor, payload, geometry, kLimits));
+    EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{4, 6}));
+    EXPECT_EQ(plan.pieces[0].payload_bytes, 4);
     for (const RowRange take : {RowRange{0, 5}, RowRange{-1, 2}, RowRange{3, 2}, RowRange{5, 5}}) {
-      EXPECT_THAT(PlanTensor({.sample = "s", .take = take}, tensor, payload, kLimits), Fails(kInvalid, Reason::kField));
+      EXPECT_THAT(PlanRows({.sample = "s", .take = take}, tensor, payload, geometry, kLimits),
+                  Fails(kInvalid, Reason::kField));
     }
   }
 }
@@ -263,7 +240,7 @@ std::vector<uint8_t> WithOthers(const std::vector<int32_t>& ids, int64_t before,
   return bytes;
 }
 
-TEST(AppendPlanTest, RowsOfSeveralWeightsEncodedHereOrThereAreTheSame) {
+TEST(AppendPlanTest, PiecesHaveOneWeightVersionEach) {
   std::mt19937_64 random(2);
   const Geometry geometry = Geometry::Uniform(2, 64, 3);
   for (int round = 0; round < 100; ++round) {
@@ -284,17 +261,17 @@ TEST(AppendPlanTest, RowsOfSeveralWeightsEncodedHereOrThereAreTheSame) {
     ASSERT_OK_AND_ASSIGN(const AppendPlan here,
                          PlanRows(options, tensor, bytes, geometry,
                                   {.block_rows = 64, .max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20}));
-    ASSERT_OK_AND_ASSIGN(const AppendPlan there, PlanTensor(options, tensor, bytes, kLimits));
-    ASSERT_EQ(here.pieces.size(), there.pieces.size());
+    ASSERT_OK_AND_ASSIGN(const DecodedRows whole, DecodeTensor(geometry, tensor, bytes,
+                                                               {.row_start = start,
+                                                                .take = options.take,
+                                                                .ids_and_weights = true,
+                                                                .unrecorded = options.unrecorded,
+                                                                .block_rows = 64,
+                                                                .cuts = *WeightCuts(options.weights)}));
+    size_t block = 0;
     int64_t next = start;
     for (size_t i = 0; i < here.pieces.size(); ++i) {
-      const AppendHeader& header = there.pieces[i].header;
-      EXPECT_EQ(here.pieces[i].header.rows, header.rows);
-      EXPECT_EQ(here.pieces[i].header.unrecorded, header.unrecorded);
-      EXPECT_EQ(here.pieces[i].header.weight_version, header.weight_version);
-      EXPECT_EQ(here.pieces[i].header.weight_label, header.weight_label);
-      EXPECT_EQ(here.pieces[i].header.token_ids, header.token_ids);
-      EXPECT_EQ(here.pieces[i].token_check_end, there.pieces[i].token_check_end);
+      const AppendHeader& header = here.pieces[i].header;
       EXPECT_EQ(header.rows.begin, next);
       for (; next < header.rows.end; ++next) {
         const auto of = std::find_if(options.weights.begin(), options.weights.end(),
@@ -303,21 +280,11 @@ TEST(AppendPlanTest, RowsOfSeveralWeightsEncodedHereOrThereAreTheSame) {
       }
       const bool last = i + 1 == here.pieces.size();
       EXPECT_EQ(header.seal_num_tokens, last ? std::optional<int64_t>(rows.end + 1) : std::nullopt);
-      // What the server makes of the tensor is what was made here.
-      Buffer scratch;
-      AppendRequest request = AsRequest(there.pieces[i]);
-      ASSERT_OK_AND_ASSIGN(
-          const DecodedRows decoded,
-          DecodeTensor(geometry, std::get<TensorDescription>(header.payload_kind), request.payload.Flatten(scratch),
-                       {.row_start = header.rows.begin,
-                        .unrecorded = header.unrecorded,
-                        .expected_rows = header.rows.size(),
-                        .block_rows = 64}));
-      ASSERT_EQ(decoded.blocks.size(), here.pieces[i].payload.size());
-      for (size_t b = 0; b < decoded.blocks.size(); ++b) {
-        EXPECT_EQ(decoded.blocks[b].bytes.span(), here.pieces[i].payload[b]);
+      for (const absl::Span<const uint8_t> payload : here.pieces[i].payload) {
+        EXPECT_EQ(whole.blocks[block++].bytes.span(), payload);
       }
     }
+    EXPECT_EQ(block, whole.blocks.size());
     EXPECT_EQ(next, rows.end);
   }
 }
@@ -333,28 +300,12 @@ TEST(AppendPlanTest, WeightsThatCannotBe) {
                                                  {{{90, 95}, 1}},
                                                  {{{0, 2}, -2}},
                                                  {{{0, 2}, 1, std::string(200, 'a')}}}) {
-    EXPECT_THAT(PlanTensor({.sample = "s", .weights = weights}, tensor, bytes, kLimits),
-                Fails(kInvalid, Reason::kField));
     EXPECT_THAT(PlanRows({.sample = "s", .weights = weights}, tensor, bytes, ModelGeometry(),
                          {64, Codec::kRaw, 4 << 20, 64 << 20}),
                 Fails(kInvalid, Reason::kField));
   }
-  EXPECT_THAT(PlanTensor({.sample = "s", .ids_and_weights = true}, tensor, bytes, kLimits),
+  EXPECT_THAT(PlanRows({.sample = "s", .ids_and_weights = true}, tensor, bytes, ModelGeometry(), kLimits),
               Fails(kInvalid, Reason::kShape));
-}
-
-TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {
-  std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (5, 2, 1), }";
-  header.resize(117, ' ');
-  header += '\n';
-  std::string file = std::string("\x93NUMPY\x01\x00", 8) + std::string("\x76\x00", 2) + header + std::string(10, '\1');
-  const auto bytes = absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(file.data()), file.size());
-  ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
-                       PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy}, bytes, kLimits));
-  EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{0, 5}));
-  EXPECT_THAT(
-      PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy, .compression = Compression::kZstd}, bytes, kLimits),
-      Fails(kInvalid, Reason::kShape));
 }
 
 }  // namespace

@@ -31,23 +31,6 @@ bool IsPermanent(absl::StatusCode code) {
   }
 }
 
-AppendAck AckOf(const SampleState& state) {
-  return {.sample = state.sample,
-          .committed_rows = state.committed_rows,
-          .revision = state.revision,
-          .content_id = state.content_id,
-          .sealed = state.sealed()};
-}
-
-// Whether `state` proves that exactly these rows and all before them are committed.
-bool Proves(const SampleState& state, const AppendPiece& piece) {
-  const AppendHeader& header = piece.header;
-  return piece.token_check_end && state.token_check && header.restart_nonce == 0 && header.revision == state.revision &&
-         state.committed_rows == header.rows.end &&
-         *state.token_check == TokenCheck{header.rows.end, *piece.token_check_end} &&
-         (!header.seal_num_tokens || state.num_tokens == header.seal_num_tokens);
-}
-
 }  // namespace
 
 // Whether there are rows, and none of them is recorded.
@@ -71,7 +54,8 @@ uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   pending.unacknowledged = plan.pieces.size();
   pending.bytes = plan.bytes;
   pending.deadline = deadline;
-  pending.outcome.sample = plan.pieces.front().header.sample;
+  pending.end.outcome.sample = plan.pieces.front().header.sample;
+  pending.end.note = std::move(plan.note);
   for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});
   metrics_.narrowed_appends += plan.narrowed ? 1 : 0;
   metrics_.surplus_rows += plan.surplus_rows;
@@ -172,7 +156,7 @@ void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
     trouble_ = absl::OkStatus();
     return Acknowledge(ref, ack);
   }
-  AppendOutcome& outcome = pending_.at(ref.sequence).outcome;
+  AppendOutcome& outcome = pending_.at(ref.sequence).end.outcome;
   if (const auto detail = GetErrorDetail(ack.error)) {
     outcome.committed_rows = detail->committed_rows.value_or(outcome.committed_rows);
     outcome.revision = detail->revision.value_or(outcome.revision);
@@ -181,9 +165,8 @@ void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
 }
 
 void AppendQueue::SendAgain(PieceRef ref) {
-  const SampleKey key = KeyOf(At(ref).piece);
   for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-    if (it->second >= ref && KeyOf(At(it->second).piece) == key) {
+    if (it->second >= ref && AreOfOneSample(At(it->second).piece, At(ref).piece)) {
       QueueToSend(it->second);
       it = in_flight_.erase(it);
     } else {
@@ -194,7 +177,7 @@ void AppendQueue::SendAgain(PieceRef ref) {
 
 void AppendQueue::Acknowledge(PieceRef ref, const AppendAck& ack) {
   Pending& pending = pending_.at(ref.sequence);
-  AddAck(ack, pending.outcome);
+  AddAck(ack, pending.end.outcome);
   metrics_.rows += At(ref).piece.header.rows.size();
   if (--pending.unacknowledged == 0) Finish(ref.sequence, absl::OkStatus());
 }
@@ -202,7 +185,7 @@ void AppendQueue::Acknowledge(PieceRef ref, const AppendAck& ack) {
 void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   const auto found = pending_.find(sequence);
   Pending& pending = found->second;
-  AppendOutcome& outcome = pending.outcome;
+  AppendOutcome& outcome = pending.end.outcome;
   outcome.status = status;
   for (size_t i = 0; i < pending.pieces.size(); ++i) {
     if (to_send_.erase({sequence, i}) > 0) unsent_bytes_ -= pending.pieces[i].piece.payload_bytes;
@@ -214,7 +197,7 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   metrics_.conflicting_rows += outcome.conflicting_rows;
   metrics_.unrecorded_rows += outcome.unrecorded_rows;
   outcome.sequence = sequence;
-  finished_.push_back({sequence, std::move(outcome)});
+  finished_.push_back(std::move(pending.end));
   pending_.erase(found);
 }
 
@@ -233,35 +216,6 @@ void AppendQueue::OnStreamEnd(const absl::Status& why) {
   OnStreamStart();
 }
 
-std::set<AppendQueue::SampleKey> AppendQueue::InDoubt() const {
-  std::set<SampleKey> keys;
-  for (const PieceRef ref : to_send_) {
-    const PieceState& state = At(ref);
-    if (state.was_sent && state.piece.payload_bytes > 0 && state.piece.token_check_end) keys.insert(KeyOf(state.piece));
-  }
-  return keys;
-}
-
-void AppendQueue::OnStates(absl::Span<const SampleState> states) {
-  for (const SampleState& state : states) {
-    const SampleKey key{state.producer, state.sample};
-    std::vector<PieceRef> candidates;
-    size_t proven = 0;
-    for (const PieceRef ref : to_send_) {
-      const PieceState& piece = At(ref);
-      if (!piece.was_sent || KeyOf(piece.piece) != key) continue;
-      candidates.push_back(ref);
-      if (Proves(state, piece.piece)) proven = candidates.size();
-    }
-    candidates.resize(proven);
-    for (const PieceRef ref : candidates) {
-      to_send_.erase(ref);
-      unsent_bytes_ -= At(ref).piece.payload_bytes;
-      Acknowledge(ref, AckOf(state));
-    }
-  }
-}
-
 bool AppendQueue::Expire(Clock::Time now) {
   bool any_sent = false;
   while (!pending_.empty() && pending_.begin()->second.deadline <= now) {
@@ -273,7 +227,7 @@ bool AppendQueue::Expire(Clock::Time now) {
         MakeError(known ? trouble_.code() : absl::StatusCode::kDeadlineExceeded,
                   absl::StrCat("not acknowledged in time: ", known ? trouble_.message() : "the server did not answer"),
                   GetErrorDetail(trouble_).value_or(ErrorDetail{}));
-    Finish(sequence, WithSample(status, pending.outcome.sample));
+    Finish(sequence, WithSample(status, pending.end.outcome.sample));
   }
   return any_sent;
 }

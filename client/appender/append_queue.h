@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,13 +36,8 @@ class AppendQueue {
     std::shared_ptr<const void> owner;
   };
   struct Finished {
-    uint64_t sequence = 0;
     AppendOutcome outcome;
-  };
-  struct SampleKey {
-    Producer producer = Producer::kRollout;
-    std::string sample;
-    friend auto operator<=>(const SampleKey&, const SampleKey&) = default;
+    std::function<void(const AppendOutcome&)> note;  // Of its plan.
   };
 
   // `backoff` says how long to wait after a refusal (at least what the server says).
@@ -61,12 +57,6 @@ class AppendQueue {
   // The stream ended, whatever its status. Appends without an ack will be sent again. If `why` is an error that time
   // does not cure, the oldest unacknowledged append, which the server must have ended the stream for, fails with it.
   void OnStreamEnd(const absl::Status& why);
-
-  // The samples whose appends may or may not have arrived.
-  std::set<SampleKey> InDoubt() const;
-  // What the server says of such samples: appends that its token check proves to be committed are acknowledged without
-  // sending them again. Without that proof (no token ids, another writer, a new life) nothing is taken for granted.
-  void OnStates(absl::Span<const SampleState> states);
 
   // Fails what has not been acknowledged in time. True if some of it was sent: the stream may be stuck.
   bool Expire(Clock::Time now);
@@ -97,7 +87,7 @@ class AppendQueue {
     size_t unacknowledged = 0;
     int64_t bytes = 0;
     Clock::Time deadline;
-    AppendOutcome outcome;
+    Finished end;
   };
   // Ordered as pieces are to be sent.
   struct PieceRef {
@@ -108,7 +98,9 @@ class AppendQueue {
 
   PieceState& At(PieceRef ref) { return pending_.at(ref.sequence).pieces[ref.piece]; }
   const PieceState& At(PieceRef ref) const { return pending_.at(ref.sequence).pieces[ref.piece]; }
-  static SampleKey KeyOf(const AppendPiece& piece) { return {piece.header.producer, piece.header.sample}; }
+  static bool AreOfOneSample(const AppendPiece& a, const AppendPiece& b) {
+    return a.header.producer == b.header.producer && a.header.sample == b.header.sample;
+  }
 
   uint64_t WantBytes(int64_t head_bytes, Clock::Time now) const;
   Message Send(PieceRef ref, AppendRequest request);

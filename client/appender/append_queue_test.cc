@@ -99,7 +99,7 @@ class Simulation {
       for (const auto& finished : queue_.TakeFinished()) {
         EXPECT_OK(finished.outcome.status);
         EXPECT_EQ(finished.outcome.conflicting_rows, 0);
-        order_[finished.outcome.sample].push_back(finished.sequence);
+        order_[finished.outcome.sample].push_back(finished.outcome.sequence);
       }
     }
   }
@@ -165,14 +165,6 @@ class Simulation {
     credit_ = 0;
     named_ = false;
     queue_.OnStreamEnd(absl::UnavailableError("broken"));
-    if (random_() % 2 == 0) {
-      std::vector<SampleState> states;
-      for (const AppendQueue::SampleKey& key : queue_.InDoubt()) {
-        EXPECT_TRUE(with_tokens_);
-        if (server_.samples.count(key.sample)) states.push_back(server_.State(key.sample));
-      }
-      queue_.OnStates(states);
-    }
     queue_.OnStreamStart();
   }
 
@@ -338,33 +330,6 @@ TEST_F(AppendQueueStepTest, AnErrorThatEndsTheStreamHitsTheOldestAppendOnly) {
   const auto again = NextAppend();
   ASSERT_TRUE(again);
   EXPECT_EQ(again->sample, "b");
-}
-
-TEST_F(AppendQueueStepTest, OnlyProofIsTakenForAnAck) {
-  Add("a", {0, 100});
-  const auto append = NextAppend();
-  ASSERT_TRUE(append);
-  queue_.OnStreamEnd(absl::UnavailableError("broken"));
-  ASSERT_EQ(queue_.InDoubt().size(), 1u);
-  const uint32_t check = TokenCheckExtend(0, testing::AsBytes(tokens_).first(400));
-  SampleState state{.sample = "a", .committed_rows = 100, .token_check = TokenCheck{100, check}};
-  const auto proves = [&](auto change) {
-    SampleState other = state;
-    change(other);
-    queue_.OnStates({&other, 1});
-    return queue_.empty();
-  };
-  EXPECT_FALSE(proves([](SampleState& s) { s.token_check->crc32c ^= 1; }));
-  EXPECT_FALSE(proves([](SampleState& s) { s.token_check.reset(); }));
-  EXPECT_FALSE(proves([](SampleState& s) { s.revision = 1; }));
-  EXPECT_FALSE(proves([](SampleState& s) { s.committed_rows = 99; }));
-  EXPECT_FALSE(proves([](SampleState& s) { s.sample = "b"; }));
-  EXPECT_FALSE(proves([](SampleState& s) { s.producer = Producer::kTrainer; }));
-  EXPECT_TRUE(proves([](SampleState&) {}));
-  const auto finished = queue_.TakeFinished();
-  ASSERT_EQ(finished.size(), 1u);
-  EXPECT_OK(finished[0].outcome.status);
-  EXPECT_EQ(finished[0].outcome.committed_rows, 100);
 }
 
 TEST_F(AppendQueueStepTest, AnAppendWithoutAnAnswerExpiresAndItsLateAckIsIgnored) {

@@ -40,6 +40,65 @@ absl::Status AsError(const AppendFailures& failed) {
 
 }  // namespace
 
+SampleAttempt KeyOf(const AppendPlan& plan) {
+  const AppendHeader& header = plan.pieces.front().header;
+  return {header.sample, AttemptOf(header.restart_nonce)};
+}
+
+std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other) {
+  if (!one || !other) return one ? one : other;
+  return one->marked && !other->marked ? other : one;
+}
+
+void OpenAppends::Add(uint64_t sequence, SampleAttempt key, bool dropped) {
+  if (const auto trouble = trouble_of_.find(key); trouble != trouble_of_.end() && trouble->second->told) {
+    Forget(trouble->second);
+  }
+  if (dropped) {
+    Note(key, {MakeError(absl::StatusCode::kResourceExhausted, "the queue was full, and rows were dropped",
+                         {.reason = Reason::kOverBudget, .sample = key.sample}),
+               /*marked=*/true});
+  }
+  ++counts_[key];
+  keys_.emplace(sequence, std::move(key));
+}
+
+bool OpenAppends::Finish(const AppendOutcome& outcome) {
+  const auto found = keys_.find(outcome.sequence);
+  if (found == keys_.end()) return false;
+  const SampleAttempt key = std::move(found->second);
+  keys_.erase(found);
+  if (const auto count = counts_.find(key); --count->second == 0) counts_.erase(count);
+  if (outcome.status.ok()) return false;
+  Note(key, {outcome.status, /*marked=*/false});
+  const auto detail = GetErrorDetail(outcome.status);
+  // Of another field: the sample has no attempts, or was truncated, and rows are lost that nothing newer replaces.
+  return key.attempt && detail && detail->reason == Reason::kOldRevision && detail->field == "append.restart_nonce";
+}
+
+void OpenAppends::Note(const SampleAttempt& key, AppendTrouble trouble) {
+  if (const auto known = trouble_of_.find(key); known != trouble_of_.end()) {
+    Remembered& before = *known->second;
+    before.trouble = *Worse(std::move(before.trouble), std::move(trouble));
+    before.told = false;
+    return;
+  }
+  if (troubles_.size() >= remembered_) Forget(troubles_.begin());
+  trouble_of_[key] = troubles_.insert(troubles_.end(), {key, std::move(trouble)});
+}
+
+void OpenAppends::Forget(Troubles::iterator trouble) {
+  trouble_of_.erase(trouble->key);
+  troubles_.erase(trouble);
+}
+
+std::optional<AppendTrouble> OpenAppends::TellTrouble(const SampleAttempt& key) {
+  const auto found = trouble_of_.find(key);
+  if (found == trouble_of_.end()) return std::nullopt;
+  found->second->told = true;
+  return found->second->trouble;
+}
+
 AppendSession::AppendSession(const Options& options)
     : AppendSession(options, Backoff(kRefusalBackoff), Backoff(kReconnectBackoff)) {}
 
@@ -84,7 +143,12 @@ AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
     return {.step = Step::kCancel};
   }
   if (state_ == State::kIdle && queue_.HasUnsent() && now >= connect_after_) {
-    if (auto action = ConnectOrAsk(now)) return *std::move(action);
+    if (std::exchange(connected_before_, true)) queue_.CountReconnect();
+    queue_.OnStreamStart();
+    state_ = State::kStreaming;
+    stuck_ = false;
+    unreadable_ = false;
+    return {.step = Step::kConnect};
   }
   if (state_ == State::kStreaming && can_write) {
     if (auto message = queue_.NextMessage(now)) return {.step = Step::kSend, .message = *std::move(message)};
@@ -92,35 +156,6 @@ AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
   Clock::Time until = queue_.NextEvent(now).value_or(now + kLongWait);
   if (state_ == State::kIdle && queue_.HasUnsent()) until = std::min(until, connect_after_);
   return {.until = until};
-}
-
-std::optional<AppendSession::Action> AppendSession::ConnectOrAsk(Clock::Time now) {
-  if (!std::exchange(resolved_, true)) {
-    doubts_.clear();
-    for (const AppendQueue::SampleKey& key : queue_.InDoubt()) doubts_[key.producer].push_back(key.sample);
-  }
-  if (!doubts_.empty()) {
-    state_ = State::kAsking;
-    const auto& [producer, samples] = *doubts_.begin();
-    return Action{.step = Step::kAsk, .producer = producer, .samples = samples};
-  }
-  if (std::exchange(connected_before_, true)) queue_.CountReconnect();
-  queue_.OnStreamStart();
-  state_ = State::kStreaming;
-  stuck_ = false;
-  unreadable_ = false;
-  return Action{.step = Step::kConnect};
-}
-
-void AppendSession::OnStates(const absl::StatusOr<std::vector<SampleState>>& states, Clock::Time now) {
-  state_ = State::kIdle;
-  if (absl::IsUnavailable(states.status()) || absl::IsDeadlineExceeded(states.status())) {
-    resolved_ = false;
-    connect_after_ = now + reconnect_backoff_.Next();
-    return;
-  }
-  if (states.ok()) queue_.OnStates(*states);
-  if (!doubts_.empty()) doubts_.erase(doubts_.begin());
 }
 
 void AppendSession::OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now) {
@@ -135,7 +170,6 @@ void AppendSession::OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Tim
 
 void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
   state_ = State::kIdle;
-  resolved_ = false;
   connect_after_ = now + reconnect_backoff_.Next();
   if (stuck_) why = absl::DeadlineExceededError("the server did not answer");
   queue_.OnStreamEnd(why);
@@ -147,10 +181,9 @@ void AppendSession::OnRest(Clock::Time now) {
   connect_after_ = now;
 }
 
-void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finished) {
-  for (const AppendQueue::Finished& one : finished) {
-    const AppendOutcome& outcome = one.outcome;
-    const bool stale = open_.Finish(one.sequence, outcome);
+void AppendSession::OnDelivered(const std::vector<AppendOutcome>& outcomes) {
+  for (const AppendOutcome& outcome : outcomes) {
+    const bool stale = open_.Finish(outcome);
     stale_appends_ += stale ? 1 : 0;
     if (outcome.status.ok() || stale) continue;
     ++failures_.appends;

@@ -3,8 +3,11 @@
 #define CLIENT_APPENDER_APPEND_SESSION_H_
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
+#include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,13 +16,65 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/appender/append_queue.h"
-#include "client/appender/open_appends.h"
 #include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/byte_chain.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay::client {
+
+// What Appender::Settle is asked for.
+struct SampleAttempt {
+  std::string sample;
+  std::optional<int64_t> attempt;
+  friend auto operator<=>(const SampleAttempt&, const SampleAttempt&) = default;
+};
+
+// Of a plan, which has at least one piece.
+SampleAttempt KeyOf(const AppendPlan& plan);
+
+// The first one; but what was not marked goes before what was.
+std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other);
+
+// Which appends have no outcome yet, and what went wrong with which sample. Not thread-safe.
+class OpenAppends {
+ public:
+  // Samples whose trouble is remembered; the oldest are forgotten first.
+  static constexpr size_t kDefaultRemembered = 100'000;
+
+  explicit OpenAppends(size_t remembered = kDefaultRemembered) : remembered_(remembered) {}
+
+  // `dropped`: only a mark of its rows was taken.
+  void Add(uint64_t sequence, SampleAttempt key, bool dropped);
+  // Whether it came too late: a later attempt has replaced its own, which is no failure.
+  bool Finish(const AppendOutcome& outcome);
+
+  bool Has(const SampleAttempt& key) const { return counts_.count(key) > 0; }
+  // What went wrong with a sample: the same until more of it is appended.
+  std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key);
+
+  size_t size() const { return keys_.size(); }
+  // 0 if none is open.
+  uint64_t newest() const { return keys_.empty() ? 0 : keys_.rbegin()->first; }
+  bool HasUpTo(uint64_t sequence) const { return !keys_.empty() && keys_.begin()->first <= sequence; }
+
+ private:
+  struct Remembered {
+    SampleAttempt key;
+    AppendTrouble trouble;
+    bool told = false;
+  };
+  using Troubles = std::list<Remembered>;  // Oldest first.
+
+  void Forget(Troubles::iterator trouble);
+  void Note(const SampleAttempt& key, AppendTrouble trouble);
+
+  const size_t remembered_;
+  std::map<uint64_t, SampleAttempt> keys_;  // By sequence number.
+  std::map<SampleAttempt, size_t> counts_;  // Open ones.
+  Troubles troubles_;
+  std::map<SampleAttempt, Troubles::iterator> trouble_of_;
+};
 
 // Of one appender. Not thread-safe.
 class FailureLog {
@@ -49,7 +104,6 @@ class AppendSession {
   };
   enum class Step {
     kWait,     // Nothing to do before `until`, Add, or news of the stream.
-    kAsk,      // Ask for the states of `samples`; then call OnStates.
     kConnect,  // Start a stream; OnStreamEnd is to follow some time.
     kSend,     // Send `message` on it.
     kCancel,   // End it soon.
@@ -57,8 +111,6 @@ class AppendSession {
   struct Action {
     Step step = Step::kWait;
     Clock::Time until;
-    Producer producer = Producer::kRollout;
-    std::vector<std::string> samples;
     AppendQueue::Message message;
   };
 
@@ -78,8 +130,6 @@ class AppendSession {
 
   // `can_write` says whether the stream takes another message now. Call again after each action but kWait.
   Action Next(Clock::Time now, bool can_write);
-  // The answer to kAsk.
-  void OnStates(const absl::StatusOr<std::vector<SampleState>>& states, Clock::Time now);
   // A message of the stream, or why it could not be had.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);
@@ -88,7 +138,7 @@ class AppendSession {
 
   // Outcomes since the last call. They count as open until OnDelivered.
   std::vector<AppendQueue::Finished> TakeFinished() { return queue_.TakeFinished(); }
-  void OnDelivered(const std::vector<AppendQueue::Finished>& finished);
+  void OnDelivered(const std::vector<AppendOutcome>& outcomes);
   // The sequence number of the newest open append; 0 if none is open.
   uint64_t newest_open() const { return open_.newest(); }
   size_t open_count() const { return open_.size(); }
@@ -107,19 +157,15 @@ class AppendSession {
   AppenderMetrics metrics() const;
 
  private:
-  enum class State { kIdle, kAsking, kStreaming, kEnding };
+  enum class State { kIdle, kStreaming, kEnding };
 
   uint64_t AddOpen(AppendPlan plan, Clock::Time now, bool dropped);
-  // Nothing if the next connection has to wait.
-  std::optional<Action> ConnectOrAsk(Clock::Time now);
 
   const Options options_;
   AppendQueue queue_;
   Backoff reconnect_backoff_;
   State state_ = State::kIdle;
   Clock::Time connect_after_;
-  bool resolved_ = false;                                // Doubts of the last stream were asked for …
-  std::map<Producer, std::vector<std::string>> doubts_;  // … but these.
   bool connected_before_ = false;
   bool stuck_ = false;       // The stream is ended because the server does not answer.
   bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.

@@ -65,9 +65,10 @@ class AppendSessionTest : public ::testing::Test {
     session_.OnStreamEnd(why, clock_.Now());
   }
   void Deliver() {
-    const auto finished = session_.TakeFinished();
-    for (const auto& one : finished) outcomes_.push_back(one.outcome);
-    session_.OnDelivered(finished);
+    std::vector<AppendOutcome> delivered;
+    for (auto& one : session_.TakeFinished()) delivered.push_back(std::move(one.outcome));
+    session_.OnDelivered(delivered);
+    outcomes_.insert(outcomes_.end(), delivered.begin(), delivered.end());
   }
 
   ManualClock clock_;
@@ -120,27 +121,19 @@ TEST_F(AppendSessionTest, AnErrorNamesAllThatFailed) {
   EXPECT_TRUE(failures.failed_samples.empty());
 }
 
-TEST_F(AppendSessionTest, AsksBeforeItSendsAgainAndWaitsBetweenConnections) {
+TEST_F(AppendSessionTest, WaitsBetweenConnectionsAndSendsAgain) {
   session_.Add(MakePlan("a", {1, 2}, {5, 6}, {0, 2}), clock_.Now());
   EXPECT_EQ(Next(), Step::kConnect);
-  AppendSession::Action action = session_.Next(clock_.Now(), true);
-  Answer(BytesOf(action.message));  // Credit.
-  action = session_.Next(clock_.Now(), true);
-  ASSERT_EQ(action.step, Step::kSend);
-  ASSERT_OK_AND_ASSIGN(const auto request, ParseAppendRequest(Chain(BytesOf(action.message)).Sub(0, 0)));
+  Answer(BytesOf(session_.Next(clock_.Now(), true).message));  // Credit.
+  ASSERT_EQ(Next(), Step::kSend);
   session_.OnStreamEnd(absl::UnavailableError("gone"), clock_.Now());
   EXPECT_EQ(Next(), Step::kWait);
   clock_.Advance(milliseconds(100));
-  action = session_.Next(clock_.Now(), true);
-  ASSERT_EQ(action.step, Step::kAsk);
-  EXPECT_EQ(action.samples, (std::vector<std::string>{"a"}));
-  session_.OnStates(absl::UnavailableError("gone"), clock_.Now());
-  EXPECT_EQ(Next(), Step::kWait);
-  clock_.Advance(milliseconds(100));
-  EXPECT_EQ(Next(), Step::kAsk);
-  session_.OnStates(absl::NotFoundError("no run"), clock_.Now());
   EXPECT_EQ(Next(), Step::kConnect);
   EXPECT_EQ(session_.metrics().reconnects, 1);
+  Answer(BytesOf(session_.Next(clock_.Now(), true).message));
+  EXPECT_EQ(Next(), Step::kSend);
+  EXPECT_EQ(session_.metrics().resent_bytes, 2);
 }
 
 TEST_F(AppendSessionTest, EndsAStreamThatCannotBeRead) {
@@ -237,14 +230,7 @@ TEST_F(AppendSessionTest, SurvivesWhateverBreaks) {
     ASSERT_LT(step, 100000) << "no progress";
     AppendSession::Action action = session_.Next(clock_.Now(), random() % 2 == 0);
     const bool breaks = random() % 5 == 0;
-    if (action.step == Step::kAsk) {
-      std::vector<SampleState> states;
-      for (const std::string& name : action.samples) {
-        if (server_.samples.count(name) > 0) states.push_back(server_.State(name));
-      }
-      if (breaks) session_.OnStates(absl::UnavailableError("down"), clock_.Now());
-      if (!breaks) session_.OnStates(states, clock_.Now());
-    } else if (action.step == Step::kSend) {
+    if (action.step == Step::kSend) {
       on_the_way.push_back(BytesOf(action.message));
     } else if (action.step == Step::kWait && on_the_way.empty()) {
       clock_.Advance(std::min<Clock::Duration>(action.until - clock_.Now(), milliseconds(200)));

@@ -4,7 +4,6 @@
 #include <grpcpp/completion_queue.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -23,9 +22,6 @@
 namespace routing_replay::client {
 namespace {
 
-// Of the Stat by which an appender asks what arrived before it sends again.
-constexpr std::chrono::seconds kAskTimeout(5);
-
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. After a fork the
 // thread of the parent goes on with what is queued; the child's begins with its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
@@ -38,10 +34,8 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   ~AppenderImpl() override { Abandon(); }
 
   const Geometry& geometry() const override { return *run_.geometry; }
-  BlockOptions blocks() const override {
-    return {run_.block_rows, run_.codec, run_.max_message_bytes, run_.max_payload_bytes};
-  }
-  absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, Note note, bool may_wait) override;
+  BlockOptions blocks() const override { return run_.blocks; }
+  absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) override;
   absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override;
   absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override;
   absl::StatusOr<std::optional<AppendTrouble>> Settle(absl::string_view sample, std::optional<int64_t> attempt,
@@ -84,6 +78,14 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until no append of this sample, or up to this sequence number, is open; the same errors.
+  template <typename Which>
+  absl::Status AwaitSettled(const Which& which, std::chrono::milliseconds timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(which); };
+    const absl::Status status = WaitFor(delivered_, DeadlineAfter(Clock::Real().Now(), timeout), settled);
+    return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
+  }
   // The thread, which is started where there is none.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the thread; what has no outcome gets none.
@@ -95,13 +97,10 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   Clock::Time Advance();
   AppendSession::Action NextAction();
   void Do(AppendSession::Action action);
-  absl::StatusOr<std::vector<SampleState>> Stat(Producer producer, const std::vector<std::string>& samples);
   void OnEvent(intptr_t tag, bool ok);
   void OnMessage(grpc::ByteBuffer message);
   void OnStreamEnd(absl::Status why);
   void Deliver();
-  // From whichever thread looked at the outcomes.
-  void OnSeen(const std::vector<AppendQueue::Finished>& finished);
   void ShutDown();
 
   const AppenderRun run_;
@@ -114,8 +113,6 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<uint64_t, Note> notes_ ABSL_GUARDED_BY(mutex_);               // By sequence number.
-  grpc::ClientContext* stat_context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call in progress.
 
   // Null: there is no thread. Changes only with mutex_ held, and while there is none.
   std::unique_ptr<Events> events_;
@@ -129,7 +126,6 @@ void AppenderImpl::Abandon() {
   {
     MutexLock lock(mutex_);
     if (!std::exchange(stopping_, true)) {
-      if (stat_context_ != nullptr) stat_context_->TryCancel();
       room_.NotifyAll();
       delivered_.NotifyAll();
       if (events_) Wake();
@@ -154,7 +150,6 @@ void AppenderImpl::Rest() {
   {
     MutexLock lock(mutex_);
     resting_ = true;
-    if (stat_context_ != nullptr) stat_context_->TryCancel();
     if (events_ && !stopping_) Wake();
   }
   Join();
@@ -172,7 +167,6 @@ void AppenderImpl::GoOn() {
 
 void AppenderImpl::BeginAnew() {
   MutexLock lock(mutex_);
-  notes_.clear();
   std::destroy_at(&session_);
   std::construct_at(&session_, SessionOptions());
 }
@@ -196,7 +190,7 @@ void AppenderImpl::Wake() {
                     QueueTag(kWake));  // Now would be rounded up to a millisecond.
 }
 
-absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(AppendPlan& plan, Note note, bool may_wait) {
+absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(AppendPlan& plan, bool may_wait) {
   const OnCancel wake(WakeWaiting(room_));
   const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
   MutexLock lock(mutex_);
@@ -211,29 +205,21 @@ absl::StatusOr<std::optional<PlanAppender::Queued>> AppenderImpl::Enqueue(Append
   Queued queued{.dropped = !status.ok()};
   const Clock::Time now = Clock::Real().Now();
   queued.sequence = queued.dropped ? session_.AddDropped(plan, now) : session_.Add(std::move(plan), now);
-  if (note) notes_[queued.sequence] = std::move(note);
   Wake();
   return std::optional(queued);
 }
 
 absl::Status AppenderImpl::SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) {
   const OnCancel wake(WakeWaiting(delivered_));
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   MutexLock lock(mutex_);
-  const absl::Status status =
-      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(sequence); });
-  return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
+  return AwaitSettled(sequence, timeout);
 }
 
 absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout, AppendFailures* failures) {
   const OnCancel wake(WakeWaiting(delivered_));
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   if (failures != nullptr) *failures = {};
   MutexLock lock(mutex_);
-  const uint64_t last = session_.newest_open();
-  const absl::Status status =
-      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(last); });
-  if (absl::IsDeadlineExceeded(status)) return session_.NotFlushed();
+  const absl::Status status = AwaitSettled(session_.newest_open(), timeout);
   return status.ok() ? session_.TakeError(failures) : status;
 }
 
@@ -241,15 +227,10 @@ absl::StatusOr<std::optional<AppendTrouble>> AppenderImpl::Settle(absl::string_v
                                                                   std::optional<int64_t> attempt,
                                                                   std::chrono::milliseconds timeout) {
   const OnCancel wake(WakeWaiting(delivered_));
-  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   const SampleAttempt key{std::string(sample), attempt};
   MutexLock lock(mutex_);
-  const absl::Status status =
-      WaitFor(delivered_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return session_.Settled(key); });
-  if (absl::IsDeadlineExceeded(status)) {
-    return MakeError(status.code(), "appends of the sample have no outcome yet", {.sample = key.sample});
-  }
-  if (!status.ok()) return status;
+  const absl::Status status = AwaitSettled(key, timeout);
+  if (!status.ok()) return WithSample(status, key.sample);
   return session_.TellTrouble(key);
 }
 
@@ -311,12 +292,6 @@ void AppenderImpl::Do(AppendSession::Action action) {
   switch (action.step) {
     case AppendSession::Step::kWait:
       return;
-    case AppendSession::Step::kAsk: {
-      const auto states = Stat(action.producer, action.samples);
-      MutexLock lock(mutex_);
-      if (resting_) return;
-      return session_.OnStates(states, Clock::Real().Now());
-    }
     case AppendSession::Step::kConnect: {
       auto connection = run_.link->Connect();
       if (!connection.ok()) {  // As a file that is being replaced: a server that is away.
@@ -333,21 +308,6 @@ void AppenderImpl::Do(AppendSession::Action action) {
       run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
       return stream_->Cancel();
   }
-}
-
-absl::StatusOr<std::vector<SampleState>> AppenderImpl::Stat(Producer producer,
-                                                            const std::vector<std::string>& samples) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAskTimeout);
-  {
-    MutexLock lock(mutex_);
-    if (stopping_ || resting_) return absl::CancelledError("the appender stops");
-    stat_context_ = &context;
-  }
-  auto states = run_.stat(context, producer, samples);
-  MutexLock lock(mutex_);
-  stat_context_ = nullptr;
-  return states;
 }
 
 void AppenderImpl::OnEvent(intptr_t tag, bool ok) {
@@ -376,30 +336,20 @@ void AppenderImpl::OnStreamEnd(absl::Status why) {
 
 void AppenderImpl::Deliver() {
   std::vector<AppendQueue::Finished> finished;
-  std::vector<Note> notes;  // One per outcome; perhaps null.
   {
     MutexLock lock(mutex_);
     finished = session_.TakeFinished();
     if (finished.empty()) return;
-    for (const AppendQueue::Finished& f : finished) {
-      auto note = notes_.extract(f.sequence);
-      notes.push_back(note.empty() ? Note() : std::move(note.mapped()));
-    }
     room_.NotifyAll();
   }
-  for (size_t i = 0; i < finished.size(); ++i) {
-    if (notes[i]) notes[i](finished[i].outcome);
-    if (options_.on_outcome) options_.on_outcome(finished[i].outcome);
-  }
-  if (!options_.on_outcomes) return OnSeen(finished);
   std::vector<AppendOutcome> outcomes;
-  for (const AppendQueue::Finished& f : finished) outcomes.push_back(f.outcome);
-  options_.on_outcomes(std::move(outcomes), [this, finished = std::move(finished)] { OnSeen(finished); });
-}
-
-void AppenderImpl::OnSeen(const std::vector<AppendQueue::Finished>& finished) {
+  for (AppendQueue::Finished& one : finished) {
+    if (one.note) one.note(one.outcome);
+    if (options_.on_outcome) options_.on_outcome(one.outcome);
+    outcomes.push_back(std::move(one.outcome));
+  }
   MutexLock lock(mutex_);
-  session_.OnDelivered(finished);
+  session_.OnDelivered(outcomes);
   delivered_.NotifyAll();
 }
 
@@ -416,7 +366,7 @@ void AppenderImpl::ShutDown() {
 
 }  // namespace
 
-std::unique_ptr<Appender> MakeAppender(AppenderRun run, AppenderOptions options) {
+std::unique_ptr<PlanAppender> MakeAppender(AppenderRun run, AppenderOptions options) {
   return std::make_unique<AppenderImpl>(std::move(run), std::move(options));
 }
 

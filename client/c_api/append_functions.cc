@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/appender/append_plan.h"
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
@@ -30,10 +30,6 @@ using std::chrono::milliseconds;
 constexpr size_t kLargeBytes = size_t{1} << 18;
 // Of a flush, a close and a commit whose call says nothing.
 constexpr std::chrono::seconds kSettleTimeout(120);
-
-milliseconds TimeoutOf(const rr_call* call, milliseconds otherwise) {
-  return call != nullptr && call->timeout_ms >= 0 ? milliseconds(call->timeout_ms) : otherwise;
-}
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
@@ -121,16 +117,7 @@ absl::StatusOr<AppenderOptions> OptionsFrom(const rr_appender_options* given) {
   }
   if (given->on_full != RR_BLOCK) options.queue_timeout = milliseconds(0);
   options.drop_when_full = given->on_full != RR_RAISE;
-  options.encode_blocks = given->encode_blocks != 0;
   return options;
-}
-
-rr_outcomes* NewOutcomes(absl::Span<const AppendOutcome> outcomes) {
-  Result<rr_outcomes> result;
-  const auto list = result.Array<rr_outcome>(outcomes.size());
-  for (size_t i = 0; i < list.size(); ++i) Fill(outcomes[i], result, list[i]);
-  *result = {list.data(), list.size()};
-  return result.Release();
 }
 
 rr_commit* NewCommit(const client::CommitOutcome& outcome) {
@@ -148,101 +135,67 @@ rr_commit* NewCommit(const client::CommitOutcome& outcome) {
 }
 
 std::vector<std::pair<std::string, int64_t>> CountersOf(const AppenderMetrics& metrics) {
-  std::vector<std::pair<std::string, int64_t>> counters = {
-      {"appends", metrics.appends},
-      {"acknowledged", metrics.acknowledged},
-      {"failed", metrics.failed},
-      {"rows", metrics.rows},
-      {"trimmed_rows", metrics.trimmed_rows},
-      {"conflicting_rows", metrics.conflicting_rows},
-      {"unrecorded_rows", metrics.unrecorded_rows},
-      {"payload_bytes", metrics.payload_bytes},
-      {"resent_bytes", metrics.resent_bytes},
-      {"reconnects", metrics.reconnects},
-      {"credit_refusals", metrics.credit_refusals},
-      {"dropped_appends", metrics.dropped_appends},
-      {"dropped_rows", metrics.dropped_rows},
-      {"refused_appends", metrics.refused_appends},
-      {"narrowed_appends", metrics.narrowed_appends},
-      {"unrecorded_appends", metrics.unrecorded_appends},
-      {"surplus_rows", metrics.surplus_rows},
-      {"stale_appends", metrics.stale_appends},
-      {"queued_bytes", metrics.queued_bytes},
-      {"open_appends", metrics.open_appends},
-  };
+  std::vector<std::pair<std::string, int64_t>> counters;
+  for (const auto& [name, counter] : client::kAppenderCounters) counters.emplace_back(name, metrics.*counter);
   for (const auto& [reason, count] : metrics.refused_by_reason) {
     counters.emplace_back(absl::StrCat("refused_", absl::AsciiStrToLower(ReasonName(reason))), count);
   }
   return counters;
 }
 
-CallEnd FlushEnd(absl::Status status, AppendFailures failures) {
-  if (status.ok()) return {};
-  return {std::move(status), std::move(failures)};
-}
-
 }  // namespace
 
 namespace routing_replay::c_api {
 
-void KeptOutcomes::Put(std::vector<AppendOutcome> outcomes, std::function<void()> seen) {
-  {
-    MutexLock lock(mutex_);
-    if (!dismissed_) {
-      std::move(outcomes.begin(), outcomes.end(), std::back_inserter(outcomes_));
-      waiting_.push_back(std::move(seen));
-      return changed_.NotifyAll();
-    }
+void KeptOutcomes::Put(const AppendOutcome& outcome) {
+  MutexLock lock(mutex_);
+  outcomes_.push_back(outcome);
+  changed_.NotifyAll();
+}
+
+template <typename Done>
+absl::Status KeptOutcomes::Await(Clock::Time deadline, const Done& done) {
+  while (!done()) {
+    if (absl::Status status = client::CheckCall(); !status.ok()) return status;
+    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("outcomes have not come, or not been seen");
+    changed_.WaitUntil(mutex_, deadline);
   }
-  seen();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<AppendOutcome>> KeptOutcomes::Take(Clock::Time deadline) {
-  Seen before;
-  {
-    MutexLock lock(mutex_);
-    before = std::exchange(taken_, {});
-  }
-  for (const std::function<void()>& seen : before) seen();
   const client::OnCancel wake([this] {
     MutexLock lock(mutex_);
     changed_.NotifyAll();
   });
   MutexLock lock(mutex_);
-  while (outcomes_.empty() && !closed_) {
-    if (absl::Status status = client::CheckCall(); !status.ok()) return status;
-    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("there is no outcome yet");
-    changed_.WaitUntil(mutex_, deadline);
-  }
-  taken_ = std::exchange(waiting_, {});
+  taken_ = false;
+  changed_.NotifyAll();
+  const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !outcomes_.empty() || closed_; };
+  if (absl::Status status = Await(deadline, some); !status.ok()) return status;
+  taken_ = !outcomes_.empty();
   return std::exchange(outcomes_, {});
+}
+
+absl::Status KeptOutcomes::AwaitSeen(Clock::Time deadline) {
+  const client::OnCancel wake([this] {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  });
+  MutexLock lock(mutex_);
+  return Await(deadline, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return outcomes_.empty() && !taken_; });
 }
 
 void KeptOutcomes::BeginAnew() {
   MutexLock lock(mutex_);
   outcomes_.clear();
-  waiting_.clear();
-  taken_.clear();
+  taken_ = false;
 }
 
 void KeptOutcomes::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
   changed_.NotifyAll();
-}
-
-void KeptOutcomes::Dismiss() {
-  Seen all;
-  {
-    MutexLock lock(mutex_);
-    closed_ = dismissed_ = true;
-    outcomes_.clear();
-    all = std::exchange(taken_, {});
-    std::move(waiting_.begin(), waiting_.end(), std::back_inserter(all));
-    waiting_.clear();
-    changed_.NotifyAll();
-  }
-  for (const std::function<void()>& seen : all) seen();
 }
 
 }  // namespace routing_replay::c_api
@@ -267,15 +220,13 @@ rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, r
     auto given = OptionsFrom(options);
     if (!given.ok()) return given.status();
     const auto shared = std::make_shared<SharedAppender>();
-    shared->run = run->run->run;
+    shared->run = run->shared->run;
     if (options != nullptr && options->keep_outcomes != 0) {
       shared->kept = std::make_shared<KeptOutcomes>();
-      given->on_outcomes = [kept = shared->kept](std::vector<AppendOutcome> outcomes, std::function<void()> seen) {
-        kept->Put(std::move(outcomes), std::move(seen));
-      };
+      given->on_outcome = [kept = shared->kept](const AppendOutcome& outcome) { kept->Put(outcome); };
     }
     shared->appender = shared->run->NewAppender(*std::move(given));
-    run->run->Add(shared->appender);
+    run->shared->Add(shared->appender);
     *appender = new rr_appender{shared};
     return {};
   });
@@ -284,7 +235,7 @@ rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, r
 rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
                              uint64_t* sequences, size_t* dropped) {
   return Guard([&]() -> CallEnd {
-    const std::shared_ptr<SharedAppender>& shared = appender->appender;
+    const std::shared_ptr<SharedAppender>& shared = appender->shared;
     const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
     if (call == nullptr || call->queue == nullptr) {  // Encodes beside other threads.
       const auto work = [&]() -> CallEnd {
@@ -307,24 +258,35 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
   });
 }
 
+namespace {
+
+// Flushes, or closes, and waits until outcomes that are kept have been seen.
+CallEnd Settle(SharedAppender& shared, bool close, milliseconds timeout) {
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  AppendFailures failures;
+  absl::Status status = close ? shared.appender->Close(timeout, &failures) : shared.appender->Flush(timeout, &failures);
+  if (shared.kept && !absl::IsCancelled(status)) {
+    status.Update(shared.kept->AwaitSeen(deadline));
+    if (close && !absl::IsCancelled(status)) shared.kept->Close();
+  }
+  return {std::move(status), std::move(failures)};
+}
+
+}  // namespace
+
 rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call) {
-  return Guard([&]() -> CallEnd {
-    const auto work = [shared = appender->appender, timeout = TimeoutOf(call, kSettleTimeout)] {
-      AppendFailures failures;
-      absl::Status status = shared->appender->Flush(timeout, &failures);
-      return FlushEnd(std::move(status), std::move(failures));
+  return Guard([&] {
+    const auto work = [shared = appender->shared, timeout = TimeoutOf(call, kSettleTimeout)] {
+      return Settle(*shared, /*close=*/false, timeout);
     };
     return Perform(call, work, Timeout::kOfWork);
   });
 }
 
 rr_error* rr_appender_close(rr_appender* appender, const rr_call* call) {
-  return Guard([&]() -> CallEnd {
-    const auto work = [shared = appender->appender, timeout = TimeoutOf(call, kSettleTimeout)] {
-      AppendFailures failures;
-      absl::Status status = shared->appender->Close(timeout, &failures);
-      if (shared->kept && !absl::IsCancelled(status)) shared->kept->Close();
-      return FlushEnd(std::move(status), std::move(failures));
+  return Guard([&] {
+    const auto work = [shared = appender->shared, timeout = TimeoutOf(call, kSettleTimeout)] {
+      return Settle(*shared, /*close=*/true, timeout);
     };
     return Perform(call, work, Timeout::kOfWork);
   });
@@ -332,15 +294,12 @@ rr_error* rr_appender_close(rr_appender* appender, const rr_call* call) {
 
 rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes) {
   return Guard([&]() -> CallEnd {
-    if (!appender->appender->kept) {
+    if (!appender->shared->kept) {
       return Invalid("keep_outcomes", "was not set for this appender");
     }
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), TimeoutOf(call, milliseconds::max()));
-    const auto work = [shared = appender->appender, deadline, outcomes]() -> CallEnd {
-      const auto taken = shared->kept->Take(deadline);
-      if (!taken.ok()) return taken.status();
-      *outcomes = NewOutcomes(*taken);
-      return {};
+    const auto work = [shared = appender->shared, deadline, outcomes] {
+      return Into(outcomes, shared->kept->Take(deadline), NewOutcomes);
     };
     return Perform(call, work, Timeout::kOfWork);
   });
@@ -349,7 +308,7 @@ rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const
 rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters) {
   return Guard([&]() -> CallEnd {
     Result<rr_counters> result;
-    *result = Counters(CountersOf(appender->appender->appender->metrics()), result);
+    *result = Counters(CountersOf(appender->shared->appender->metrics()), result);
     *counters = result.Release();
     return {};
   });
@@ -365,12 +324,9 @@ rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, cons
       if (!ids.ok()) return ids.status();
       request.tokens = *std::move(ids);
     }
-    const auto work = [run = run->run, request = std::move(request), timeout = TimeoutOf(call, kSettleTimeout),
-                       commit]() -> CallEnd {
-      const auto outcome = client::Commit(*run->run, run->Appenders(), request, timeout);
-      if (!outcome.ok()) return outcome.status();
-      *commit = NewCommit(*outcome);
-      return {};
+    const auto work = [run = run->shared, request = std::move(request), timeout = TimeoutOf(call, kSettleTimeout),
+                       commit] {
+      return Into(commit, client::Commit(*run->run, run->Appenders(), request, timeout), NewCommit);
     };
     return Perform(call, work);
   });

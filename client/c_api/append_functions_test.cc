@@ -17,10 +17,7 @@ class CAppendTest : public CApiTest {
     rr_object_free(appender_);
     CApiTest::TearDown();
   }
-  void Open(rr_appender_options options) {
-    options.encode_blocks = 1;
-    ASSERT_DONE(rr_run_new_appender(c_run_, &options, &appender_));
-  }
+  void Open(rr_appender_options options) { ASSERT_DONE(rr_run_new_appender(c_run_, &options, &appender_)); }
   // Rows [begin, end) of ids_; valid until the test ends.
   rr_append Append(const std::string& sample, int64_t begin, int64_t end) {
     const auto& shape = shapes_.emplace_back(std::array<int64_t, 3>{end - begin, 1, 1});
@@ -113,7 +110,7 @@ TEST_F(CAppendTest, AFlushNamesWhatFailed) {
   EXPECT_DONE(rr_appender_flush(appender_, &kBlocking));
 }
 
-TEST_F(CAppendTest, OutcomesAreGivenOnceAndCountAsOpenUntilTheyAreSeen) {
+TEST_F(CAppendTest, OutcomesAreGivenOnceAndAFlushWaitsUntilTheyAreSeen) {
   rr_appender_options options = kDefaults;
   options.keep_outcomes = 1;
   Open(options);

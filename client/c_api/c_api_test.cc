@@ -327,11 +327,8 @@ TEST_F(CApiTest, ARunGoesToADirectoryAndBack) {
   rr_client* client = nullptr;
   ASSERT_DONE(rr_client_new(&options, &client));
   progress = {.stop_at = 2};
-  const rr_import_options in{.directory = Text(directory),
-                             .run = Text("copy"),
-                             .read_timeout_ms = -1,
-                             .progress = OnProgress,
-                             .progress_context = &progress};
+  const rr_import_options in{
+      .directory = Text(directory), .run = Text("copy"), .progress = OnProgress, .progress_context = &progress};
   const rr_imported* imported = nullptr;
   EXPECT_EQ(Failure(rr_client_import(client, &in, &kBlocking, &imported)).code, absl::StatusCode::kCancelled);
   EXPECT_EQ(progress.samples.size(), 2U);

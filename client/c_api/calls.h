@@ -2,6 +2,7 @@
 #ifndef CLIENT_C_API_CALLS_H_
 #define CLIENT_C_API_CALLS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -84,6 +85,11 @@ enum class Timeout {
 // without waiting, or nothing.
 CallEnd Perform(const rr_call* call, std::function<CallEnd()> work, Timeout timeout = Timeout::kOfCall,
                 const std::function<std::optional<CallEnd>()>& at_once = nullptr);
+
+// What a call says of its timeout, or `otherwise`.
+inline std::chrono::milliseconds TimeoutOf(const rr_call* call, std::chrono::milliseconds otherwise) {
+  return call != nullptr && call->timeout_ms >= 0 ? std::chrono::milliseconds(call->timeout_ms) : otherwise;
+}
 
 // `work` that is not broken off once it has begun.
 template <typename Work>

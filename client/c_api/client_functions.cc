@@ -1,18 +1,17 @@
 // Clients: what they are made from, runs and servers; and runs: what they are, the states of their samples, and single
 // appends.
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
 #include "client/call/cancellation.h"
+#include "client/channel/client_security.h"
 #include "client/channel/endpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -23,24 +22,11 @@ namespace {
 // Between looks for a run that is waited for.
 constexpr std::chrono::milliseconds kFirstLook(50), kLongestLook(1000);
 
-// All that makes two clients different, what is taken from the environment included.
-std::string KeyOf(const ClientOptions& options) {
+// All that makes two clients different.
+auto KeyOf(const ClientOptions& options) {
   const SecuritySettings& security = options.security;
-  std::string key;
-  const auto add = [&key](absl::string_view part) { absl::StrAppend(&key, part.size(), ":", part, ","); };
-  add(options.endpoint);
-  for (const int64_t number : {int64_t{options.use_http_proxy}, int64_t{security.tls}, options.call_timeout.count()}) {
-    add(absl::StrCat(number));
-  }
-  for (const std::string* text :
-       {&security.cacert, &security.cert, &security.key, &security.server_name, &security.token_file}) {
-    add(*text);
-  }
-  for (const char* name : {"TLS", "CACERT", "CERT", "KEY", "SERVER_NAME", "TOKEN_FILE"}) {
-    const char* value = std::getenv(absl::StrCat("ROUTING_REPLAY_", name).c_str());
-    add(value == nullptr ? "" : value);
-  }
-  return key;
+  return std::tuple(options.endpoint, options.use_http_proxy, options.call_timeout, security.tls, security.cacert,
+                    security.cert, security.key, security.server_name, security.token_file);
 }
 
 // The clients of the process: equal ones share a transport.
@@ -52,39 +38,32 @@ class Clients {
   }
 
   absl::StatusOr<std::shared_ptr<Client>> Get(const ClientOptions& options) {
-    const std::string key = KeyOf(options);
-    if (std::shared_ptr<Client> known = Find(key)) return known;
-    auto made = Client::Connect(options);
-    if (!made.ok()) return made.status();
     MutexLock lock(mutex_);
     std::erase_if(clients_, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<Client>& place = clients_[key];
+    std::weak_ptr<Client>& place = clients_[KeyOf(options)];
     std::shared_ptr<Client> client = place.lock();
-    if (client == nullptr) place = client = *std::move(made);
+    if (client != nullptr) return client;
+    auto made = Client::Connect(options);
+    if (!made.ok()) return made.status();
+    place = client = *std::move(made);
     return client;
   }
 
  private:
-  std::shared_ptr<Client> Find(const std::string& key) {
-    MutexLock lock(mutex_);
-    const auto at = clients_.find(key);
-    return at == clients_.end() ? nullptr : at->second.lock();
-  }
-
   Mutex mutex_;
-  std::map<std::string, std::weak_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
+  std::map<decltype(KeyOf({})), std::weak_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {
   auto endpoint = client::EndpointOrEnvironment(View(given.endpoint));
   if (!endpoint.ok()) return endpoint.status();
   ClientOptions options{.endpoint = *std::move(endpoint),
-                        .security = {.tls = given.tls > 0,
-                                     .cacert = String(given.cacert),
-                                     .cert = String(given.cert),
-                                     .key = String(given.key),
-                                     .server_name = String(given.server_name),
-                                     .token_file = String(given.token_file)},
+                        .security = client::OrEnvironment({.tls = given.tls > 0,
+                                                           .cacert = String(given.cacert),
+                                                           .cert = String(given.cert),
+                                                           .key = String(given.key),
+                                                           .server_name = String(given.server_name),
+                                                           .token_file = String(given.token_file)}),
                         .use_http_proxy = given.use_http_proxy != 0};
   if (given.call_timeout_ms >= 0) options.call_timeout = std::chrono::milliseconds(given.call_timeout_ms);
   return options;
@@ -99,11 +78,9 @@ struct Opening {
   std::chrono::milliseconds wait;
 };
 
-absl::StatusOr<std::shared_ptr<Run>> OpenOnce(LazyClient& client, const Opening& opening) {
-  const auto connected = client.Get();
-  if (!connected.ok()) return connected.status();
-  if (!opening.geometry) return (*connected)->JoinRun(opening.name);
-  return (*connected)->OpenRun(opening.name, *opening.geometry, opening.settings, opening.resume_at);
+absl::StatusOr<std::shared_ptr<Run>> OpenOnce(Client& client, const Opening& opening) {
+  if (!opening.geometry) return client.JoinRun(opening.name);
+  return client.OpenRun(opening.name, *opening.geometry, opening.settings, opening.resume_at);
 }
 
 bool IsNotThere(const absl::Status& status) {
@@ -112,7 +89,7 @@ bool IsNotThere(const absl::Status& status) {
          (absl::IsNotFound(status) && reason == Reason::kNoRun);
 }
 
-absl::StatusOr<std::shared_ptr<Run>> Open(LazyClient& client, const Opening& opening) {
+absl::StatusOr<std::shared_ptr<Run>> Open(Client& client, const Opening& opening) {
   const Clock::Time end = client::NoLaterThanCall(DeadlineAfter(Clock::Real().Now(), opening.wait));
   Clock::Duration pause = kFirstLook;
   while (true) {
@@ -132,21 +109,17 @@ absl::StatusOr<std::shared_ptr<Run>> Open(LazyClient& client, const Opening& ope
   }
 }
 
-rr_runs* NewRuns(const std::vector<RunSummary>& runs) {
-  Result<rr_runs> result;
-  const auto list = result.Array<rr_run_summary>(runs.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    list[i].name = result.Text(runs[i].run);
-    Fill(runs[i].geometry, result, list[i].geometry);
-    Fill(runs[i].settings, result, list[i].settings);
-    list[i].samples = runs[i].samples;
-    list[i].sealed_samples = runs[i].sealed_samples;
-    list[i].committed_rows = runs[i].committed_rows;
-    list[i].stored_bytes = runs[i].stored_bytes;
-  }
-  *result = {list.data(), list.size()};
-  return result.Release();
+void FillSummary(const RunSummary& run, ResultMemory& memory, rr_run_summary& out) {
+  out.name = memory.Text(run.run);
+  Fill(run.geometry, memory, out.geometry);
+  Fill(run.settings, memory, out.settings);
+  out.samples = run.samples;
+  out.sealed_samples = run.sealed_samples;
+  out.committed_rows = run.committed_rows;
+  out.stored_bytes = run.stored_bytes;
 }
+
+rr_runs* NewRuns(const std::vector<RunSummary>& runs) { return NewList<rr_runs>(runs, FillSummary); }
 
 rr_server_info* NewServerInfo(const ServerSummary& summary) {
   Result<rr_server_info> info;
@@ -167,28 +140,6 @@ rr_server_info* NewServerInfo(const ServerSummary& summary) {
 
 }  // namespace
 
-absl::Status LazyClient::TryConnect() {
-  if (absl::StrContains(options_.endpoint, "file:")) {
-    ClientOptions impatient = options_;
-    impatient.call_timeout = std::chrono::milliseconds(0);
-    const absl::Status status = Client::Connect(std::move(impatient)).status();
-    if (!status.ok()) return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
-  }
-  return Get().status();
-}
-
-absl::StatusOr<std::shared_ptr<Client>> LazyClient::Get() {
-  {
-    MutexLock lock(mutex_);
-    if (client_ != nullptr) return client_;
-  }
-  auto client = Clients::Shared().Get(options_);
-  if (!client.ok()) return client.status();
-  MutexLock lock(mutex_);
-  if (client_ == nullptr) client_ = *std::move(client);
-  return client_;
-}
-
 }  // namespace routing_replay::c_api
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -196,12 +147,9 @@ using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
 
 rr_error* rr_client_new(const rr_client_options* options, rr_client** client) {
   return Guard([&]() -> CallEnd {
-    auto given = OptionsFrom(*options);
+    const auto given = OptionsFrom(*options);
     if (!given.ok()) return given.status();
-    auto made = std::make_shared<LazyClient>(*std::move(given));
-    if (absl::Status status = made->TryConnect(); !status.ok()) return status;
-    *client = new rr_client{std::move(made)};
-    return {};
+    return Into(client, Clients::Shared().Get(*given), [](const auto& made) { return new rr_client(made); });
   });
 }
 
@@ -220,77 +168,35 @@ rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry*
       if (!asked.ok()) return asked.status();
       opening.settings = *asked;
     }
-    return Perform(call, [client = client->client, opening = std::move(opening), run]() -> CallEnd {
-      auto opened = Open(*client, opening);
-      if (!opened.ok()) return opened.status();
-      *run = new rr_run{std::make_shared<SharedRun>(*std::move(opened))};
-      return {};
+    return Perform(call, [client = client->shared, opening = std::move(opening), run] {
+      return Into(run, Open(*client, opening),
+                  [](const auto& opened) { return new rr_run(std::make_shared<SharedRun>(opened)); });
     });
   });
 }
 
 rr_error* rr_client_runs(rr_client* client, const rr_call* call, const rr_runs** runs) {
   return Guard([&] {
-    return Perform(call, [client = client->client, runs]() -> CallEnd {
-      const auto connected = client->Get();
-      if (!connected.ok()) return connected.status();
-      const auto list = (*connected)->ListRuns();
-      if (!list.ok()) return list.status();
-      *runs = NewRuns(*list);
-      return {};
-    });
+    return Perform(call, [client = client->shared, runs] { return Into(runs, client->ListRuns(), NewRuns); });
   });
 }
 
 rr_error* rr_client_server_info(rr_client* client, const rr_call* call, const rr_server_info** info) {
   return Guard([&] {
-    return Perform(call, [client = client->client, info]() -> CallEnd {
-      const auto connected = client->Get();
-      if (!connected.ok()) return connected.status();
-      const auto summary = (*connected)->GetServerInfo();
-      if (!summary.ok()) return summary.status();
-      *info = NewServerInfo(*summary);
-      return {};
-    });
+    return Perform(call,
+                   [client = client->shared, info] { return Into(info, client->GetServerInfo(), NewServerInfo); });
   });
 }
 
 namespace {
 
-CallEnd Give(const absl::StatusOr<std::vector<SampleState>>& states, const rr_sample_states** out) {
-  if (!states.ok()) return states.status();
-  *out = NewStates(*states);
-  return {};
-}
-
-CallEnd Give(const absl::StatusOr<SampleState>& state, const rr_sample_states** out) {
-  if (!state.ok()) return state.status();
-  *out = NewStates({&*state, 1});
-  return {};
-}
-
-CallEnd Give(const absl::StatusOr<ReleaseOutcome>& outcome, rr_released* out) {
-  if (!outcome.ok()) return outcome.status();
-  *out = Released(*outcome);
-  return {};
-}
-
-CallEnd Give(const absl::StatusOr<AppendOutcome>& outcome, const std::string& sample, const rr_outcomes** out) {
-  if (!outcome.ok()) return outcome.status();
-  Result<rr_outcomes> result;
-  const auto list = result.Array<rr_outcome>(1);
-  Fill(*outcome, result, list[0]);
-  list[0].sample = result.Text(sample);
-  *result = {list.data(), list.size()};
-  *out = result.Release();
-  return {};
-}
+rr_sample_states* NewState(const SampleState& state) { return NewStates({&state, 1}); }
 
 }  // namespace
 
 rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info) {
   return Guard([&]() -> CallEnd {
-    const Run& described = *run->run->run;
+    const Run& described = *run->shared->run;
     Result<rr_run_info> result;
     result->name = result.Text(described.name());
     Fill(described.geometry(), result, result->geometry);
@@ -306,8 +212,8 @@ rr_error* rr_run_stat(rr_run* run, const rr_text* samples, size_t count, int32_t
   return Guard([&]() -> CallEnd {
     const auto whose = ProducerFrom(producer);
     if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->run, names = StringsFrom(samples, count), whose = *whose, states] {
-      return Give(run->run->StatMany(names, whose), states);
+    return Perform(call, [run = run->shared->run, names = StringsFrom(samples, count), whose = *whose, states] {
+      return Into(states, run->StatMany(names, whose), NewStates);
     });
   });
 }
@@ -317,8 +223,8 @@ rr_error* rr_run_list(rr_run* run, const rr_range* groups, int32_t producer, con
   return Guard([&]() -> CallEnd {
     const auto whose = ProducerFrom(producer);
     if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->run, groups = GroupsFrom(groups), whose = *whose, states] {
-      return Give(run->run->List(groups, whose), states);
+    return Perform(call, [run = run->shared->run, groups = GroupsFrom(groups), whose = *whose, states] {
+      return Into(states, run->List(groups, whose), NewStates);
     });
   });
 }
@@ -328,8 +234,8 @@ rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int64_t num
   return Guard([&]() -> CallEnd {
     const auto whose = ProducerFrom(producer);
     if (!whose.ok()) return whose.status();
-    return Perform(call, [run = run->run, name = String(sample), whose = *whose, num_tokens, revision, state] {
-      return Give(run->run->Seal(name, whose, num_tokens, revision), state);
+    return Perform(call, [run = run->shared->run, name = String(sample), whose = *whose, num_tokens, revision, state] {
+      return Into(state, run->Seal(name, whose, num_tokens, revision), NewState);
     });
   });
 }
@@ -339,9 +245,9 @@ rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t
   return Guard([&]() -> CallEnd {
     const auto whose = ProducerFrom(producer);
     if (!whose.ok()) return whose.status();
-    return Perform(call,
-                   [run = run->run, name = String(sample), whose = *whose, rows, expected = Optional(expected_revision),
-                    state] { return Give(run->run->Truncate(name, whose, rows, expected), state); });
+    return Perform(call, [run = run->shared->run, name = String(sample), whose = *whose, rows,
+                          expected = Optional(expected_revision),
+                          state] { return Into(state, run->Truncate(name, whose, rows, expected), NewState); });
   });
 }
 
@@ -351,17 +257,20 @@ rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, cons
     const auto whose = ProducerOrBoth(producer);
     if (!whose.ok()) return whose.status();
     ReleaseOptions options{.producer = *whose, .handles = {handles, handles + handle_count}};
-    const auto work = [run = run->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
+    const auto work = [run = run->shared->run, names = StringsFrom(samples, count), groups = GroupsFrom(groups),
                        options = std::move(options), released] {
-      if (groups) return Give(run->run->ReleaseGroups(groups->first, groups->second, options), released);
-      return Give(run->run->Release(names, options), released);
+      const auto outcome =
+          groups ? run->ReleaseGroups(groups->first, groups->second, options) : run->Release(names, options);
+      return Into(released, outcome, Released);
     };
     return Perform(call, Once(work));
   });
 }
 
 rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* released) {
-  return Guard([&] { return Perform(call, [run = run->run, released] { return Give(run->run->Drop(), released); }); });
+  return Guard([&] {
+    return Perform(call, [run = run->shared->run, released] { return Into(released, run->Drop(), Released); });
+  });
 }
 
 rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome) {
@@ -369,12 +278,12 @@ rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, 
     const auto tokens = std::make_shared<std::vector<uint32_t>>();
     auto given = AppendFrom(*append, *tokens);
     if (!given.ok()) return given.status();
-    const auto work = [run = run->run, given = *std::move(given), tokens, outcome] {
+    const auto work = [run = run->shared->run, given = *std::move(given), tokens, outcome] {
       const AppendOptions& options = given.options;
-      if (!given.tensor) {
-        return Give(run->run->PutUnrecorded(options, TotalRows(options.unrecorded)), options.sample, outcome);
-      }
-      return Give(run->run->Put(options, *given.tensor, given.payload), options.sample, outcome);
+      auto put = given.tensor ? run->Put(options, *given.tensor, given.payload)
+                              : run->PutUnrecorded(options, TotalRows(options.unrecorded));
+      if (put.ok()) put->sample = options.sample;
+      return Into(outcome, put, [](const AppendOutcome& one) { return NewOutcomes({&one, 1}); });
     };
     return Perform(call, Once(work));
   });

@@ -39,15 +39,11 @@ rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts
 
 rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
   return Guard([&] {
-    return Perform(call, [lines]() -> CallEnd {
-      const auto taken = client::TakeLogLines();
-      if (!taken.ok()) return taken.status();
-      Result<rr_texts> result;
-      const auto texts = result.Array<rr_text>(taken->size());
-      for (size_t i = 0; i < texts.size(); ++i) texts[i] = result.Text((*taken)[i]);
-      *result = {texts.data(), texts.size()};
-      *lines = result.Release();
-      return {};
+    return Perform(call, [lines] {
+      return Into(lines, client::TakeLogLines(), [](const std::vector<std::string>& taken) {
+        return NewList<rr_texts>(
+            taken, [](const std::string& line, ResultMemory& memory, rr_text& out) { out = memory.Text(line); });
+      });
     });
   });
 }
@@ -55,19 +51,16 @@ rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
 rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle) {
   return Guard([&]() -> CallEnd {
     if (absl::Status status = CheckId(View(sample), "sample"); !status.ok()) return status;
-    *handle = run == nullptr ? SampleHandle(View(sample)) : run->run->run->Handle(View(sample));
+    *handle = run == nullptr ? SampleHandle(View(sample)) : run->shared->run->Handle(View(sample));
     return {};
   });
 }
 
 rr_error* rr_token_ids(const rr_tokens* tokens, rr_text field, rr_text sample, const rr_ids** ids) {
   return Guard([&]() -> CallEnd {
-    const auto narrow = TokensFrom(*tokens, View(field), View(sample));
-    if (!narrow.ok()) return narrow.status();
-    Result<rr_ids> result;
-    *result = {result.Copy(absl::MakeConstSpan(*narrow)), narrow->size()};
-    *ids = result.Release();
-    return {};
+    return Into(ids, TokensFrom(*tokens, View(field), View(sample)), [](const std::vector<uint32_t>& narrow) {
+      return NewList<rr_ids>(narrow, [](uint32_t id, ResultMemory&, uint32_t& out) { out = id; });
+    });
   });
 }
 
@@ -130,7 +123,7 @@ std::vector<VersionedTokens> VersionsFrom(const rr_weight_span* versions, size_t
   return tokens;
 }
 
-void Fill(const RouteText& text, ResultMemory& memory, rr_route& out) {
+void FillRoute(const RouteText& text, ResultMemory& memory, rr_route& out) {
   const auto path = memory.Array<rr_step>(text.path.size());
   for (size_t i = 0; i < path.size(); ++i) {
     if (const std::string* key = std::get_if<std::string>(&text.path[i])) {
@@ -149,20 +142,17 @@ rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     const auto description = TensorFrom(*tensor, kTensorPath);
     if (!description.ok()) return description.status();
-    const auto shape = ShapeOf(*description, PayloadOf(*tensor));
-    if (!shape.ok()) return shape.status();
-    *form = NewForm(description->encoding, shape->dtype, shape->axes);
-    return {};
+    return Into(form, ShapeOf(*description, PayloadOf(*tensor)),
+                [&](const TensorShape& shape) { return NewForm(description->encoding, shape.dtype, shape.axes); });
   });
 }
 
 rr_error* rr_open_nrlre1(const void* text, size_t size, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     const absl::Span<const uint8_t> bytes = Bytes(text, size);
-    const auto opened = OpenNrlre1(bytes);
-    if (!opened.ok()) return opened.status();
-    *form = NewForm(Encoding::kBase64, opened->tensor.dtype, opened->tensor.shape, PartOf(bytes, opened->data));
-    return {};
+    return Into(form, OpenNrlre1(bytes), [&](const auto& opened) {
+      return NewForm(Encoding::kBase64, opened.tensor.dtype, opened.tensor.shape, PartOf(bytes, opened.data));
+    });
   });
 }
 
@@ -170,10 +160,9 @@ rr_error* rr_open_object(rr_text dialect, rr_text json, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     const auto known = DialectFrom(View(dialect));
     if (!known.ok()) return known.status();
-    const auto opened = ObjectFormFromJson(*known, View(json));
-    if (!opened.ok()) return opened.status();
-    *form = NewForm(Encoding::kBase64, opened->tensor.dtype, opened->tensor.shape, {}, opened->start);
-    return {};
+    return Into(form, ObjectFormFromJson(*known, View(json)), [](const auto& opened) {
+      return NewForm(Encoding::kBase64, opened.tensor.dtype, opened.tensor.shape, {}, opened.start);
+    });
   });
 }
 
@@ -189,34 +178,26 @@ rr_error* rr_check_narrowest(const rr_tensor* tensor) {
 rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form) {
   return Guard([&]() -> CallEnd {
     const absl::Span<const uint8_t> bytes = Bytes(file, size);
-    const auto rows = OpenRowsFile(bytes, View(name));
-    if (!rows.ok()) return rows.status();
-    *form = NewForm(Encoding::kRaw, rows->tensor.dtype, rows->tensor.shape, PartOf(bytes, rows->payload));
-    return {};
+    return Into(form, OpenRowsFile(bytes, View(name)), [&](const auto& rows) {
+      return NewForm(Encoding::kRaw, rows.tensor.dtype, rows.tensor.shape, PartOf(bytes, rows.payload));
+    });
   });
 }
 
 rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges) {
   return Guard([&]() -> CallEnd {
-    const auto sequences = TraceSequences(View(index), View(stem), rows);
-    if (!sequences.ok()) return sequences.status();
-    Result<rr_ranges> result;
-    *result = result.Ranges(*sequences);
-    *ranges = result.Release();
-    return {};
+    return Into(ranges, TraceSequences(View(index), View(stem), rows), [](const std::vector<RowRange>& sequences) {
+      Result<rr_ranges> result;
+      *result = result.Ranges(sequences);
+      return result.Release();
+    });
   });
 }
 
 rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes) {
   return Guard([&]() -> CallEnd {
-    const auto found = FindRoutes(Bytes(body, size));
-    if (!found.ok()) return found.status();
-    Result<rr_routes> result;
-    const auto list = result.Array<rr_route>(found->size());
-    for (size_t i = 0; i < list.size(); ++i) Fill((*found)[i], result, list[i]);
-    *result = {list.data(), list.size()};
-    *routes = result.Release();
-    return {};
+    return Into(routes, FindRoutes(Bytes(body, size)),
+                [](const std::vector<RouteText>& found) { return NewList<rr_routes>(found, FillRoute); });
   });
 }
 
@@ -228,9 +209,10 @@ rr_error* rr_account_rows(const rr_row_claim* claim, rr_row_account* account) {
                      .start = claim->start,
                      .rows = claim->rows,
                      .short_rows = claim->missing_at_front != 0 ? ShortRows::kMissingAtFront : ShortRows::kRefuse});
-    if (!rows.ok()) return rows.status();
-    *account = {rows->row_start, rows->missing_rows, rows->surplus_rows, {rows->take.begin, rows->take.end}};
-    return {};
+    return Into(account, rows, [](const auto& found) {
+      return rr_row_account{
+          found.row_start, found.missing_rows, found.surplus_rows, {found.take.begin, found.take.end}};
+    });
   });
 }
 
@@ -238,10 +220,10 @@ rr_error* rr_output_weights(const rr_weight_span* versions, size_t count, int64_
                             int64_t row_start, const rr_weights** weights) {
   return Guard([&]() -> CallEnd {
     const auto rows = OutputWeights(VersionsFrom(versions, count), prompt_tokens, output_tokens, row_start);
-    if (!rows.ok()) return rows.status();
-    Result<rr_weights> result;
-    *result = {result.Weights(*rows), rows->size()};
-    *weights = result.Release();
-    return {};
+    return Into(weights, rows, [](const std::vector<WeightSpan>& spans) {
+      Result<rr_weights> result;
+      *result = {result.Weights(spans), spans.size()};
+      return result.Release();
+    });
   });
 }

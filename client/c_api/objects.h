@@ -2,7 +2,6 @@
 #ifndef CLIENT_C_API_OBJECTS_H_
 #define CLIENT_C_API_OBJECTS_H_
 
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,19 +18,13 @@
 
 namespace routing_replay::c_api {
 
-// A client that connects when it is first used: the file of a "file:PATH" is waited for by that call. Thread-safe.
-class LazyClient {
+// What calls under way share with the object that they were made on.
+template <typename T>
+class SharedObject : public GatedObject {
  public:
-  explicit LazyClient(ClientOptions options) : options_(std::move(options)) {}
+  explicit SharedObject(std::shared_ptr<T> object) : shared(std::move(object)) {}
 
-  // Without waiting: errors of the options.
-  absl::Status TryConnect();
-  absl::StatusOr<std::shared_ptr<Client>> Get();
-
- private:
-  const ClientOptions options_;
-  Mutex mutex_;
-  std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<T> shared;
 };
 
 // A run, and the appenders that were made of it here. Thread-safe.
@@ -53,35 +46,29 @@ class SharedRun {
 // Outcomes of an appender, until somebody takes them. Thread-safe. The child of a fork has none.
 class KeptOutcomes final : private client::ForkPart {
  public:
-  // As AppenderOptions::on_outcomes.
-  void Put(std::vector<AppendOutcome> outcomes, std::function<void()> seen);
+  void Put(const AppendOutcome& outcome);
   // What was taken before has been seen. Waits for more: none once it is closed and all were taken. DEADLINE_EXCEEDED,
   // CANCELLED.
   absl::StatusOr<std::vector<AppendOutcome>> Take(Clock::Time deadline);
+  // Waits until all that was put has been seen; the same errors.
+  absl::Status AwaitSeen(Clock::Time deadline);
   // No more come.
   void Close();
-  // Nobody takes any more: what is here, and what comes, has been seen.
-  void Dismiss();
 
  private:
-  using Seen = std::vector<std::function<void()>>;
-
   void BeginAnew() override;
+  // Waits until `done`.
+  template <typename Done>
+  absl::Status Await(Clock::Time deadline, const Done& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool dismissed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Some were given that have not been seen.
   std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
-  Seen waiting_ ABSL_GUARDED_BY(mutex_);  // Of outcomes_ …
-  Seen taken_ ABSL_GUARDED_BY(mutex_);    // … and of those that were given last.
 };
 
 struct SharedAppender {
-  ~SharedAppender() {
-    if (kept) kept->Dismiss();
-  }
-
   std::shared_ptr<Run> run;
   std::shared_ptr<KeptOutcomes> kept;  // Null: nobody takes them.
   std::shared_ptr<Appender> appender;
@@ -106,29 +93,20 @@ struct SharedTrajectory {
 
 }  // namespace routing_replay::c_api
 
-struct rr_client final : routing_replay::c_api::GatedObject {
-  explicit rr_client(std::shared_ptr<routing_replay::c_api::LazyClient> shared) : client(std::move(shared)) {}
-
-  const std::shared_ptr<routing_replay::c_api::LazyClient> client;
+struct rr_client final : routing_replay::c_api::SharedObject<routing_replay::Client> {
+  using SharedObject::SharedObject;
 };
 
-struct rr_run final : routing_replay::c_api::GatedObject {
-  explicit rr_run(std::shared_ptr<routing_replay::c_api::SharedRun> shared) : run(std::move(shared)) {}
-
-  const std::shared_ptr<routing_replay::c_api::SharedRun> run;
+struct rr_run final : routing_replay::c_api::SharedObject<routing_replay::c_api::SharedRun> {
+  using SharedObject::SharedObject;
 };
 
-struct rr_appender final : routing_replay::c_api::GatedObject {
-  explicit rr_appender(std::shared_ptr<routing_replay::c_api::SharedAppender> shared) : appender(std::move(shared)) {}
-
-  const std::shared_ptr<routing_replay::c_api::SharedAppender> appender;
+struct rr_appender final : routing_replay::c_api::SharedObject<routing_replay::c_api::SharedAppender> {
+  using SharedObject::SharedObject;
 };
 
-struct rr_trajectory final : routing_replay::c_api::GatedObject {
-  explicit rr_trajectory(std::shared_ptr<routing_replay::c_api::SharedTrajectory> shared)
-      : trajectory(std::move(shared)) {}
-
-  const std::shared_ptr<routing_replay::c_api::SharedTrajectory> trajectory;
+struct rr_trajectory final : routing_replay::c_api::SharedObject<routing_replay::c_api::SharedTrajectory> {
+  using SharedObject::SharedObject;
 };
 
 #endif  // CLIENT_C_API_OBJECTS_H_

@@ -16,13 +16,13 @@
 using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
 using namespace routing_replay::client;  // NOLINT(build/namespaces)
-using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
-using namespace routing_replay::c_api;   // NOLINT(build/namespaces)
 
 namespace {
 
 // How long a read takes where nothing is said.
 constexpr std::chrono::seconds kReadTimeout(120);
+// An import's append that waits too long for room would fail it.
+constexpr std::chrono::hours kImportQueueTimeout(24);
 
 SampleRead SampleFrom(const rr_sample_read& given) {
   SampleRead sample{.sample = String(given.sample),
@@ -87,15 +87,13 @@ rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, con
   return Guard([&]() -> CallEnd {
     auto request = RequestFrom(*read);
     if (!request.ok()) return request.status();
-    const bool says_timeout = call != nullptr && call->timeout_ms >= 0;
-    const auto timeout = says_timeout ? std::chrono::milliseconds(call->timeout_ms) : kReadTimeout;
-    const auto work = [run = run->run, request = *std::move(request), out = OutFrom(*read), timeout,
-                       rows]() -> CallEnd {
-      const Geometry& geometry = run->run->geometry();
+    const auto work = [run = run->shared->run, request = *std::move(request), out = OutFrom(*read),
+                       timeout = TimeoutOf(call, kReadTimeout), rows]() -> CallEnd {
+      const Geometry& geometry = run->geometry();
       auto ordinals = LayerOrdinals(geometry, request.layers);
       if (!ordinals.ok()) return ordinals.status();
       PlaneCollector planes(geometry, request, *std::move(ordinals), out);
-      if (absl::Status status = run->run->Read(request, planes, timeout); !status.ok()) return status;
+      if (absl::Status status = run->Read(request, planes, timeout); !status.ok()) return status;
       *rows = NewRows(planes, out);
       return {};
     };
@@ -105,18 +103,11 @@ rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, con
 
 namespace {
 
-// An import's append that waits too long for room would fail it.
-constexpr std::chrono::hours kImportQueueTimeout(24);
-
 OnCheckpointProgress ProgressFrom(rr_progress progress, void* context) {
   if (progress == nullptr) return nullptr;
   return [=](const CheckpointProgress& now) {
     if (progress(context, now.samples, now.total, now.bytes) != 0) client::CallOfThread()->Cancel();
   };
-}
-
-void SetTimeout(int64_t timeout_ms, std::chrono::milliseconds& timeout) {
-  if (timeout_ms >= 0) timeout = std::chrono::milliseconds(timeout_ms);
 }
 
 }  // namespace
@@ -129,13 +120,12 @@ rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_
                         .producer = *producer,
                         .previous = String(options->previous),
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
-    SetTimeout(options->read_timeout_ms, asked.read_timeout);
-    const auto work = [run = run->run, directory = String(options->directory), asked = std::move(asked),
-                       exported]() -> CallEnd {
-      const auto outcome = ExportRun(*run->run, directory, asked);
-      if (!outcome.ok()) return outcome.status();
-      *exported = {outcome->samples, outcome->written, outcome->unsealed, outcome->bytes};
-      return {};
+    if (options->read_timeout_ms >= 0) asked.read_timeout = std::chrono::milliseconds(options->read_timeout_ms);
+    const auto work = [run = run->shared->run, directory = String(options->directory), asked = std::move(asked),
+                       exported] {
+      return Into(exported, ExportRun(*run, directory, asked), [](const ExportOutcome& outcome) {
+        return rr_exported{outcome.samples, outcome.written, outcome.unsealed, outcome.bytes};
+      });
     };
     return Perform(call, Once(work), Timeout::kOfWork);
   });
@@ -148,17 +138,13 @@ rr_error* rr_client_import(rr_client* client, const rr_import_options* options, 
                         .run = String(options->run),
                         .appender = {.queue_timeout = kImportQueueTimeout},
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
-    SetTimeout(options->read_timeout_ms, asked.read_timeout);
-    const auto work = [client = client->client, directory = String(options->directory), asked = std::move(asked),
-                       imported]() -> CallEnd {
-      const auto connected = client->Get();
-      if (!connected.ok()) return connected.status();
-      const auto outcome = ImportRun(**connected, directory, asked);
-      if (!outcome.ok()) return outcome.status();
-      Result<rr_imported> result;
-      *result = {result.Text(outcome->run), outcome->samples, outcome->appended, outcome->bytes};
-      *imported = result.Release();
-      return {};
+    const auto work = [client = client->shared, directory = String(options->directory), asked = std::move(asked),
+                       imported] {
+      return Into(imported, ImportRun(*client, directory, asked), [](const ImportOutcome& outcome) {
+        Result<rr_imported> result;
+        *result = {result.Text(outcome.run), outcome.samples, outcome.appended, outcome.bytes};
+        return result.Release();
+      });
     };
     return Perform(call, Once(work), Timeout::kOfWork);
   });

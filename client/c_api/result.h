@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -42,8 +43,6 @@ class Arena {
   static void Free(const void* object);
 
  private:
-  struct Chunk;
-  struct Kept;
   struct Head;
 
   Head* head_;
@@ -101,6 +100,17 @@ class Result : public ResultMemory {
   T* const value_;
 };
 
+// A result that is a list, which `fill(value, memory, item)` makes of values.
+template <typename List, typename Values, typename Fill>
+List* NewList(const Values& values, const Fill& fill) {
+  using Item = std::remove_const_t<std::remove_pointer_t<decltype(List::data)>>;
+  Result<List> result;
+  const absl::Span<Item> list = result.template Array<Item>(values.size());
+  for (size_t i = 0; i < list.size(); ++i) fill(values[i], result, list[i]);
+  *result = {list.data(), list.size()};
+  return result.Release();
+}
+
 // How a call ended. A flush says which appends failed.
 struct CallEnd {
   CallEnd(absl::Status ended = absl::OkStatus()) : status(std::move(ended)) {}  // NOLINT(google-explicit-constructor)
@@ -116,6 +126,14 @@ rr_integer Optional(const std::optional<Int>& value) {
 }
 inline std::optional<int64_t> Optional(const rr_integer& value) {
   return value.present != 0 ? std::optional(value.value) : std::nullopt;
+}
+
+// The end of a call that gives what `made` holds, as `make` makes it for C, in *out.
+template <typename Out, typename T, typename Make>
+CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
+  if (!made.ok()) return made.status();
+  *out = make(*made);
+  return {};
 }
 
 // NULL if it is OK. Dies where there is no memory for it.

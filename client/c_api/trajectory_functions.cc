@@ -145,7 +145,7 @@ rr_trajectory* NewTrajectory(std::shared_ptr<SharedAppender> appender, std::uniq
 rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
                                      rr_trajectory** trajectory) {
   return Guard([&]() -> CallEnd {
-    const std::shared_ptr<SharedAppender>& shared = appender->appender;
+    const std::shared_ptr<SharedAppender>& shared = appender->shared;
     const auto existing = ExistingFrom(View(options->existing));
     if (!existing.ok()) return existing.status();
     auto writer = TrajectoryWriter::New(shared->run, shared->appender,
@@ -161,7 +161,7 @@ rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_
 rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                             const rr_turn_result** result) {
   return Guard([&]() -> CallEnd {
-    const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    const std::shared_ptr<SharedTrajectory>& shared = trajectory->shared;
     if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
     const auto given = std::make_shared<GivenTurn>();
     if (absl::Status status = given->Read(*turn); !status.ok()) {
@@ -169,12 +169,9 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
       if (!given->turn.cut) shared->appender->appender->CountRefusal(reason);
       return WithSample(status, shared->writer->sample());
     }
-    const auto work = [shared, given, result](TrajectoryWriter::Place place) -> CallEnd {
+    const auto work = [shared, given, result](TrajectoryWriter::Place place) {
       const TurnRows* rows = given->rows ? &*given->rows : nullptr;
-      const auto added = shared->writer->Add(given->turn, rows, given->engine, std::move(place));
-      if (!added.ok()) return added.status();
-      *result = NewTurnResult(*added);
-      return {};
+      return Into(result, shared->writer->Add(given->turn, rows, given->engine, std::move(place)), NewTurnResult);
     };
     return PerformInOrder(call, shared->writer->order(), shared->calling, work);
   });
@@ -182,11 +179,10 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
 
 rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call, rr_trajectory** fork) {
   return Guard([&]() -> CallEnd {
-    const std::shared_ptr<SharedTrajectory>& shared = trajectory->trajectory;
+    const std::shared_ptr<SharedTrajectory>& shared = trajectory->shared;
     if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
-    const bool says = call != nullptr && call->timeout_ms >= 0;
-    const std::chrono::milliseconds wait = says ? std::chrono::milliseconds(call->timeout_ms) : kForkWait;
-    const auto work = [shared, sample = String(sample), wait, fork](TrajectoryWriter::Place place) -> CallEnd {
+    const auto work = [shared, sample = String(sample), wait = TimeoutOf(call, kForkWait),
+                       fork](TrajectoryWriter::Place place) -> CallEnd {
       auto writer = shared->writer->Fork(sample, wait, std::move(place));
       if (!writer.ok()) return writer.status();
       *fork = NewTrajectory(shared->appender, *std::move(writer));
@@ -198,8 +194,8 @@ rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr
 
 rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row) {
   return Guard([&]() -> CallEnd {
-    if (absl::Status status = trajectory->trajectory->CheckProcess(); !status.ok()) return status;
-    TrajectoryWriter& writer = *trajectory->trajectory->writer;
+    if (absl::Status status = trajectory->shared->CheckProcess(); !status.ok()) return status;
+    TrajectoryWriter& writer = *trajectory->shared->writer;
     const auto ids = TokensFrom(*tokens, "tokens", writer.sample());
     if (!ids.ok()) return ids.status();
     *row = writer.NextRow(*ids);
@@ -209,8 +205,8 @@ rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tok
 
 rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state) {
   return Guard([&]() -> CallEnd {
-    if (absl::Status status = trajectory->trajectory->CheckProcess(); !status.ok()) return status;
-    const TrajectoryWriter::State known = trajectory->trajectory->writer->state();
+    if (absl::Status status = trajectory->shared->CheckProcess(); !status.ok()) return status;
+    const TrajectoryWriter::State known = trajectory->shared->writer->state();
     Result<rr_trajectory_state> result;
     *result = {.num_tokens = known.num_tokens,
                .rows = known.rows,

@@ -212,7 +212,27 @@ void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& ou
   if (settings.durability) out.durability = memory.Text(DurabilityName(*settings.durability));
 }
 
-void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out) {
+void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out) {
+  out.status = memory.Text(SampleStatusName(record.status));
+  out.message = memory.Text(record.message);
+  out.committed_rows = record.committed_rows;
+  out.revision = record.revision;
+  out.content_id = record.content_id;
+  out.num_tokens = Optional(record.num_tokens);
+  out.unrecorded = memory.Ranges(record.unrecorded);
+  out.weights = memory.Weights(record.weights);
+  out.weights_count = record.weights.size();
+}
+
+rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory) {
+  const auto list = memory.Array<rr_counter>(counters.size());
+  for (size_t i = 0; i < list.size(); ++i) list[i] = {memory.Text(counters[i].first), counters[i].second};
+  return {list.data(), list.size()};
+}
+
+namespace {
+
+void FillState(const SampleState& state, ResultMemory& memory, rr_sample_state& out) {
   out.sample = memory.Text(state.sample);
   out.engine = memory.Text(state.engine);
   out.handle = state.handle;
@@ -240,7 +260,7 @@ void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out) 
   out.provenance_count = provenance.size();
 }
 
-void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {
+void FillOutcome(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {
   out.sample = memory.Text(outcome.sample);
   out.sequence = outcome.sequence;
   out.committed_rows = outcome.committed_rows;
@@ -258,30 +278,14 @@ void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out) {
   out.error = &error;
 }
 
-void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out) {
-  out.status = memory.Text(SampleStatusName(record.status));
-  out.message = memory.Text(record.message);
-  out.committed_rows = record.committed_rows;
-  out.revision = record.revision;
-  out.content_id = record.content_id;
-  out.num_tokens = Optional(record.num_tokens);
-  out.unrecorded = memory.Ranges(record.unrecorded);
-  out.weights = memory.Weights(record.weights);
-  out.weights_count = record.weights.size();
-}
-
-rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory) {
-  const auto list = memory.Array<rr_counter>(counters.size());
-  for (size_t i = 0; i < list.size(); ++i) list[i] = {memory.Text(counters[i].first), counters[i].second};
-  return {list.data(), list.size()};
-}
+}  // namespace
 
 rr_sample_states* NewStates(absl::Span<const SampleState> states) {
-  Result<rr_sample_states> result;
-  const auto list = result.Array<rr_sample_state>(states.size());
-  for (size_t i = 0; i < list.size(); ++i) Fill(states[i], result, list[i]);
-  *result = {list.data(), list.size()};
-  return result.Release();
+  return NewList<rr_sample_states>(states, FillState);
+}
+
+rr_outcomes* NewOutcomes(absl::Span<const AppendOutcome> outcomes) {
+  return NewList<rr_outcomes>(outcomes, FillOutcome);
 }
 
 }  // namespace routing_replay::c_api

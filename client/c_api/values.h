@@ -53,13 +53,12 @@ absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32
 
 void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);
 void Fill(const RunSettings& settings, ResultMemory& memory, rr_run_settings& out);
-void Fill(const SampleState& state, ResultMemory& memory, rr_sample_state& out);
-void Fill(const AppendOutcome& outcome, ResultMemory& memory, rr_outcome& out);
 // Without rows and ids.
 void Fill(const SampleRecord& record, ResultMemory& memory, rr_sample_rows& out);
 rr_counters Counters(absl::Span<const std::pair<std::string, int64_t>> counters, ResultMemory& memory);
 inline rr_released Released(const ReleaseOutcome& outcome) { return {outcome.samples, outcome.bytes}; }
 rr_sample_states* NewStates(absl::Span<const SampleState> states);
+rr_outcomes* NewOutcomes(absl::Span<const AppendOutcome> outcomes);
 
 }  // namespace routing_replay::c_api
 

@@ -1,15 +1,9 @@
 #include "client/channel/client_security.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <ctime>
-#include <thread>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -31,17 +25,6 @@ void Fill(std::string& setting, const char* name) {
   if (setting.empty()) setting = FromEnvironment(name);
 }
 
-SecuritySettings WithEnvironment(SecuritySettings settings) {
-  const std::string tls = FromEnvironment("ROUTING_REPLAY_TLS");
-  settings.tls = settings.tls || (!tls.empty() && tls != "0" && !absl::EqualsIgnoreCase(tls, "false"));
-  Fill(settings.cacert, "ROUTING_REPLAY_CACERT");
-  Fill(settings.cert, "ROUTING_REPLAY_CERT");
-  Fill(settings.key, "ROUTING_REPLAY_KEY");
-  Fill(settings.server_name, "ROUTING_REPLAY_SERVER_NAME");
-  Fill(settings.token_file, "ROUTING_REPLAY_TOKEN_FILE");
-  return settings;
-}
-
 // A target of endpoint.h as users write it: gRPC's scheme and escapes are taken off.
 std::string AddressOf(absl::string_view target) {
   absl::ConsumePrefix(&target, "dns:///");
@@ -55,72 +38,17 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
   return text->value();
 }
 
-// Whether the body of a PEM block is a whole DER sequence, as every certificate is one.
-bool IsWholeSequence(absl::string_view base64) {
-  std::string der;
-  if (!absl::Base64Unescape(absl::StripAsciiWhitespace(base64), &der) || der.size() < 2 || der[0] != '\x30') {
-    return false;
-  }
-  const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(der[i])); };
-  size_t length = byte(1), header = 2;
-  if (length >= 0x80) {
-    header += length - 0x80;
-    if (header > 2 + sizeof(uint32_t) || header > der.size()) return false;
-    length = 0;
-    for (size_t i = 2; i < header; ++i) length = length << 8 | byte(i);
-  }
-  return der.size() == header + length;
-}
-
-// A file that holds no certificate would mean the system's authorities to gRPC, and half a one none at all.
+// A file that holds no certificate would mean the system's authorities to gRPC.
 bool HoldsCertificates(absl::string_view pem) {
   constexpr absl::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
-  bool found = false;
-  for (size_t at = pem.find(kBegin); at != pem.npos; at = pem.find(kBegin, at)) {
-    at += kBegin.size();
-    const size_t end = pem.find(kEnd, at);
-    if (end == pem.npos || !IsWholeSequence(pem.substr(at, end - at))) return false;
-    found = true;
-  }
-  return found;
+  const size_t last = pem.rfind(kBegin);
+  return last != pem.npos && pem.find(kEnd, last) != pem.npos;
 }
 
 absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   auto text = ReadPem("cacert", path);
   if (!text.ok() || path.empty() || HoldsCertificates(*text)) return text;
   return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
-}
-
-// A certificate and its key are two files, and whoever replaces them needs a moment. Nothing is read in that moment.
-constexpr std::chrono::milliseconds kSettled(100);
-constexpr std::chrono::milliseconds kSettlePoll(20);
-constexpr int kSettlePolls = 25;
-
-bool ChangedJustNow(const std::string& path) {
-  struct stat status;
-  timespec now;
-  if (stat(path.c_str(), &status) != 0 || clock_gettime(CLOCK_REALTIME, &now) != 0) return false;
-  const std::chrono::nanoseconds age = std::chrono::seconds(now.tv_sec - status.st_ctim.tv_sec) +
-                                       std::chrono::nanoseconds(now.tv_nsec - status.st_ctim.tv_nsec);
-  return age >= std::chrono::nanoseconds(0) && age < kSettled;
-}
-
-// Both texts, of one time as far as can be told.
-absl::Status ReadIdentity(const SecuritySettings& settings, ChannelKeys& keys) {
-  for (int i = 0;; ++i) {
-    auto certificate = ReadPem("cert", settings.cert);
-    if (!certificate.ok()) return certificate.status();
-    auto key = ReadPem("key", settings.key);
-    if (!key.ok()) return key.status();
-    const auto again = ReadPem("cert", settings.cert);
-    const bool settled = again == certificate && !ChangedJustNow(settings.cert) && !ChangedJustNow(settings.key);
-    if (settled || i == kSettlePolls) {
-      keys.certificate = *std::move(certificate);
-      keys.key = *std::move(key);
-      return absl::OkStatus();
-    }
-    std::this_thread::sleep_for(kSettlePoll);
-  }
 }
 
 absl::StatusOr<std::string> HeaderOf(const std::string& path, absl::string_view text) {
@@ -135,13 +63,24 @@ absl::StatusOr<std::string> HeaderOf(const std::string& path, absl::string_view 
 
 }  // namespace
 
+SecuritySettings OrEnvironment(SecuritySettings settings) {
+  const std::string tls = FromEnvironment("ROUTING_REPLAY_TLS");
+  settings.tls = settings.tls || (!tls.empty() && tls != "0" && !absl::EqualsIgnoreCase(tls, "false"));
+  Fill(settings.cacert, "ROUTING_REPLAY_CACERT");
+  Fill(settings.cert, "ROUTING_REPLAY_CERT");
+  Fill(settings.key, "ROUTING_REPLAY_KEY");
+  Fill(settings.server_name, "ROUTING_REPLAY_SERVER_NAME");
+  Fill(settings.token_file, "ROUTING_REPLAY_TOKEN_FILE");
+  return settings;
+}
+
 ClientSecurity::ClientSecurity(SecuritySettings settings, bool use_http_proxy)
     : settings_(std::move(settings)), use_http_proxy_(use_http_proxy), authorization_("") {
   if (!settings_.token_file.empty()) token_file_.emplace(settings_.token_file);
 }
 
 absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings, bool use_http_proxy) {
-  settings = WithEnvironment(std::move(settings));
+  settings = OrEnvironment(std::move(settings));
   if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "missing beside cert");
   if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "missing beside key");
   return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings), use_http_proxy));
@@ -164,8 +103,13 @@ absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) co
   }
   auto roots = ReadAuthorities(settings_.cacert);
   if (!roots.ok()) return roots.status();
-  if (absl::Status status = ReadIdentity(settings_, keys); !status.ok()) return status;
+  // Read while one of both is replaced, they do not fit, and are read again for the next connection.
+  auto certificate = ReadPem("cert", settings_.cert), key = ReadPem("key", settings_.key);
+  if (!certificate.ok()) return certificate.status();
+  if (!key.ok()) return key.status();
   keys.root_certificates = *std::move(roots);
+  keys.certificate = *std::move(certificate);
+  keys.key = *std::move(key);
   keys.server_name = settings_.server_name;
   return keys;
 }

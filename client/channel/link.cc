@@ -12,23 +12,21 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, boo
   if (!given.ok()) return given.status();
   auto security = ClientSecurity::Create(settings, use_http_proxy);
   if (!security.ok()) return security.status();
-  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy, *std::move(security)));
-  const auto target = link->choice_.Wait(timeout);
-  if (!target.ok()) return target.status();
-  {
-    MutexLock lock(link->mutex_);
-    link->Follow();
-  }
-  if (const auto connection = link->Connect(); !connection.ok()) return connection.status();
+  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy, *std::move(security), timeout));
+  absl::Status status = link->choice_.Wait(std::chrono::milliseconds(0)).status();
+  if (absl::IsDeadlineExceeded(status)) return link;
+  if (status.ok()) status = link->Connect().status();
+  if (!status.ok()) return status;
   return link;
 }
 
-absl::StatusOr<ServerConnection> Link::Connect() const {
+absl::StatusOr<ServerConnection> Link::Connect() {
   auto authorization = security_->Authorization();
   if (!authorization.ok()) return authorization.status();
+  if (absl::Status known = choice_.Wait(timeout_).status(); !known.ok()) return known;
   MutexLock lock(mutex_);
+  if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  if (*channel_ == nullptr) channel_ = MakeChannel(target_, keys_, use_http_proxy_);
   return ServerConnection{*channel_, *std::move(authorization)};
 }
 
@@ -57,14 +55,14 @@ void Link::Follow() {
   const auto target = choice_.Wait(std::chrono::milliseconds(0));
   if (!target.ok()) return;
   auto keys = security_->KeysFor(target->judged());
-  const bool same_target = *target == target_;
+  const bool is_there = *target == target_ && channel_.ok() && *channel_ != nullptr;
   target_ = *target;
   if (!keys.ok()) {
     // Files that cannot be read for a moment do no harm to a channel that is there.
-    if (!same_target || !channel_.ok() || *channel_ == nullptr) channel_ = keys.status();
+    if (!is_there) channel_ = keys.status();
     return;
   }
-  if (same_target && channel_.ok() && *channel_ != nullptr && *keys == keys_) return;
+  if (is_there && *keys == keys_) return;
   keys_ = *std::move(keys);
   channel_ = MakeChannel(target_, keys_, use_http_proxy_);
 }

@@ -33,14 +33,15 @@ struct ServerConnection {
 // Thread-safe. Around a fork there is no channel; each side makes its own again.
 class Link final : private ForkPart {
  public:
-  // The endpoint as ResolveEndpoint takes it, with its waiting and its errors; the settings with those of
-  // ClientSecurity. Does not wait for the server.
+  // The endpoint as ResolveEndpoint takes it, with its errors, and the settings with those of ClientSecurity. Does not
+  // wait: the file of a "file:PATH" may be written later. `timeout`: of Connect.
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
                                                     const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // To the present server, for one call, which stays on it. Errors of ClientSecurity.
-  absl::StatusOr<ServerConnection> Connect() const;
+  // To the present server, for one call, which stays on it. Waits for the file of a "file:PATH" that nothing was in
+  // yet: DEADLINE_EXCEEDED. Errors of ClientSecurity.
+  absl::StatusOr<ServerConnection> Connect();
   // As those of ServerChoice.
   bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
@@ -49,8 +50,10 @@ class Link final : private ForkPart {
   absl::Status OnEnd(const ServerConnection& connection, const absl::Status& status);
 
  private:
-  Link(std::string endpoint, bool use_http_proxy, std::shared_ptr<const ClientSecurity> security)
+  Link(std::string endpoint, bool use_http_proxy, std::shared_ptr<const ClientSecurity> security,
+       std::chrono::milliseconds timeout)
       : use_http_proxy_(use_http_proxy),
+        timeout_(timeout),
         security_(std::move(security)),
         choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
   void Rest() override;
@@ -58,13 +61,14 @@ class Link final : private ForkPart {
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const bool use_http_proxy_;
+  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
   // To target_ with keys_, or why there is none; null: not made yet.
-  mutable absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace routing_replay::client

@@ -1,6 +1,5 @@
 // Export: list the run, take over what the previous export has, read the rest in portions, write.
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -24,9 +23,6 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// A sample that changes between Stat and Read is read again; after 8 times somebody appends faster than we read.
-constexpr int kMaxAttempts = 8;
-
 absl::Status CheckPrevious(const std::filesystem::path& directory, const ExportedRun& previous, Run& run,
                            Producer producer) {
   const auto mismatch = [&](Reason reason, absl::string_view field, absl::string_view what) {
@@ -49,12 +45,16 @@ class Exporter {
 
   absl::StatusOr<ExportOutcome> Export() {
     // Of all groups where there is a previous export: one that is in another group now was not released.
-    const auto samples = run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer);
+    auto samples = run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer);
     if (!samples.ok()) return samples.status();
-    if (absl::Status status = TakeOver(*samples); !status.ok()) return status;
-    while (!queue_.empty()) {
+    if (absl::Status status = TakeOver(*std::move(samples)); !status.ok()) return status;
+    absl::Span<const SampleState> left = to_read_;
+    while (!left.empty()) {
       Tell();
-      if (absl::Status status = ReadSome(); !status.ok()) return status;
+      const size_t count =
+          PortionOf(left.size(), [&](size_t i) { return left[i].committed_rows * run_.geometry().raw_row_bytes(); });
+      if (absl::Status status = ReadSome(left.first(count)); !status.ok()) return status;
+      left.remove_prefix(count);
     }
     Tell();
     if (absl::Status status = CheckSameRun(run_, options_.producer); !status.ok()) return status;
@@ -66,20 +66,14 @@ class Exporter {
   }
 
  private:
-  struct Wanted {
-    std::string sample;
-    int64_t bytes = 0;
-    int attempts = 0;
-  };
-
   void Tell() const {
     if (options_.on_progress) options_.on_progress(progress_);
   }
 
   // What need not be read: samples of the same content, and those that the run released since.
-  absl::Status TakeOver(absl::Span<const SampleState> samples) {
+  absl::Status TakeOver(std::vector<SampleState> samples) {
     std::unordered_set<std::string> in_run;
-    for (const SampleState& state : samples) {
+    for (SampleState& state : samples) {
       in_run.insert(state.sample);
       if (!InGroups(options_.groups, state.group)) continue;
       if (!state.sealed()) {
@@ -91,7 +85,7 @@ class Exporter {
       const bool same = there != by_name_.end() && there->second->content_id == state.content_id &&
                         there->second->revision == state.revision && there->second->num_tokens == state.num_tokens;
       if (same && Take(*there->second, state.group).ok()) continue;
-      queue_.push_back({state.sample, state.committed_rows * run_.geometry().raw_row_bytes()});
+      to_read_.push_back(std::move(state));
     }
     for (const ExportedSample& sample : previous_.samples) {
       if (in_run.count(sample.sample) > 0 || !InGroups(options_.groups, sample.group)) continue;
@@ -113,62 +107,37 @@ class Exporter {
     return status;
   }
 
-  absl::Status ReadSome() {
+  absl::Status ReadSome(absl::Span<const SampleState> states) {
     if (absl::Status over = CheckCall(); !over.ok()) return over;
-    std::vector<Wanted> reading;
-    std::vector<std::string> names;
     ReadRequest request{.producer = options_.producer};
-    for (size_t left = PortionOf(queue_.size(), [this](size_t i) { return queue_[i].bytes; }); left > 0; --left) {
-      names.push_back(queue_.front().sample);
-      request.samples.push_back({.sample = queue_.front().sample});
-      reading.push_back(std::move(queue_.front()));
-      queue_.pop_front();
-    }
-    const auto states = run_.StatMany(names, options_.producer);
-    if (!states.ok()) return states.status();
-    std::unordered_map<std::string, const SampleState*> by_name;
-    for (const SampleState& state : *states) by_name[state.sample] = &state;
+    for (const SampleState& state : states) request.samples.push_back({.sample = state.sample});
     auto ordinals = LayerOrdinals(run_.geometry(), request.layers);
     if (!ordinals.ok()) return ordinals.status();
     PlaneCollector planes(run_.geometry(), request, *std::move(ordinals));
     if (absl::Status status = run_.Read(request, planes, options_.read_timeout); !status.ok()) return status;
-    for (size_t i = 0; i < reading.size(); ++i) {
-      const auto state = by_name.find(reading[i].sample);
+    for (size_t i = 0; i < states.size(); ++i) {
       SamplePlanes& read = planes.samples()[i];
-      absl::Status status = OnSample(std::move(reading[i]), state == by_name.end() ? nullptr : state->second, read);
-      if (!status.ok()) return status;
+      if (absl::Status status = OnSample(states[i], read); !status.ok()) return status;
       read.ids = Buffer();
     }
     return absl::OkStatus();
   }
 
-  // `state`: asked for before the read; null if it was not there.
-  absl::Status OnSample(Wanted wanted, const SampleState* state, const SamplePlanes& read) {
+  // `state`: as it was listed.
+  absl::Status OnSample(const SampleState& state, const SamplePlanes& read) {
     const SampleRecord& record = read.record;
     if (record.status == SampleStatus::kLost) {
       left_out_.Update(MakeError(absl::StatusCode::kDataLoss,
-                                 absl::StrCat("sample ", wanted.sample, " was lost: ", record.message),
-                                 {.sample = wanted.sample, .revision = record.revision}));
+                                 absl::StrCat("sample ", state.sample, " was lost: ", record.message),
+                                 {.sample = state.sample, .revision = record.revision}));
       return absl::OkStatus();
     }
     const bool there = record.status == SampleStatus::kOk || record.status == SampleStatus::kNotRecorded;
-    if (state == nullptr || record.status == SampleStatus::kNotFound) {  // Released meanwhile.
-      --progress_.total;
-      return absl::OkStatus();
-    }
-    if (!state->sealed() || !there || !record.num_tokens) {  // Truncated meanwhile.
-      --progress_.total;
-      ++outcome_.unsealed;
-      return absl::OkStatus();
-    }
-    if (record.content_id == state->content_id && record.revision == state->revision) return Write(*state, read);
-    if (++wanted.attempts < kMaxAttempts) {
-      queue_.push_back(std::move(wanted));
-      return absl::OkStatus();
-    }
-    left_out_.Update(MakeError(absl::StatusCode::kAborted,
-                               absl::StrCat("sample ", wanted.sample, " changes whenever it is read"),
-                               {.sample = wanted.sample, .revision = record.revision}));
+    const bool same = record.content_id == state.content_id && record.revision == state.revision;
+    if (there && same) return Write(state, read);
+    --progress_.total;
+    outcome_.unsealed +=
+        record.status != SampleStatus::kNotFound;  // Released, or truncated and filled again meanwhile.
     return absl::OkStatus();
   }
 
@@ -210,7 +179,7 @@ class Exporter {
   const std::unique_ptr<RunExporter> files_;
   const ExportedRun previous_;
   std::unordered_map<std::string, const ExportedSample*> by_name_;  // In previous_.
-  std::deque<Wanted> queue_;
+  std::vector<SampleState> to_read_;
   absl::Status left_out_;  // Why a sample is missing while all others are there.
   CheckpointProgress progress_;
   ExportOutcome outcome_;

@@ -1,7 +1,6 @@
 #include "client/checkpoint/import.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -9,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/appender/append_plan.h"
 #include "client/call/cancellation.h"
 #include "client/checkpoint/run_portions.h"
-#include "client/reader/read_checker.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/checksum.h"
@@ -23,47 +22,6 @@ namespace {
 // Ids of one append, unless one row alone has more.
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
-
-// The first row of which one list says something else than the other.
-std::optional<int64_t> FirstDifference(absl::Span<const RowRange> a, absl::Span<const RowRange> b) {
-  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    if (i >= a.size()) return b[i].begin;
-    if (i >= b.size()) return a[i].begin;
-    if (a[i].begin != b[i].begin) return std::min(a[i].begin, b[i].begin);
-    if (a[i].end != b[i].end) return std::min(a[i].end, b[i].end);
-  }
-  return std::nullopt;
-}
-
-// The weights of `rows` in spans that cover them, neighbours differing: rows in none are of no known version.
-std::vector<WeightSpan> Covering(absl::Span<const WeightSpan> weights, RowRange rows) {
-  std::vector<WeightSpan> spans;
-  const auto add = [&](RowRange part, int64_t version, const std::string& label) {
-    part = Intersect(part, {spans.empty() ? rows.begin : spans.back().rows.end, rows.end});
-    if (part.empty()) return;
-    if (!spans.empty() && spans.back().version == version && spans.back().label == label) {
-      spans.back().rows.end = part.end;
-    } else {
-      spans.push_back({part, version, label});
-    }
-  };
-  for (const WeightSpan& span : weights) {
-    add({rows.begin, span.rows.begin}, kUnknownWeightVersion, "");
-    add(span.rows, span.version, span.label);
-  }
-  add(rows, kUnknownWeightVersion, "");
-  return spans;
-}
-
-std::optional<int64_t> FirstDifference(absl::Span<const WeightSpan> a, absl::Span<const WeightSpan> b) {
-  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    if (i >= a.size()) return b[i].rows.begin;
-    if (i >= b.size()) return a[i].rows.begin;
-    if (a[i].version != b[i].version || a[i].label != b[i].label) return a[i].rows.begin;
-    if (a[i].rows.end != b[i].rows.end) return std::min(a[i].rows.end, b[i].rows.end);
-  }
-  return std::nullopt;
-}
 
 // The state of the CRC before `token` went through it, from the state after it (Castagnoli, reflected).
 uint32_t StateBeforeToken(uint32_t state) {
@@ -91,132 +49,43 @@ AppendOptions ImportAppend::Options() const {
   return with_tokens;
 }
 
-absl::StatusOr<SampleImport> SampleImport::Begin(const std::filesystem::path& directory, const Geometry& geometry,
-                                                 Producer producer, const ExportedSample& sample,
-                                                 const std::optional<SampleState>& there) {
-  SampleImport import(geometry, producer, sample);
-  if (there) {
-    if (absl::Status status = import.CheckState(*there); !status.ok()) return status;
-    const bool same = there->content_id == sample.content_id && there->revision == sample.revision &&
-                      sample.content_id != 0 && there->num_tokens == sample.num_tokens;
-    if (same) {
-      import.to_compare_.clear();
-      return import;
-    }
-  }
-  auto ids = ReadExportedIds(directory, geometry, sample);
-  if (!ids.ok()) return ids.status();
-  import.ids_ = *std::move(ids);
-  return import;
-}
-
-absl::Status SampleImport::CheckState(const SampleState& there) {
-  const int64_t rows = sample_->num_tokens - 1;
-  committed_ = there.committed_rows;
-  other_group_ = there.group != sample_->group;
-  revision_ = there.revision;
-  sealed_ = there.sealed();
-  if (committed_ > rows || (sealed_ && committed_ != rows)) {
-    return Conflict(
-        std::min(committed_, rows), std::nullopt,
-        absl::StrCat("the run has ", committed_, " rows", sealed_ ? ", sealed" : "", ", the directory ", rows));
-  }
-  const RowRange both{0, committed_};
-  if (const auto row = FirstDifference(Clip(sample_->unrecorded, both), there.unrecorded)) {
-    return Conflict(*row, std::nullopt, "it is unrecorded in one of both");
-  }
-  if (const auto row = FirstDifference(Covering(sample_->weights, both), Covering(there.weights, both))) {
-    return Conflict(*row, std::nullopt, "it is of other weights");
-  }
-  to_compare_ = Subtract(both, sample_->unrecorded);
-  return absl::OkStatus();
-}
-
-absl::Status SampleImport::Compare(const SamplePlanes& read) const {
-  const SampleRecord& record = read.record;
-  if (record.status != SampleStatus::kOk || read.rows != to_compare_) {
-    const bool lost = record.status == SampleStatus::kLost;
-    return MakeError(lost ? absl::StatusCode::kDataLoss : absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("sample ", sample_->sample, " cannot be compared with what the run has of it: ",
-                                  SampleStatusName(record.status), ": ", record.message),
-                     {.sample = sample_->sample, .committed_rows = record.committed_rows, .revision = record.revision});
-  }
-  const int64_t layers = geometry_->num_moe_layers(), rows = TotalRows(read.rows), cell = row_bytes() / layers;
-  const uint8_t* ours = ids_.ids().data();
-  int64_t slot = 0;
-  for (const RowRange range : read.rows) {
-    for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
-      for (int64_t layer = 0; layer < layers; ++layer, ours += cell) {
-        if (std::memcmp(ours, read.ids.data() + (layer * rows + slot) * cell, static_cast<size_t>(cell)) == 0) continue;
-        return Conflict(row, geometry_->layer(static_cast<int32_t>(layer)).layer_id, "it has other routes");
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::vector<ImportAppend> SampleImport::Appends() const {
+std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
+                                        absl::Span<const uint8_t> ids, RowRange rows, int64_t revision) {
+  const int64_t layers = geometry.num_moe_layers(), top_k = geometry.max_top_k();
+  const int64_t row_bytes = layers * top_k * geometry.max_id_bytes();
+  const auto recorded = [&](RowRange part) { return part.size() - TotalRows(Clip(sample.unrecorded, part)); };
   std::vector<ImportAppend> appends;
-  const int64_t rows = sample_->num_tokens - 1;
-  if (sealed_) {
-    if (other_group_) appends.push_back(MakeAppend({rows, rows}));
-    return appends;
-  }
+  const auto add = [&](RowRange part) {
+    ImportAppend& append = appends.emplace_back();
+    append.options = {.sample = sample.sample,
+                      .producer = producer,
+                      .row_start = part.begin,
+                      .unrecorded = Clip(sample.unrecorded, part),
+                      .revision = revision,
+                      .group = sample.group,
+                      .weights = ClipWeights(sample.weights, part),
+                      .engine = kEngine};
+    append.ids = ids.subspan(recorded({0, part.begin}) * row_bytes, recorded(part) * row_bytes);
+    append.tensor = {.dtype = geometry.max_id_bytes() == 1 ? DType::kU8 : DType::kU16,
+                     .shape = {recorded(part), layers, top_k},
+                     .layer_basis = LayerBasis::kMoeLayers};
+  };
+  const int64_t all = sample.num_tokens - 1;
   std::optional<uint32_t> check;
-  for (const TokenCheck& known : sample_->token_checks) {
-    if (known.rows == rows) check = known.crc32c;
+  for (const TokenCheck& known : sample.token_checks) {
+    if (known.rows == all) check = known.crc32c;
   }
   // The row whose token tells the check goes alone, so that nothing is said of the tokens before it.
-  const int64_t plain_end = check && committed_ < rows ? rows - 1 : rows;
-  int64_t step = std::max<int64_t>(kAppendBytes / row_bytes(), 1);
+  const int64_t plain_end = check && !rows.empty() && rows.end == all ? all - 1 : rows.end;
+  int64_t step = std::max<int64_t>(kAppendBytes / row_bytes, 1);
   if (step > kDefaultBlockRows) step -= step % kDefaultBlockRows;
-  for (const RowRange part : SplitAtWindows({committed_, plain_end}, step)) appends.push_back(MakeAppend(part));
-  if (plain_end < rows) {
-    appends.push_back(MakeAppend({plain_end, rows}));
-    appends.back().tokens = TokensWithCheck(rows, *check);
+  for (const RowRange part : SplitAtWindows({rows.begin, plain_end}, step)) add(part);
+  if (plain_end < rows.end) {
+    add({plain_end, rows.end});
+    appends.back().tokens = TokensWithCheck(all, *check);
   }
-  if (appends.empty()) appends.push_back(MakeAppend({rows, rows}));
-  appends.back().options.seal_num_tokens = sample_->num_tokens;
+  if (appends.empty()) add(rows);
   return appends;
-}
-
-ImportAppend SampleImport::MakeAppend(RowRange rows) const {
-  ImportAppend append;
-  append.options = {.sample = sample_->sample,
-                    .producer = producer_,
-                    .row_start = rows.begin,
-                    .unrecorded = Clip(sample_->unrecorded, rows),
-                    .revision = revision_,
-                    .group = sample_->group,
-                    .weights = rows.empty() ? std::vector<WeightSpan>() : Covering(sample_->weights, rows),
-                    .engine = kEngine};
-  append.ids = IdsOf(rows);
-  append.tensor = {.dtype = geometry_->max_id_bytes() == 1 ? DType::kU8 : DType::kU16,
-                   .shape = {RecordedBefore(rows.end) - RecordedBefore(rows.begin), geometry_->num_moe_layers(),
-                             geometry_->max_top_k()},
-                   .layer_basis = LayerBasis::kMoeLayers};
-  return append;
-}
-
-int64_t SampleImport::row_bytes() const {
-  return int64_t{geometry_->num_moe_layers()} * geometry_->max_top_k() * geometry_->max_id_bytes();
-}
-
-int64_t SampleImport::RecordedBefore(int64_t row) const { return row - TotalRows(Clip(sample_->unrecorded, {0, row})); }
-
-absl::Span<const uint8_t> SampleImport::IdsOf(RowRange rows) const {
-  if (rows.empty()) return {};  // Also of a file that was not read.
-  const int64_t begin = RecordedBefore(rows.begin), end = RecordedBefore(rows.end);
-  return ids_.ids().subspan(static_cast<size_t>(begin * row_bytes()), static_cast<size_t>((end - begin) * row_bytes()));
-}
-
-absl::Status SampleImport::Conflict(int64_t row, std::optional<int32_t> layer, absl::string_view what) const {
-  ErrorDetail detail{.reason = Reason::kConflictingRows, .sample = sample_->sample, .row = row, .layer = layer};
-  return MakeError(
-      absl::StatusCode::kAlreadyExists,
-      absl::StrCat("sample ", sample_->sample, ", row ", row, layer ? absl::StrCat(", layer ", *layer) : std::string(),
-                   ": the run has something else than the directory: ", what),
-      detail);
 }
 
 }  // namespace routing_replay::client
@@ -231,16 +100,19 @@ namespace {
 constexpr size_t kStatesPerCall = 1000;
 constexpr std::chrono::hours kFlushTimeout(24);  // The appender has timeouts of its own.
 
+absl::Status Conflict(const std::string& sample, absl::string_view what) {
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("sample ", sample, ": the run has something else than the directory: ", what),
+                   {.reason = Reason::kConflictingRows, .sample = sample});
+}
+
 // The first append that went wrong.
 class FirstFailure {
  public:
   void On(const AppendOutcome& outcome) {
     absl::Status status = WithSample(outcome.status, outcome.sample);
-    if (status.ok() && outcome.conflicting_rows > 0) {
-      status = MakeError(absl::StatusCode::kAlreadyExists,
-                         absl::StrCat("sample ", outcome.sample, ": ", outcome.conflicting_rows,
-                                      " rows were appended by somebody else meanwhile, with other routes"),
-                         {.reason = Reason::kConflictingRows, .sample = outcome.sample});
+    if (const int64_t others = outcome.conflicting_rows + outcome.late_rows; status.ok() && others > 0) {
+      status = Conflict(outcome.sample, absl::StrCat("other routes, or none, of ", others, " rows"));
     }
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
@@ -299,30 +171,43 @@ class Importer {
 
   absl::Status ImportOne(const ExportedSample& sample, const std::optional<SampleState>& there) {
     if (absl::Status over = CheckCall(); !over.ok()) return over;
-    const auto import = SampleImport::Begin(directory_, exported_.geometry, exported_.producer, sample, there);
-    if (!import.ok()) return import.status();
-    if (absl::Status status = Compare(sample.sample, *import); !status.ok()) return status;
-    const std::vector<ImportAppend> appends = import->Appends();
-    for (const ImportAppend& append : appends) {
-      const absl::Status status = appender_->Append(append.Options(), append.tensor, append.ids);
-      if (!status.ok()) return WithSample(status, sample.sample);
-      progress_.bytes += static_cast<int64_t>(append.ids.size());
-    }
+    const bool same = there && there->content_id == sample.content_id && there->revision == sample.revision &&
+                      there->group == sample.group && sample.content_id != 0 && there->num_tokens == sample.num_tokens;
+    absl::Status status = same ? absl::OkStatus() : AppendAll(sample, there.value_or(SampleState()));
+    if (!status.ok()) return status;
     ++progress_.samples;
-    outcome_.appended += !appends.empty();
     if (options_.on_progress) options_.on_progress(progress_);
     return absl::OkStatus();
   }
 
-  absl::Status Compare(const std::string& sample, const SampleImport& import) {
-    if (import.to_compare().empty()) return absl::OkStatus();
-    const ReadRequest request{.producer = exported_.producer,
-                              .samples = {{.sample = sample, .rows = import.to_compare()}}};
-    auto ordinals = LayerOrdinals(run_->geometry(), request.layers);
-    if (!ordinals.ok()) return ordinals.status();
-    PlaneCollector planes(run_->geometry(), request, *std::move(ordinals));
-    absl::Status status = run_->Read(request, planes, options_.read_timeout);
-    return status.ok() ? import.Compare(planes.samples()[0]) : status;
+  absl::Status AppendAll(const ExportedSample& sample, const SampleState& there) {
+    const int64_t rows = sample.num_tokens - 1;
+    if (there.committed_rows > rows || (there.sealed() && there.committed_rows != rows)) {
+      return Conflict(sample.sample,
+                      absl::StrCat(there.committed_rows, " rows", there.sealed() ? ", sealed" : "", ", of ", rows));
+    }
+    const auto ids = ReadExportedIds(directory_, exported_.geometry, sample);
+    if (!ids.ok()) return ids.status();
+    const auto append = [&](RowRange part, std::optional<int64_t> seal_num_tokens) {
+      std::vector<ImportAppend> appends =
+          ImportAppends(exported_.geometry, exported_.producer, sample, ids->ids(), part, there.revision);
+      appends.back().options.seal_num_tokens = seal_num_tokens;
+      for (const ImportAppend& one : appends) {
+        const absl::Status status = appender_->Append(one.Options(), one.tensor, one.ids);
+        if (!status.ok()) return WithSample(status, sample.sample);
+        if (seal_num_tokens) progress_.bytes += static_cast<int64_t>(one.ids.size());
+      }
+      return absl::OkStatus();
+    };
+    // The server compares what is there. Nothing follows it where it has something else.
+    if (there.committed_rows > 0 || there.sealed()) {
+      absl::Status status = append({0, there.committed_rows}, std::nullopt);
+      if (status.ok()) status = appender_->Flush(kFlushTimeout);
+      if (absl::Status failure = failure_.status(); !failure.ok()) return failure;
+      if (!status.ok() || there.sealed()) return status;
+    }
+    ++outcome_.appended;
+    return append({there.committed_rows, rows}, sample.num_tokens);
   }
 
   const std::filesystem::path& directory_;

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <functional>
 
 #include "client/checkpoint/run_portions.h"
 #include "proto/exported/exported_run.h"
-#include "proto/wire/block/id_check.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -16,51 +14,23 @@ namespace {
 // Looks at nothing but what came.
 class CountingSink final : public ReadSink {
  public:
+  explicit CountingSink(size_t samples) : records(samples), rows(samples) {}
+
   absl::Status OnRecord(const SampleRecord& record) override {
-    const auto index = static_cast<size_t>(record.index);
-    const bool withdrawn = index < records_.size();
-    if (!withdrawn) {
-      records_.emplace_back();
-      rows_.emplace_back();
-      withdrawn_.emplace_back();
-    }
-    records_[index] = record;
-    rows_[index] = 0;
-    withdrawn_[index] = withdrawn;
+    records[record.index] = record;
+    rows[record.index] = 0;
     return absl::OkStatus();
   }
   absl::Status OnPiece(const ReadPiece& piece) override {
-    bytes_ += static_cast<int64_t>(piece.bytes.size());
-    if (piece.layer_begin == 0) rows_.back() += piece.rows.size();
+    bytes += static_cast<int64_t>(piece.bytes.size());
+    if (piece.layer_begin == 0) rows[piece.sample_index] += piece.rows.size();
     return absl::OkStatus();
   }
 
-  const std::vector<SampleRecord>& records() const { return records_; }
-  int64_t rows(size_t index) const { return rows_[index]; }
-  // Whether its rows had begun to come before it turned out to be lost.
-  bool withdrawn(size_t index) const { return withdrawn_[index]; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::vector<SampleRecord> records_;
-  std::vector<int64_t> rows_;
-  std::vector<bool> withdrawn_;
-  int64_t bytes_ = 0;
+  std::vector<SampleRecord> records;  // Of each sample asked for …
+  std::vector<int64_t> rows;          // … and how many rows came.
+  int64_t bytes = 0;
 };
-
-// The first of [0, count) of which `is_bad` says so, where it says so of all of them together: is_bad(begin, end).
-int64_t FirstBad(int64_t count, const std::function<bool(int64_t, int64_t)>& is_bad) {
-  int64_t begin = 0, end = count;
-  while (end - begin > 1) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (is_bad(begin, middle)) {
-      end = middle;
-    } else {
-      begin = middle;
-    }
-  }
-  return begin;
-}
 
 class Verifier {
  public:
@@ -89,9 +59,9 @@ class Verifier {
     while (!samples.empty()) {
       ReadRequest request{.producer = options_.producer};
       for (const SampleState& state : samples) request.samples.push_back({.sample = state.sample});
-      CountingSink sink;
+      CountingSink sink(samples.size());
       const absl::Status status = run_.Read(std::move(request), sink, options_.read_timeout);
-      outcome_.bytes += sink.bytes();
+      outcome_.bytes += sink.bytes;
       const size_t whole = status.ok() ? samples.size() : DamagedIndex(status, samples);
       if (whole > samples.size()) return status;
       for (size_t i = 0; i < whole; ++i) Judge(samples[i], sink, i);
@@ -115,44 +85,12 @@ class Verifier {
   }
 
   void Judge(const SampleState& state, const CountingSink& sink, size_t index) {
-    const SampleRecord& record = sink.records()[index];
+    const SampleRecord& record = sink.records[index];
     if (record.status == SampleStatus::kNotFound) return;  // Released meanwhile.
     ++outcome_.samples;
-    outcome_.rows += sink.rows(index);
-    if (record.status != SampleStatus::kLost) return;
-    DamagedSample& damaged = outcome_.damaged.emplace_back();
-    damaged.sample = state.sample;
-    damaged.what = record.message;
-    if (sink.withdrawn(index)) Locate(state, damaged);
-  }
-
-  // The server says that a sample is damaged, not where.
-  void Locate(const SampleState& state, DamagedSample& damaged) {
-    const int64_t window = run_.settings().block_rows;
-    const Geometry& geometry = run_.geometry();
-    const auto rows = [&](int64_t begin, int64_t end) {
-      return RowRange{begin * window, std::min(end * window, state.committed_rows)};
-    };
-    const int64_t bad = FirstBad(WindowCount(state.committed_rows, window),
-                                 [&](int64_t begin, int64_t end) { return IsBad(state.sample, rows(begin, end), {}); });
-    const int64_t layer = FirstBad(geometry.num_moe_layers(), [&](int64_t begin, int64_t end) {
-      std::vector<int32_t> ids;
-      for (int64_t i = begin; i < end; ++i) ids.push_back(geometry.layer(static_cast<int32_t>(i)).layer_id);
-      return IsBad(state.sample, rows(bad, bad + 1), std::move(ids));
-    });
-    const int32_t id = geometry.layer(static_cast<int32_t>(layer)).layer_id;
-    if (!IsBad(state.sample, rows(bad, bad + 1), {id})) return;  // It has changed meanwhile.
-    damaged.row = rows(bad, bad + 1).begin;
-    damaged.layer = id;
-  }
-
-  bool IsBad(const std::string& sample, RowRange rows, std::vector<int32_t> layers) {
-    CountingSink sink;
-    const absl::Status status = run_.Read(
-        {.producer = options_.producer, .layers = std::move(layers), .samples = {{.sample = sample, .rows = {rows}}}},
-        sink, options_.read_timeout);
-    if (!status.ok()) return absl::IsDataLoss(status);
-    return sink.records()[0].status == SampleStatus::kLost;
+    outcome_.rows += sink.rows[index];
+    if (record.status == SampleStatus::kLost)
+      outcome_.damaged.push_back({.sample = state.sample, .what = record.message});
   }
 
   Run& run_;
@@ -160,56 +98,6 @@ class Verifier {
   CheckpointProgress progress_;
   VerifyOutcome outcome_;
 };
-
-// One layer's ids of consecutive rows, as FindIdFault takes them.
-struct Plane {
-  std::vector<uint8_t> ids;
-  int64_t rows = 0;
-};
-
-// From [rows][MoE layers][K]; ends before an id that is wider than its layer's are.
-Plane PlaneOf(const Geometry& geometry, int32_t ordinal, absl::Span<const uint8_t> ids, int64_t rows) {
-  const LayerRouting& layer = geometry.layer(ordinal);
-  const int64_t width = geometry.max_id_bytes(), cell = geometry.max_top_k() * width;
-  Plane plane;
-  for (; plane.rows < rows; ++plane.rows) {
-    std::vector<uint8_t> row;
-    for (int32_t k = 0; k < layer.top_k; ++k) {
-      const uint8_t* id = ids.data() + (plane.rows * geometry.num_moe_layers() + ordinal) * cell + k * width;
-      if (layer.id_bytes() < width && id[1] != 0) return plane;
-      row.insert(row.end(), id, id + layer.id_bytes());
-    }
-    plane.ids.insert(plane.ids.end(), row.begin(), row.end());
-  }
-  return plane;
-}
-
-// The row of a sample that its file has in a place.
-int64_t RowAt(const ExportedSample& sample, int64_t place) {
-  for (const RowRange range : Subtract({0, sample.num_tokens - 1}, sample.unrecorded)) {
-    if (place < range.size()) return range.begin + place;
-    place -= range.size();
-  }
-  return sample.num_tokens - 1;
-}
-
-// A CRC of the whole file does not say where it is damaged; ids that nobody can have appended do.
-void Locate(const std::filesystem::path& directory, const Geometry& geometry, const ExportedSample& sample,
-            DamagedSample& damaged) {
-  const auto file = ReadExportedIds(directory, geometry, sample, /*damaged_too=*/true);
-  if (!file.ok()) return;
-  int64_t first = sample.recorded_rows();
-  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
-    const LayerRouting& layer = geometry.layer(ordinal);
-    const Plane plane = PlaneOf(geometry, ordinal, file->ids(), first);
-    const auto fault = FindIdFault(layer, plane.ids, plane.rows, /*duplicates=*/true);
-    const int64_t place = fault ? fault->row : plane.rows;
-    if (place == first) continue;
-    first = place;
-    damaged.row = RowAt(sample, place);
-    damaged.layer = layer.layer_id;
-  }
-}
 
 }  // namespace
 
@@ -233,10 +121,7 @@ absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& dir
     if (status.ok()) {
       outcome.rows += sample->recorded_rows();
     } else {
-      DamagedSample& damaged = outcome.damaged.emplace_back();
-      damaged.sample = sample->sample;
-      damaged.what = std::string(status.message());
-      Locate(directory, exported->geometry, *sample, damaged);
+      outcome.damaged.push_back({.sample = sample->sample, .what = std::string(status.message())});
     }
     if (options.on_progress) {
       options.on_progress(

@@ -1,6 +1,6 @@
 // A sink that decodes into one array per sample: what the Python client hands to numpy.
-#ifndef CLIENT_READER_ROW_PLANES_H_
-#define CLIENT_READER_ROW_PLANES_H_
+#ifndef CLIENT_READER_DECODED_ROWS_H_
+#define CLIENT_READER_DECODED_ROWS_H_
 
 #include <cstdint>
 #include <vector>
@@ -36,6 +36,8 @@ class PlaneCollector final : public ReadSink {
   int32_t id_bytes() const { return id_bytes_; }
   std::vector<int32_t> LayerIds() const;
   std::vector<SamplePlanes>& samples() { return samples_; }
+  // The samples, as Run::ReadRows gives them. Not for ids in memory of the caller.
+  std::vector<SampleRows> ToRows() const;
   // Bytes of the ids of so many rows.
   int64_t BytesOf(int64_t rows) const { return layers() * rows * top_k_ * id_bytes_; }
 
@@ -55,24 +57,6 @@ class PlaneCollector final : public ReadSink {
   int64_t row_ = 0;          // … and where the present run of rows starts.
 };
 
-// Collects every sample of a read as ids. Takes records and pieces in the order and with the checks of ReadChecker.
-class RowCollector final : public ReadSink {
- public:
-  // `ordinals` are those of the request's layers.
-  RowCollector(const Geometry& geometry, std::vector<int32_t> ordinals)
-      : geometry_(geometry), ordinals_(std::move(ordinals)) {}
-
-  absl::Status OnRecord(const SampleRecord& record) override;
-  absl::Status OnPiece(const ReadPiece& piece) override;
-
-  std::vector<SampleRows> Take() { return std::move(samples_); }
-
- private:
-  const Geometry& geometry_;
-  const std::vector<int32_t> ordinals_;
-  std::vector<SampleRows> samples_;
-};
-
 }  // namespace routing_replay::client
 
-#endif  // CLIENT_READER_ROW_PLANES_H_
+#endif  // CLIENT_READER_DECODED_ROWS_H_

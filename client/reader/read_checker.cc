@@ -62,7 +62,8 @@ absl::Status ReadChecker::Take(const ReadResponse& message) {
     for (; record != message.records.end() && record->index <= piece.sample_index; ++record) {
       if (absl::Status status = OnRecord(*record); !status.ok()) return status;
     }
-    if (absl::Status status = OnPiece(piece, Gather(payload, piece.bytes)); !status.ok()) return status;
+    absl::Status status = OnPiece(piece, first_ + piece.sample_index, Gather(payload, piece.bytes));
+    if (!status.ok()) return status;
   }
   for (; record != message.records.end(); ++record) {
     if (absl::Status status = OnRecord(*record); !status.ok()) return status;
@@ -78,7 +79,8 @@ absl::Span<const uint8_t> ReadChecker::Gather(ChainCursor& payload, size_t bytes
   return absl::MakeConstSpan(*staging).last(bytes);
 }
 
-absl::Status ReadChecker::OnRecord(const SampleRecord& record) {
+absl::Status ReadChecker::OnRecord(SampleRecord record) {
+  record.index += first_;
   const bool takes_back = record.status == SampleStatus::kLost || record.status == SampleStatus::kUnavailable;
   const bool taken_back = record.index == sample_ && takes_back;
   if (!taken_back) {
@@ -96,13 +98,13 @@ absl::Status ReadChecker::OnRecord(const SampleRecord& record) {
   return sink_.OnRecord(record);
 }
 
-absl::Status ReadChecker::OnPiece(const Piece& piece, absl::Span<const uint8_t> bytes) {
+absl::Status ReadChecker::OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes) {
   // What a message still holds of a sample that it takes back.
-  if (piece.sample_index == sample_ && !expects_pieces_) return absl::OkStatus();
-  absl::Status status = CheckPlace(piece);
+  if (sample == sample_ && !expects_pieces_) return absl::OkStatus();
+  absl::Status status = CheckPlace(piece, sample);
   if (status.ok()) status = CheckBytes(piece, bytes);
   if (!status.ok()) return status;
-  return sink_.OnPiece({.sample_index = piece.sample_index,
+  return sink_.OnPiece({.sample_index = sample,
                         .layer_begin = piece.layer_begin,
                         .layer_count = piece.layer_count,
                         .rows = piece.rows,
@@ -111,17 +113,17 @@ absl::Status ReadChecker::OnPiece(const Piece& piece, absl::Span<const uint8_t> 
                         .bytes = bytes});
 }
 
-absl::Status ReadChecker::CheckPlace(const Piece& piece) {
+absl::Status ReadChecker::CheckPlace(const Piece& piece, int32_t sample) {
   const auto layers = static_cast<int32_t>(ordinals_.size());
   const bool continues = next_layer_ > 0;
   const bool begins = !continues && next_missing_ < missing_.size() &&
                       missing_[next_missing_].begin == piece.rows.begin && missing_[next_missing_].contains(piece.rows);
-  const bool in_place = piece.sample_index == sample_ && piece.layer_begin == next_layer_ &&
+  const bool in_place = sample == sample_ && piece.layer_begin == next_layer_ &&
                         piece.layer_count <= layers - next_layer_ && (continues ? piece.rows == open_rows_ : begins);
   if (!in_place) {
     return Error(absl::StatusCode::kInternal, Reason::kUnspecified,
-                 absl::StrCat("a piece of sample ", piece.sample_index, ", rows ", ToString(piece.rows),
-                              ", layers from position ", piece.layer_begin, " was not asked for or is out of order"));
+                 absl::StrCat("a piece of sample ", sample, ", rows ", ToString(piece.rows), ", layers from position ",
+                              piece.layer_begin, " was not asked for or is out of order"));
   }
   if (begins) {
     open_rows_ = piece.rows;
@@ -168,15 +170,20 @@ absl::Status ReadChecker::OnEnd() {
   if (!failed_.ok()) return failed_;
   if (absl::Status status = EndSample(); !status.ok()) return status;
   const auto samples = static_cast<int64_t>(request_.samples.size());
-  if (sample_ + 1 == samples) return absl::OkStatus();
+  if (sample_ + 1 == samples) {
+    complete_ = true;
+    return absl::OkStatus();
+  }
   return absl::DataLossError(absl::StrCat("the read ended after ", sample_ + 1, " of ", samples, " samples"));
 }
 
-ReadProgress ReadChecker::progress() const {
-  return {.sample = sample_,
-          .missing = {missing_.begin() + static_cast<std::ptrdiff_t>(next_missing_), missing_.end()},
-          .open_rows = open_rows_,
-          .open_layers = next_layer_};
+void ReadChecker::OnBreak() {
+  const bool has_present = sample_ >= first_ && EndSample().ok();
+  first_ = std::max(first_, has_present ? sample_ + 1 : sample_);
+  part_.samples.assign(request_.samples.begin() + first_, request_.samples.end());
+  complete_ = first_ > 0 && part_.samples.empty();
+  sample_ = first_ - 1;
+  expects_pieces_ = false;
 }
 
 absl::Status ReadChecker::Error(absl::StatusCode code, Reason reason, absl::string_view what) const {

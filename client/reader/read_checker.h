@@ -1,4 +1,9 @@
-// What a reader does with each message of a Read before the caller sees it. Knows no gRPC.
+// What a reader does with each message of a Read before the caller sees it, and what it asks the next server for when
+// one went away. Knows no gRPC.
+//
+//   while (const ReadRequest* part = checker->part()) {
+//     ask a server for *part; OnBytes for each message; then OnEnd, or OnBreak and another server
+//   }
 #ifndef CLIENT_READER_READ_CHECKER_H_
 #define CLIENT_READER_READ_CHECKER_H_
 
@@ -16,42 +21,39 @@
 
 namespace routing_replay::client {
 
-// How far a read has come.
-struct ReadProgress {
-  int32_t sample = -1;            // Whose record came last; -1: none has.
-  std::vector<RowRange> missing;  // Its rows that have not begun to come.
-  RowRange open_rows;             // Rows of which only the first `open_layers` layers have come, where those are not 0.
-  int32_t open_layers = 0;
-};
-
 // Hands records and pieces to a sink after checking that they are what was asked for: samples in the order asked, the
 // pieces of a sample by rows and then by layers, every length as the geometry says, every cut fitting its CRC, and at
-// the end of an OK sample no row missing. Not thread-safe.
+// the end of an OK sample no row missing. After a break the sample that was half there begins again, with a record that
+// takes back what came of it. Not thread-safe.
 class ReadChecker {
  public:
   // INVALID_ARGUMENT naming a layer that carries no routes. `geometry`, `request` and `sink` must outlive the checker.
   static absl::StatusOr<std::unique_ptr<ReadChecker>> Create(const Geometry& geometry, const ReadRequest& request,
                                                              ReadSink& sink);
 
-  // DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the server does not keep to
-  // the protocol; else the sink's own error. An error stays: all later calls give it again.
+  // What to ask for now: at first the request, after a break its samples that have not come in full. Null once the read
+  // is complete. Valid until OnEnd or OnBreak.
+  const ReadRequest* part() const { return complete_ ? nullptr : &part_; }
+  // A message of the answer. DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the
+  // server does not keep to the protocol; else the sink's own error. An error stays: all later calls give it again.
   absl::Status OnMessage(const ReadResponse& message);
   // The same of a message as it was received; INTERNAL if it cannot be read.
   absl::Status OnBytes(const ByteChain& bytes);
-  // The stream has ended well: DATA_LOSS if something is missing.
+  // The answer ended well: DATA_LOSS if something is missing.
   absl::Status OnEnd();
-  ReadProgress progress() const;
+  // The answer broke off.
+  void OnBreak();
 
  private:
   ReadChecker(const Geometry& geometry, const ReadRequest& request, ReadSink& sink)
-      : geometry_(geometry), request_(request), sink_(sink) {}
+      : geometry_(geometry), request_(request), sink_(sink), part_(request) {}
 
   absl::Status Take(const ReadResponse& message);
-  absl::Status OnRecord(const SampleRecord& record);
+  absl::Status OnRecord(SampleRecord record);
   // The next bytes in one piece: in the sink's staging, or for a moment.
   absl::Span<const uint8_t> Gather(ChainCursor& payload, size_t bytes);
-  absl::Status OnPiece(const Piece& piece, absl::Span<const uint8_t> bytes);
-  absl::Status CheckPlace(const Piece& piece);
+  absl::Status OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes);
+  absl::Status CheckPlace(const Piece& piece, int32_t sample);
   absl::Status CheckBytes(const Piece& piece, absl::Span<const uint8_t> bytes) const;
   // Nothing of the present sample is missing.
   absl::Status EndSample() const;
@@ -63,6 +65,9 @@ class ReadChecker {
   ReadSink& sink_;
   std::vector<int32_t> ordinals_;  // Of the asked layers.
   absl::Status failed_;            // What went wrong first.
+  ReadRequest part_;
+  int32_t first_ = 0;  // Of the request: the first sample of part_.
+  bool complete_ = false;
 
   int32_t sample_ = -1;            // Whose record came last.
   bool expects_pieces_ = false;    // Its status is OK and it was not taken back.

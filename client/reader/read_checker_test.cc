@@ -25,7 +25,7 @@ class ReadCheckerTest : public testing::ServedReadTest {
   }
 
   absl::Status Check(const ReadRequest& request, const std::vector<ReadResponse>& messages) {
-    RowCollector rows(geometry_, *LayerOrdinals(geometry_, request.layers));
+    PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, request.layers));
     return Check(request, messages, rows);
   }
 };
@@ -43,9 +43,9 @@ TEST_F(ReadCheckerTest, AnySliceIsTheSliceOfTheOriginal) {
     }
     const Codec codec = random() % 2 ? Codec::kRaw : Codec::kPacked;
     const Messages messages = Serve(request, codec, 1 + random() % 9);
-    RowCollector rows(geometry_, ordinals);
+    PlaneCollector rows(geometry_, request, ordinals);
     ASSERT_OK(Check(request, messages.messages, rows));
-    const std::vector<SampleRows> read = rows.Take();
+    const std::vector<SampleRows> read = rows.ToRows();
     ASSERT_EQ(read.size(), request.samples.size());
     for (size_t i = 0; i < read.size(); ++i) {
       std::vector<RowRange> expected;
@@ -125,9 +125,9 @@ TEST_F(ReadCheckerTest, ALateRecordTakesTheSampleBack) {
   // With its own bytes still in the message: they no longer count.
   lost.back().records.push_back({.index = 0, .status = SampleStatus::kLost, .message = "damaged"});
   lost.insert(lost.end(), second, messages.messages.end());
-  RowCollector rows(geometry_, *LayerOrdinals(geometry_, {}));
+  PlaneCollector rows(geometry_, request, *LayerOrdinals(geometry_, {}));
   ASSERT_OK(Check(request, lost, rows));
-  const std::vector<SampleRows> read = rows.Take();
+  const std::vector<SampleRows> read = rows.ToRows();
   ASSERT_EQ(read.size(), 2u);
   EXPECT_EQ(read[0].record.status, SampleStatus::kLost);
   EXPECT_TRUE(read[0].rows.empty());
@@ -157,8 +157,8 @@ TEST_F(ReadCheckerTest, ADenseLayerCannotBeAsked) {
   EXPECT_THAT(LayerOrdinals(geometry_, {77}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 
-// What numpy sees is what the slow collector sees: ids side by side, short rows filled up with zeros.
-TEST_F(ReadCheckerTest, PlanesHoldTheSameIds) {
+// What numpy sees: ids side by side, short rows filled up with zeros.
+TEST_F(ReadCheckerTest, PlanesHoldIdsSideBySide) {
   record_.unrecorded = {{70, 90}};
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     for (const std::vector<int32_t>& layers : {std::vector<int32_t>{}, {1, 4}, {2}, {1, 5}}) {
@@ -166,22 +166,18 @@ TEST_F(ReadCheckerTest, PlanesHoldTheSameIds) {
                                 .samples = {{.sample = "a"}, {.sample = "b", .rows = {{3, 75}, {100, 101}}}}};
       const Messages served = Serve(request, codec, 3);
       const std::vector<int32_t> ordinals = *LayerOrdinals(geometry_, layers);
-      RowCollector rows(geometry_, ordinals);
       PlaneCollector planes(geometry_, request, ordinals);
-      ASSERT_OK(Check(request, served.messages, rows));
       ASSERT_OK(Check(request, served.messages, planes));
-      const std::vector<SampleRows> expected = rows.Take();
-      ASSERT_EQ(planes.samples().size(), expected.size());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        const SamplePlanes& sample = planes.samples()[i];
-        EXPECT_EQ(sample.rows, expected[i].rows);
+      ASSERT_EQ(planes.samples().size(), request.samples.size());
+      for (const SamplePlanes& sample : planes.samples()) {
         const uint8_t* at = sample.ids.data();
         for (size_t layer = 0; layer < ordinals.size(); ++layer) {
           const int32_t top_k = geometry_.layer(ordinals[layer]).top_k;
+          const std::vector<uint16_t> expected = routes_.Slice(ordinals[layer], sample.rows);
           for (int64_t row = 0; row < TotalRows(sample.rows); ++row) {
             for (int32_t slot = 0; slot < planes.top_k(); ++slot, at += planes.id_bytes()) {
               const int id = planes.id_bytes() == 1 ? at[0] : at[0] | at[1] << 8;
-              ASSERT_EQ(id, slot < top_k ? expected[i].layers[layer][row * top_k + slot] : 0);
+              ASSERT_EQ(id, slot < top_k ? expected[row * top_k + slot] : 0);
             }
           }
         }

@@ -18,8 +18,7 @@
 #include "client/call/retry.h"
 #include "client/channel/channel.h"
 #include "client/channel/link.h"
-#include "client/reader/decoded_rows.h"
-#include "client/reader/resumable_read.h"
+#include "client/reader/read_checker.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/read_message.h"
@@ -160,7 +159,7 @@ struct Answer {
   bool brought = false;  // Some of it came.
 };
 
-Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
+Answer AskOnce(Link& link, ReadChecker& read, Clock::Time deadline) {
   const auto connection = link.Connect();
   if (!connection.ok()) return {.status = connection.status()};
   ReadStream stream(*connection, EncodeReadRequest(*read.part()), deadline);
@@ -178,7 +177,7 @@ Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
 
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                       Clock::Time deadline, std::chrono::milliseconds patience) {
-  auto read = ResumableRead::Create(geometry, request, sink);
+  auto read = ReadChecker::Create(geometry, request, sink);
   if (!read.ok()) return read.status();
   const auto from_now = [&] { return RetrySchedule(std::min(deadline, DeadlineAfter(Clock::Real().Now(), patience))); };
   RetrySchedule schedule = from_now();
@@ -198,15 +197,6 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     if (absl::Status over = CheckCall(); !over.ok()) return over;
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
-                                                    Clock::Time deadline) {
-  auto ordinals = LayerOrdinals(geometry, request.layers);
-  if (!ordinals.ok()) return ordinals.status();
-  RowCollector rows(geometry, *std::move(ordinals));
-  if (absl::Status status = ReadInto(link, geometry, request, rows, deadline); !status.ok()) return status;
-  return rows.Take();
 }
 
 }  // namespace routing_replay::client

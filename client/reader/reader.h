@@ -1,11 +1,10 @@
-// Read and ReadRows over a link.
+// Read over a link.
 #ifndef CLIENT_READER_READER_H_
 #define CLIENT_READER_READER_H_
 
 #include <chrono>
-#include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "client/channel/link.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/client.h"
@@ -15,10 +14,6 @@ namespace routing_replay::client {
 // As Run::Read in client.h, with request.run filled in. `patience`: for how long a server that goes away is waited for.
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                       Clock::Time deadline, std::chrono::milliseconds patience = std::chrono::milliseconds::max());
-// As Run::ReadRows in client.h.
-absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
-                                                    Clock::Time deadline);
-
 }  // namespace routing_replay::client
 
 #endif  // CLIENT_READER_READER_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/channel/endpoint.h"
 #include "client/shard/members.h"
-#include "client/shard/sharded_client.h"
+#include "client/shard/servers.h"
 #include "proto/json/json.h"
 #include "routing_replay/wire/error_detail.h"
 

@@ -86,7 +86,7 @@ struct Writer {
 
 struct Queued {
   size_t writer = 0;
-  AppendPlan plan;
+  client::AppendPlan plan;
   std::vector<ReferenceRow> rows;
 };
 
@@ -331,7 +331,7 @@ class World {
     ASSERT_EQ(writer.model.Add(turn, shared).code, absl::StatusCode::kOk);
     ASSERT_EQ(plan.decision.prefix ? plan.decision.prefix->rows : 0, shared);
     int64_t next = std::max(keep, shared);
-    for (const AppendPlan& append : plan.appends) {
+    for (const client::AppendPlan& append : plan.appends) {
       const RowRange rows{append.pieces.front().header.rows.begin, append.pieces.back().header.rows.end};
       ASSERT_EQ(rows.begin, next);
       next = rows.end;
@@ -343,8 +343,8 @@ class World {
     CheckWriter(writer);
   }
 
-  void Queue(Writer& writer, const AppendPlan& append, RowRange rows) {
-    AppendPlan queued = append;
+  void Queue(Writer& writer, const client::AppendPlan& append, RowRange rows) {
+    client::AppendPlan queued = append;
     if (!rows.empty() && OneIn(25)) {
       ++tally_["dropped"];
       queued = DropPayload(append);

@@ -158,8 +158,8 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
     const RowRange rows{append.pieces.front().header.rows.begin, append.pieces.back().header.rows.end};
     result.appended.push_back(rows);
     for (const AppendPiece& piece : append.pieces) result.unrecorded_rows += TotalRows(piece.header.unrecorded);
-    const auto queued = appender().Enqueue(
-        append, [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); }, true);
+    append.note = [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); };
+    const auto queued = appender().Enqueue(append, /*may_wait=*/true);
     MutexLock lock(mutex_);
     if (!queued.ok()) {  // What of the turn is missing now is asked for by the next one.
       trajectory_.OnOutcome({.sample = sample_, .status = queued.status()});

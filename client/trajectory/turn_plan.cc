@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "client/trajectory/trajectory.h"
-#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -14,11 +13,8 @@ namespace {
 class OpenedRows {
  public:
   static absl::StatusOr<OpenedRows> Open(const TurnRows& rows, const BlockOptions& blocks) {
-    auto view = OpenTensor(rows.tensor, rows.payload, blocks.max_payload_bytes);
+    auto view = OpenSlots(rows.tensor, rows.payload, rows.take, rows.ids_and_weights, blocks.max_payload_bytes);
     if (!view.ok()) return view.status();
-    absl::Status status = rows.take ? TakeSlots(*rows.take, *view) : absl::OkStatus();
-    if (status.ok() && rows.ids_and_weights) status = KeepIds(*view);
-    if (!status.ok()) return status;
     OpenedRows opened;
     opened.tensor_ = {.dtype = view->dtype,
                       .shape = {view->rows, view->layers, view->top_k},
@@ -68,16 +64,6 @@ std::vector<Part> PartsOf(const TurnDecision& decision) {
   const bool bare = parts.empty() && (decision.prefix || decision.seal_num_tokens);
   if (!decision.tail.empty() || bare) parts.push_back({decision.tail});
   return parts;
-}
-
-// What of the weights of a turn is that of a part of its rows.
-std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows) {
-  std::vector<WeightSpan> clipped;
-  for (const WeightSpan& span : weights) {
-    const RowRange common = Intersect(span.rows, rows);
-    if (!common.empty()) clipped.push_back({common, span.version, span.label});
-  }
-  return clipped;
 }
 
 std::vector<uint32_t> History(const Turn& turn, const Trajectory& trajectory) {

@@ -14,8 +14,8 @@ from routing_replay import Geometry
 WORKERS = 4
 TP, CP, PP = 2, 2, 2  # Tensor, context and pipeline parallel ranks of the trainer.
 MICRO_BATCH_TOKENS = 8192
-# What an engine gives: an array of int32, or bytes of one of these forms. "encoded blocks" are made by the client.
-FORMS = ("RAW int32", "NPY", "BASE64 int32", "BASE64_NPY", "encoded blocks")
+# What an engine gives: an array of int32, or bytes of one of these forms.
+FORMS = ("RAW int32", "NPY", "BASE64 int32", "BASE64_NPY")
 SEED = 20251110
 LOST_ROWS = 5
 

@@ -13,7 +13,7 @@ from scenario import WORKERS, Play
 def engine_gives(form: str, ids: NDArray[np.uint16]) -> NDArray[np.int32] | Payload:
     """Rows as engines and their servers hand them over. All of these go in as they are."""
     wide = ids.astype("<i4")
-    if form in ("RAW int32", "encoded blocks"):
+    if form == "RAW int32":
         return wide
     if form == "BASE64 int32":
         return Payload(base64.b64encode(wide.tobytes()), encoding="BASE64", dtype="I32", shape=ids.shape)
@@ -37,13 +37,10 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
         barrier.wait()
         for play in plays:
             run = client.run(play.run, play.geometry)
-            # Appends are queued and sent in the background. An appender encodes blocks, unless it is told not to:
-            # then the server decodes what the engine gave.
-            encoding, forwarding = run.appender(), run.appender(encode_blocks=False)
+            appender = run.appender()  # Appends are queued and sent in the background.
             for number in (0, 1):
                 for sample in [each for each in mine[play.run] if number < len(each.turns)]:
                     begin, end = turn = sample.turns[number]
-                    appender = encoding if sample.form == "encoded blocks" else forwarding
                     appender.append(
                         sample.id,
                         engine[play.run, sample.id, turn],
@@ -54,9 +51,8 @@ def work(plays: list[Play], endpoint: str, worker: int, barrier: Barrier) -> dic
                         group=1,
                         weight_version=17,
                     )
-                for appender in (encoding, forwarding):
-                    appender.flush()  # Waits, and raises what the server rejected.
-            sent += sum(appender.metrics()["payload_bytes"] for appender in (encoding, forwarding))
+                appender.flush()  # Waits, and raises what the server rejected.
+            sent += appender.metrics()["payload_bytes"]
         barrier.wait()
     samples = [sample for samples in mine.values() for sample in samples]
     ids = [sample.delivered(0, len(sample.ids)) for sample in samples]

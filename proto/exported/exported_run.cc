@@ -235,8 +235,8 @@ std::vector<int64_t> ExportedShape(const Geometry& geometry, const ExportedSampl
 }
 
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
-                                            const ExportedSample& sample, bool damaged_too) {
-  auto file = damaged_too ? ReadFile(directory / sample.file) : ReadExportedFile(directory, sample);
+                                            const ExportedSample& sample) {
+  auto file = ReadExportedFile(directory, sample);
   if (!file.ok()) return file.status();
   const auto header = ParseNpyHeader(*file);
   if (!header.ok()) return WithSample(header.status(), sample.sample);

@@ -119,10 +119,8 @@ class ExportedIds {
 };
 
 // Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file was never as the index says.
-// `damaged_too`: also of a file whose bytes do not fit their CRC32C, but whose header and size do: to say where it is
-// damaged.
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
-                                            const ExportedSample& sample, bool damaged_too = false);
+                                            const ExportedSample& sample);
 
 // The text of an index, and back; errors of ReadExportedRun.
 std::string ExportedIndexToText(const ExportedRun& run);

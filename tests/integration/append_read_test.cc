@@ -96,7 +96,7 @@ TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
   SampleState first;
   for (int round = 0; round < 24; ++round) {
     const std::string sample = absl::StrCat("s", round);
-    const auto appender = run->NewAppender({.encode_blocks = round % 2 == 0});
+    const auto appender = run->NewAppender();
     const auto send = [&](RowRange range) {
       AppendOptions options{.sample = sample,
                             .row_start = range.begin,

@@ -98,42 +98,39 @@ std::vector<Bad> RefusalTest::IngestTable() const {
 }
 
 TEST_F(RefusalTest, OnTheAppendStream) {
-  for (const bool encode_blocks : {false, true}) {
-    std::vector<AppendOutcome> outcomes;
-    const auto appender = run_->NewAppender(
-        {.encode_blocks = encode_blocks, .on_outcome = [&](const AppendOutcome& o) { outcomes.push_back(o); }});
-    int good = 0;
-    for (const Bad& bad : IngestTable()) {
-      SCOPED_TRACE(absl::StrCat(bad.name, encode_blocks ? ", encoded here" : ", sent as it is"));
-      ASSERT_OK_AND_ASSIGN(const SampleState before, run_->Stat("stored"));
-      AppendOptions options = bad.options;
-      options.sample = "stored";
-      absl::Status status = appender->Append(options, bad.tensor, bad.payload);
-      if (status.ok()) status = appender->Flush(kCallTimeout);
-      EXPECT_THAT(status, Fails(bad.code, bad.reason));
-      const auto detail = GetErrorDetail(status).value_or(ErrorDetail{});
-      EXPECT_EQ(detail.row, bad.row);
-      EXPECT_EQ(detail.layer, bad.layer);
-      const std::string message(status.message());
-      EXPECT_FALSE(message.empty());
-      if (bad.row) {
-        EXPECT_THAT(message, HasSubstr(absl::StrCat("row ", *bad.row)));
-      }
-      if (bad.layer) {
-        EXPECT_THAT(message, HasSubstr(absl::StrCat("layer ", *bad.layer)));
-      }
-      ASSERT_OK_AND_ASSIGN(const SampleState after, run_->Stat("stored"));
-      EXPECT_EQ(after.content_id, before.content_id);
-      EXPECT_EQ(after.committed_rows, 3);
-      EXPECT_EQ(after.stored_bytes, before.stored_bytes);
-      // The next sample on the same stream.
-      const std::string next = absl::StrCat("next", encode_blocks, good++);
-      ASSERT_OK(appender->Append({.sample = next, .seal_num_tokens = kRows + 1}, Int32(), Bytes(Good())));
-      ASSERT_OK(appender->Flush(kCallTimeout));
-      ExpectRows(*run_, next, routes_, {{0, kRows}});
+  std::vector<AppendOutcome> outcomes;
+  const auto appender = run_->NewAppender({.on_outcome = [&](const AppendOutcome& o) { outcomes.push_back(o); }});
+  int good = 0;
+  for (const Bad& bad : IngestTable()) {
+    SCOPED_TRACE(bad.name);
+    ASSERT_OK_AND_ASSIGN(const SampleState before, run_->Stat("stored"));
+    AppendOptions options = bad.options;
+    options.sample = "stored";
+    absl::Status status = appender->Append(options, bad.tensor, bad.payload);
+    if (status.ok()) status = appender->Flush(kCallTimeout);
+    EXPECT_THAT(status, Fails(bad.code, bad.reason));
+    const auto detail = GetErrorDetail(status).value_or(ErrorDetail{});
+    EXPECT_EQ(detail.row, bad.row);
+    EXPECT_EQ(detail.layer, bad.layer);
+    const std::string message(status.message());
+    EXPECT_FALSE(message.empty());
+    if (bad.row) {
+      EXPECT_THAT(message, HasSubstr(absl::StrCat("row ", *bad.row)));
     }
-    EXPECT_EQ(appender->metrics().reconnects, 0);
+    if (bad.layer) {
+      EXPECT_THAT(message, HasSubstr(absl::StrCat("layer ", *bad.layer)));
+    }
+    ASSERT_OK_AND_ASSIGN(const SampleState after, run_->Stat("stored"));
+    EXPECT_EQ(after.content_id, before.content_id);
+    EXPECT_EQ(after.committed_rows, 3);
+    EXPECT_EQ(after.stored_bytes, before.stored_bytes);
+    // The next sample on the same stream.
+    const std::string next = absl::StrCat("next", good++);
+    ASSERT_OK(appender->Append({.sample = next, .seal_num_tokens = kRows + 1}, Int32(), Bytes(Good())));
+    ASSERT_OK(appender->Flush(kCallTimeout));
+    ExpectRows(*run_, next, routes_, {{0, kRows}});
   }
+  EXPECT_EQ(appender->metrics().reconnects, 0);
 }
 
 TEST_F(RefusalTest, ByPut) {

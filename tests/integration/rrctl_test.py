@@ -188,7 +188,7 @@ class CommandsTest(RrctlTest):
             self.json("rm", "to", "s/1")
             self.put("to", "s/1", 7, 2, 4, "--seal")
             error = self.run_rrctl("import", directory, "to", code=1)
-            self.assertTrue(error.startswith("rrctl: ALREADY_EXISTS (CONFLICTING_ROWS): sample s/1, row 6"), error)
+            self.assertTrue(error.startswith("rrctl: ALREADY_EXISTS (CONFLICTING_ROWS): sample s/1: "), error)
             no_server = os.environ | {"ROUTING_REPLAY_ENDPOINT": "127.0.0.1:1"}
             verified = self.json("verify", directory, env=no_server)
             self.assertEqual((verified["directory"], verified["samples"], verified["rows"]), (directory, 3, 18))

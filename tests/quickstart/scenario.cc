@@ -74,8 +74,6 @@ const char* PayloadFormName(PayloadForm form) {
       return "BASE64 int32";
     case PayloadForm::kBase64Npy:
       return "BASE64_NPY";
-    case PayloadForm::kEncodedBlocks:
-      return "encoded blocks";
   }
   return "?";
 }

@@ -18,8 +18,8 @@ inline constexpr int32_t kWorkers = 4;
 inline constexpr int64_t kMicroBatchTokens = 8192;
 
 // What a rollout engine hands over, and who decodes it.
-enum class PayloadForm : uint8_t { kRawInt32, kNpy, kBase64Int32, kBase64Npy, kEncodedBlocks };
-inline constexpr int32_t kPayloadForms = 5;
+enum class PayloadForm : uint8_t { kRawInt32, kNpy, kBase64Int32, kBase64Npy };
+inline constexpr int32_t kPayloadForms = 4;
 const char* PayloadFormName(PayloadForm form);
 
 struct SamplePlan {

@@ -89,18 +89,14 @@ absl::Status AppendTurn(Run& run, Appender& appender, const HeldTurn& turn) {
 absl::Status AppendPlay(Client& client, const HeldPlay& held, WorkerResult& result) {
   const absl::StatusOr<std::shared_ptr<Run>> run = client.OpenRun(held.play->run, held.play->geometry);
   if (!run.ok()) return run.status();
-  const std::unique_ptr<Appender> as_given = (*run)->NewAppender({.encode_blocks = false});
-  const std::unique_ptr<Appender> encoded = (*run)->NewAppender({.encode_blocks = true});
+  const std::unique_ptr<Appender> appender = (*run)->NewAppender();
   for (const std::vector<HeldTurn>& turns : held.turns) {
     for (const HeldTurn& turn : turns) {
-      Appender& appender = turn.sample->form == PayloadForm::kEncodedBlocks ? *encoded : *as_given;
-      if (absl::Status status = AppendTurn(**run, appender, turn); !status.ok()) return status;
+      if (absl::Status status = AppendTurn(**run, *appender, turn); !status.ok()) return status;
     }
-    for (Appender* appender : {as_given.get(), encoded.get()}) {
-      if (absl::Status status = appender->Flush(kFlushTimeout); !status.ok()) return status;
-    }
+    if (absl::Status status = appender->Flush(kFlushTimeout); !status.ok()) return status;
   }
-  result.sent_bytes += as_given->metrics().payload_bytes + encoded->metrics().payload_bytes;
+  result.sent_bytes += appender->metrics().payload_bytes;
   return absl::OkStatus();
 }
 

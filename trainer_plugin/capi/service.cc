@@ -20,21 +20,17 @@ namespace {
 // How long a read takes where nothing is said.
 constexpr std::chrono::seconds kReadTimeout(120);
 
-std::chrono::milliseconds TimeoutOf(const rr_call* call) {
-  const bool says_timeout = call != nullptr && call->timeout_ms >= 0;
-  return says_timeout ? std::chrono::milliseconds(call->timeout_ms) : kReadTimeout;
-}
-
 }  // namespace
 
 rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, const rrt_target* given,
                          const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
     const ReplayPlan& plan = fetch->plan.described.plan;
-    const std::shared_ptr<Run> from = run->run->run;
+    const std::shared_ptr<Run> from = run->shared->run;
     if (absl::Status status = CheckFetch(from->geometry(), plan, fetch->sequences); !status.ok()) return status;
     const auto target = given == nullptr ? std::nullopt : std::optional(*given);
-    const auto work = [fetch, &plan, from, timeout = TimeoutOf(call), target, records]() -> CallEnd {
+    const auto work = [fetch, &plan, from, timeout = c_api::TimeoutOf(call, kReadTimeout), target,
+                       records]() -> CallEnd {
       StagingSink& sink = fetch->NewSink();
       if (!fetch->slices.empty()) {
         ReadRequest request = MakeReadRequest(plan, fetch->slices, fetch->sequences, fetch->read_options);
@@ -52,8 +48,8 @@ rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* given, const rr_call
   return c_api::Guard([&]() -> CallEnd {
     auto options = capi::OptionsFrom(*given);
     if (!options.ok()) return options.status();
-    options->timeout = TimeoutOf(call);
-    const auto work = [from = run->run->run, options = *options, sequences = capi::SequencesFrom(*given),
+    options->timeout = c_api::TimeoutOf(call, kReadTimeout);
+    const auto work = [from = run->shared->run, options = *options, sequences = capi::SequencesFrom(*given),
                        records]() -> CallEnd {
       const auto said = InspectSamples(*from, sequences, options);
       if (!said.ok()) return said.status();

@@ -49,12 +49,10 @@ class ScriptedRun final : public Run {
     return unused_;
   }
   absl::StatusOr<AppendOutcome> PutUnrecorded(const AppendOptions&, int64_t) override { return unused_; }
-  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest, std::chrono::milliseconds) override { return unused_; }
   absl::StatusOr<SampleState> Seal(absl::string_view, Producer, int64_t, int64_t) override { return unused_; }
   absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {
     return unused_;
   }
-  absl::StatusOr<SampleState> Stat(absl::string_view, Producer) override { return unused_; }
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string>, Producer) override {
     return unused_;
   }
@@ -136,6 +134,18 @@ TEST_F(FetchTest, ASampleTakenBackIsLiveThroughout) {
   EXPECT_EQ(staged.fallback_sequences, 1);
   EXPECT_EQ(staged.records[0].status, SampleStatus::kLost);
   EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kLive, kReplayed, kLive));
+}
+
+// As when its server went away in the middle of it.
+TEST_F(FetchTest, ASampleThatBeginsAgainIsStagedOnce) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk},
+                  {.index = 0, .status = SampleStatus::kOk, .unrecorded = {{0, 1}}},
+                  {.index = 1, .status = SampleStatus::kOk}};
+  ASSERT_OK_AND_ASSIGN(const StagedRows staged, Fetch(MissingPolicy::kLive));
+  EXPECT_EQ(staged.pieces.size(), 2u);
+  EXPECT_EQ(staged.fallback_sequences, 0);
+  EXPECT_THAT(StatesOf(staged),
+              ElementsAre(kLive, kReplayed, kReplayed, kLive, kReplayed, kReplayed, kReplayed, kLive));
 }
 
 TEST_F(FetchTest, StrictNamesTheSample) {

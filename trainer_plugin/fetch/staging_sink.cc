@@ -104,7 +104,12 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> sl
 
 StagingSink::StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                          absl::Span<const FetchSequence> sequences, const FetchOptions& options, StagedRows& out)
-    : plan_(plan), slices_(slices), sequences_(sequences), options_(options), out_(out) {
+    : plan_(plan),
+      slices_(slices),
+      sequences_(sequences),
+      options_(options),
+      out_(out),
+      pieces_before_(out.pieces.size()) {
   out_.records.resize(plan.slices.size());
   out_.unrecorded.resize(sequences.size());
   int64_t rows = 0;
@@ -119,6 +124,8 @@ StagingSink::StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slice
 }
 
 absl::Status StagingSink::OnRecord(const SampleRecord& record) {
+  if (record.index == told_) out_.pieces.resize(pieces_before_);
+  pieces_before_ = out_.pieces.size();
   told_ = record.index;
   const int32_t slice = slices_[record.index];
   const int32_t sequence = plan_.slices[slice].sequence;

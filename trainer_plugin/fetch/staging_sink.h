@@ -60,7 +60,8 @@ class StagingSink final : public ReadSink {
   const absl::Span<const FetchSequence> sequences_;
   const FetchOptions& options_;
   StagedRows& out_;
-  int32_t told_ = 0;  // Position in slices_ of the last record.
+  int32_t told_ = 0;          // Position in slices_ of the last record, …
+  size_t pieces_before_ = 0;  // … and how many pieces there were before it.
 };
 
 // What is known of samples before their rows are fetched: by it the ranks of a replica agree on what to replay.

@@ -65,11 +65,9 @@ typedef struct rr_weight_span { /* Rows [begin, end) were routed under these wei
 
 /* Errors: fields of ErrorDetail in common.proto, where they are said. */
 typedef struct rr_error {
-  int32_t code; /* Of google.rpc.Code, not 0. */
-  int32_t has_committed_rows, has_revision;
+  int32_t code;                                      /* Of google.rpc.Code, not 0. */
   rr_text code_name, message, reason, field, sample; /* reason: a name, for example "ID_RANGE". */
-  rr_integer row, layer, first_differing_block, retry_after_ms;
-  int64_t committed_rows, revision;
+  rr_integer row, layer, first_differing_block, retry_after_ms, committed_rows, revision;
   rr_ranges missing_rows;
   /* Of a flush: every sample of which an append failed, up to 100,000, and the first 100 such appends. */
   const rr_text* failed_samples;
@@ -318,7 +316,7 @@ typedef struct rr_outcomes { /* A result. */
   size_t count;
 } rr_outcomes;
 
-/* One append in one call per weight version, acknowledged when it ends; the server decodes. */
+/* One append without a queue, acknowledged when the call ends. */
 RR_API rr_error* rr_run_put(rr_run* run, const rr_append* append, const rr_call* call, const rr_outcomes** outcome);
 
 enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
@@ -326,7 +324,6 @@ enum rr_on_full { RR_BLOCK = 0, RR_DROP = 1, RR_RAISE = 2 };
 typedef struct rr_appender_options {
   int64_t max_queued_bytes, queue_timeout_ms, append_timeout_ms; /* Below 0: the default. */
   int32_t on_full;
-  int32_t encode_blocks;
   int32_t keep_outcomes; /* For rr_appender_outcomes; without it they are only counted. */
 } rr_appender_options;
 
@@ -343,7 +340,7 @@ RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
 /* Flushes, then abandons what is left: appends fail from now on. What flush says; idempotent. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
 /* Waits for outcomes since the last call; none once the appender is closed and all have been given. Only the next call
- * says that these have been seen: until then their appends count as open. call->timeout_ms below 0: without a limit. */
+ * says that these have been seen, for which flush and close wait. call->timeout_ms below 0: without a limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
 /* Of AppenderMetrics, with refused_<reason> for those that were met, stale_appends, and the gauges queued_bytes and
  * open_appends. */
@@ -483,7 +480,6 @@ typedef struct rr_import_options {
   rr_text directory;
   rr_text run;            /* "": as it was exported. */
   const rr_range* groups; /* NULL: all. */
-  int64_t read_timeout_ms;
   rr_progress progress;
   void* progress_context;
 } rr_import_options;

@@ -46,7 +46,7 @@ struct ExportOptions {
 struct ExportOutcome {
   int64_t samples = 0;   // In the directory.
   int64_t written = 0;   // … of them read from the run and written; the others come from the previous export.
-  int64_t unsealed = 0;  // Of the run, left out: more rows may come.
+  int64_t unsealed = 0;  // Of the run, left out: more rows may come, or it was begun again while it was exported.
   int64_t bytes = 0;     // Of rows written, in the dtype of storage.
 };
 
@@ -58,7 +58,7 @@ struct ExportOutcome {
 // ALREADY_EXISTS where the directory is not empty, and of `previous` those of ReadExportedRun and FAILED_PRECONDITION
 // (kField, kGeometryMismatch) where it is of another run. The error of Run::List where a server lost the run, also
 // while it is exported. After these there is no directory. DATA_LOSS naming a sample that the store or the previous
-// export lost, ABORTED naming one that changes whenever it is read: then the directory is there, with all others.
+// export lost: then the directory is there, with all others.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
@@ -66,8 +66,7 @@ struct ImportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Of the directory; half-open, absent: all.
   std::string run;                                    // Empty: the name that it was exported under.
   RunSettings settings;                               // Of the run, if it has to be made.
-  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);
-  AppenderOptions appender;  // on_outcome is not used.
+  AppenderOptions appender;                           // on_outcome is not used.
   OnCheckpointProgress on_progress;
 };
 
@@ -79,15 +78,16 @@ struct ImportOutcome {
 };
 
 // The samples of the directory into a run, which is made if it is not there. What is in the run already must be the
-// same, row by row, and is appended to where it ends; a sample of the same content id is not read for that.
+// same, row by row, which the server compares, and is appended to where it ends; a sample of the same content id is
+// left alone.
 //
 // A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. The protocol takes no
 // token checks without tokens, but a CRC can be continued to any value by one token: the last row is given the token
 // that does this. Checks at rows between, which only the first server knew, are not known. Revision, content id and
 // provenance (engine "import") are those of a new sample, and prefixes are copies.
 //
-// Errors: those of ReadExportedRun and ReadExportedFile, OpenRun, Appender and Read; ALREADY_EXISTS (kConflictingRows)
-// naming sample and row, and the layer of a route, where the run holds something else; FAILED_PRECONDITION
+// Errors: those of ReadExportedRun and ReadExportedFile, OpenRun and Appender; ALREADY_EXISTS (kConflictingRows) naming
+// a sample of which the run holds something else, to which nothing is appended; FAILED_PRECONDITION
 // (kGeometryMismatch).
 absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,
                                         const ImportOptions& options = {});
@@ -101,8 +101,8 @@ struct VerifyOptions {
 
 struct DamagedSample {
   std::string sample;
-  // Where the first bytes are that do not fit their CRC, as far as it can be told: the first row of the block, and the
-  // global id of the layer. Absent for a sample that was lost whole.
+  // Where the first bytes were that did not fit their CRC when they came here: the first row of the piece, and the
+  // global id of the layer. Absent where the server found the damage, and for files, which have one CRC each.
   std::optional<int64_t> row;
   std::optional<int32_t> layer;
   std::string what;
@@ -120,9 +120,8 @@ struct VerifyOutcome {
 absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
 
 // Reads every file of an exported run and compares its CRC32C with the index; needs no server. Of `options` the groups
-// and the progress are used. As a file has one CRC32C, row and layer of a damaged sample are where its ids first cannot
-// be ones that were appended (out of range, or one twice in a row), and absent where all could be. Errors of
-// ReadExportedRun (proto/exported/exported_run.h): what is there is no exported run, or its index is damaged.
+// and the progress are used. Errors of ReadExportedRun (proto/exported/exported_run.h): what is there is no exported
+// run, or its index is damaged.
 absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& directory,
                                                 const VerifyOptions& options = {});
 

@@ -98,7 +98,7 @@ class Run;
 // One server, several that share a store, or several as one. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
-  // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
+  // Does not wait for the server, nor for the file of a "file:PATH", which the first calls wait for: DEADLINE_EXCEEDED.
   // INVALID_ARGUMENT for an endpoint that cannot be one, and for security settings that do not fit it or its files.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;
@@ -124,7 +124,7 @@ struct AppendOptions {
   Producer producer = Producer::kRollout;
   int64_t row_start = 0;  // Absolute row of the first row.
   // Rows [begin, end) of the tensor's first axis are appended, the others left out; no need to decode a payload to cut
-  // it. Absent: all. What is sent as it is (Put, encode_blocks false) is decoded here then, and sent as RAW.
+  // it. Absent: all.
   std::optional<RowRange> take;
   // The tensor's K axis holds 2K slots: the ids, then as many that are not looked at (prime-rl's fp32 weights).
   bool ids_and_weights = false;
@@ -190,13 +190,8 @@ struct AppenderOptions {
   // An append for which there is no room in time is taken without its bytes: its rows become unrecorded in the store,
   // so that readers learn of it at once. False: it is RESOURCE_EXHAUSTED.
   bool drop_when_full = false;
-  // True: decode, narrow and tile here and send blocks. False: send what the engine gave and let the server do it.
-  bool encode_blocks = true;
   // Called once per append, in order per sample, one at a time, from threads of the appender. Must not call it.
   std::function<void(const AppendOutcome&)> on_outcome;
-  // The same for who looks at outcomes elsewhere: until `seen` is called, once and while the appender lives, their
-  // appends count as open.
-  std::function<void(std::vector<AppendOutcome> outcomes, std::function<void()> seen)> on_outcomes;
 };
 
 struct AppenderMetrics {
@@ -234,15 +229,15 @@ struct AppendTrouble {
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one, to the next server where
-// there are several, it asks for the committed rows and sends only what is missing. A run that is gone (dropped, or
-// lost with a server that keeps runs in memory) is not made again: its appends end with NOT_FOUND (kNoRun) until
-// OpenRun has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
+// there are several, it sends again what was not acknowledged, and the server trims what it has. A run that is gone
+// (dropped, or lost with a server that keeps runs in memory) is not made again: its appends end with NOT_FOUND (kNoRun)
+// until OpenRun has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
 
-  // Queues one append and returns; the bytes are copied (or encoded) before. INVALID_ARGUMENT at once for a payload
-  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout
+  // Queues one append and returns; the ids are encoded before. INVALID_ARGUMENT at once for a payload that the ingest
+  // checks refuse, RESOURCE_EXHAUSTED if the queue stays full for queue_timeout
   // (unless drop_when_full), CANCELLED once it is closed. Failures found later come through on_outcome, Flush and
   // metrics.
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
@@ -278,8 +273,10 @@ struct ReadPiece {
   absl::Span<const uint8_t> bytes;  // Valid during the call only; the end of ReadSink::staging() where there is one.
 };
 
-// Receives a read in the order asked: a sample's record, then its pieces. A status that is not OK cancels the read.
-// Called from one thread at a time: with "shard:" from one of each server, else from that of the call.
+// Receives a read in the order asked: a sample's record, then its pieces. A second record of a sample takes back what
+// came of it: bytes that turned out to be damaged, or another server that begins with it again. A status that is not OK
+// cancels the read. Called from one thread at a time: with "shard:" from one of each server, else from that of the
+// call.
 class ReadSink {
  public:
   virtual ~ReadSink() = default;
@@ -323,7 +320,7 @@ class Run {
   virtual int64_t Handle(absl::string_view sample) const { return SampleHandle(sample); }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
-  // One append in one call per weight version; the payload is sent as it is and decoded by the server.
+  // One append without a queue: in one call per weight version and 2 MiB, which are acknowledged when this returns.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
   // The same as AppendUnrecorded.
@@ -331,19 +328,19 @@ class Run {
 
   // request.run is filled in. Streams into `sink` while the next messages arrive.
   // A read whose server goes away is continued within `timeout`, on the next one where there are several, else when it
-  // is back: the sink sees each record and each row once, all of one content; ABORTED (kOldRevision) naming a sample
-  // that changed meanwhile. UNAVAILABLE if none came back in time. With "shard:" the samples of a server that is away
-  // have the status kUnavailable, and nothing is waited for.
+  // is back: the sink gets the sample that was half there from its beginning, and no whole one again. UNAVAILABLE if no
+  // server came back in time. With "shard:" the samples of a server that is away have the status kUnavailable, and
+  // nothing is waited for.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. One entry per request.samples.
-  virtual absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) = 0;
+  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout);
 
   virtual absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
                                            int64_t revision) = 0;
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
                                                std::optional<int64_t> expected_revision) = 0;
   // NOT_FOUND (kNoSample) if there is none.
-  virtual absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer = Producer::kRollout) = 0;
+  absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer = Producer::kRollout);
   // The ones that exist, in the order asked.
   virtual absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples,
                                                             Producer producer = Producer::kRollout) = 0;

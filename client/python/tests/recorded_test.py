@@ -35,8 +35,8 @@ class RecordedRowsTest(ServerTest):
         payload = rr.Payload(memoryview(text), "BASE64", dtype="I32", shape=(303, 3, 4))
         recorded = rr.RecordedRows(payload, take=(2, 302), weights=WEIGHTS, engine="e 1", tokens=TOKENS, layers="moe")
         self.run.append("a", recorded, seal=True)
-        with self.run.appender(encode_blocks=False) as appender:
-            appender.append("b", recorded, seal=True)
+        with self.run.appender() as appender:
+            appender.append_many([rr.Append("b", recorded, seal=True)])
             appender.flush()
         outcome = self.run.put("c", recorded, seal=True)
         self.assertEqual((outcome.committed_rows, outcome.sealed, outcome.sample), (300, True, "c"))

@@ -121,9 +121,8 @@ _KINDS["r"] = Ranges
 WeightSpan = structure("WeightSpan", "i:begin,end,version t:label")
 Error = structure(
     "Error",
-    "w:code,has_committed_rows,has_revision t:code_name,message,reason,field,sample o:row,layer,"
-    "first_differing_block,retry_after_ms i:committed_rows,revision Ranges:missing_rows t*:failed_samples "
-    "z:failed_count p*:failures z:failures_count",
+    "w:code t:code_name,message,reason,field,sample o:row,layer,first_differing_block,retry_after_ms,committed_rows,"
+    "revision Ranges:missing_rows t*:failed_samples z:failed_count p*:failures z:failures_count",
 )
 Call = structure("Call", "i:timeout_ms p:queue q:tag")
 Ended = structure("Ended", "q:tag p:error")
@@ -173,7 +172,7 @@ Outcome = structure(
 )
 Outcomes = sequence("Outcomes", "Outcome")
 AppenderOptions = structure(
-    "AppenderOptions", "i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,encode_blocks,keep_outcomes"
+    "AppenderOptions", "i:max_queued_bytes,queue_timeout_ms,append_timeout_ms w:on_full,keep_outcomes"
 )
 Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:error")
 TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine,existing o:group")
@@ -210,9 +209,7 @@ ExportOptions = structure(
     "t:directory,previous Range*:groups w:producer i:read_timeout_ms Progress:progress p:progress_context",
 )
 Exported = structure("Exported", "i:samples,written,unsealed,bytes")
-ImportOptions = structure(
-    "ImportOptions", "t:directory,run Range*:groups i:read_timeout_ms Progress:progress p:progress_context"
-)
+ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups Progress:progress p:progress_context")
 Imported = structure("Imported", "t:run i:samples,appended,bytes")
 Ids = structure("Ids", "p:data z:count")
 Bytes = structure("Bytes", "p:data z:size")
@@ -323,10 +320,8 @@ def _detail(address: int) -> dict[str, Any]:
     error = Error.from_address(address)
     detail: dict[str, Any] = {"message": str(error.message), "code_name": str(error.code_name)}
     detail |= {name: str(getattr(error, name)) or None for name in ("reason", "field", "sample")}
-    detail |= {name: getattr(error, name).value for name in ("row", "layer", "first_differing_block", "retry_after_ms")}
-    for name in ("committed_rows", "revision"):
-        if getattr(error, f"has_{name}"):
-            detail[name] = getattr(error, name)
+    numbers = ("row", "layer", "first_differing_block", "retry_after_ms", "committed_rows", "revision")
+    detail |= {name: getattr(error, name).value for name in numbers}
     if error.missing_rows.count:
         detail["missing_rows"] = error.missing_rows.pairs()
     if error.failed_count:

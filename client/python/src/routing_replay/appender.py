@@ -168,7 +168,7 @@ class Appender(AppenderCalls, Closing):
         """Queues one append and returns its sequence number: 1, 2, … Parameters as of `Append`.
 
         Rows are copied or encoded before this returns; of asyncio large ones in a thread, and one that is cancelled may
-        have been queued. Raises InvalidArgumentError at once for what the ingest checks reject (with encode_blocks).
+        have been queued. Raises InvalidArgumentError at once for what the ingest checks reject.
         Never raises for trouble of the service: when the queue is full, on_full decides.
         """
         return self.queueing([append]).then(itemgetter(0))

@@ -142,7 +142,6 @@ class Client(ClientCalls, Closing):
         run: str | None = None,
         groups: tuple[int, int] | None = None,
         *,
-        timeout: float = 120.0,
         on_progress: OnProgress | None = None,
     ) -> Operation[RestoreOutcome]:
         """Appends the samples of a directory that `Run.checkpoint` wrote, unless they are there.
@@ -150,12 +149,11 @@ class Client(ClientCalls, Closing):
         run: name of the run, made if it does not exist (for other settings than the server's call `run` first); by
             default the name it was exported under
         groups: samples of groups[0] <= group < groups[1]; all if absent
-        timeout: seconds for the read of a sample that is there already
         on_progress: called in this thread, of asyncio in the event loop
 
         What the run has already is compared row by row and continued where it ends: a second call does nothing, and one
-        that was interrupted goes on. AlreadyExistsError (CONFLICTING_ROWS) naming sample, row and layer where the run
-        holds something else; FailedPreconditionError (NOT_COMMITTED) where no export has ended; DataLossError naming a
+        that was interrupted goes on. AlreadyExistsError (CONFLICTING_ROWS) naming a sample of which the run holds
+        something else; FailedPreconditionError (NOT_COMMITTED) where no export has ended; DataLossError naming a
         sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token check at the end come
         back; revisions, content ids and provenance are those of new samples.
         """
@@ -164,7 +162,6 @@ class Client(ClientCalls, Closing):
             _values.native_text(os.fspath(directory), "directory"),
             _values.native_text("" if run is None else run, "run"),
             _convert.groups(groups),
-            _values.milliseconds(timeout),
             progress.function,
         )
         return self._asking(

@@ -171,7 +171,6 @@ class RunCalls(Generic[A, T]):
         on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
-        encode_blocks: bool = True,
         on_outcome: OnOutcome | None = None,
     ) -> A:
         """A new appender with its own queue and connection.
@@ -183,7 +182,6 @@ class RunCalls(Generic[A, T]):
             dropped append are marked as unrecorded in the store, so that a trainer learns of it at once, and are
             counted in metrics()
         append_timeout: seconds for which an append is tried while the server is unreachable or full (default 120)
-        encode_blocks: decode, check, narrow and tile here and send blocks; False sends what the engine produced
         on_outcome: called once per append, in order per sample, in a thread of the appender or, of asyncio, in the
             event loop; must not call the appender
         """
@@ -193,7 +191,6 @@ class RunCalls(Generic[A, T]):
             -1 if queue_timeout is None else _values.milliseconds(queue_timeout, "queue_timeout"),
             -1 if append_timeout is None else _values.milliseconds(append_timeout, "append_timeout"),
             0 if on_full is None else _values.choice(on_full, "on_full", ON_FULL),
-            bool(encode_blocks),
             on_outcome is not None,
         )
         return self._appender_type(self.link, Line(self.native, self.name, options), on_full is None, on_outcome)
@@ -371,8 +368,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @blocking
     @taking(Append)
     def put(self, append: Append) -> Operation[AppendOutcome]:
-        """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent
-        unchanged. Parameters as of `Append`."""
+        """One append without a queue, acknowledged when it returns. Parameters as of `Append`."""
         made, kept = _convert.appends([append])
         found = self._operation(lib.rr_run_put, (made,), _native.Outcomes, _convert.outcomes, kept=kept)
         return found.then(itemgetter(0))
@@ -432,8 +428,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
         naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. What a server
         that goes away did not finish is asked of the next one, or of the same one when it is back (except with
-        "shard:", where its samples are UNAVAILABLE): UnavailableError if none is there in time, AbortedError
-        (OLD_REVISION) naming a sample that changed meanwhile. `out` is not written to after a call that was cancelled.
+        "shard:", where its samples are UNAVAILABLE): UnavailableError if none is there in time. `out` is not written to
+        after a call that was cancelled.
         """
         asked = _convert.read(samples, layers, producer, wait, only_begun)
         arrays = None if out is None else _convert.destinations(asked, out)
@@ -522,8 +518,8 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         on_progress: called in this thread, of asyncio in the event loop
 
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
-        DataLossError naming a sample that the store or `previous` lost, AbortedError naming one that changes whenever
-        it is read: all others are in the directory then; errors of `read`.
+        DataLossError naming a sample that the store or `previous` lost: all others are in the directory then; errors
+        of `read`.
         """
         progress = Progress(on_progress, self.link.in_loop)
         options = _native.ExportOptions(

@@ -1,0 +1,28 @@
+// What a run of several servers does of its own, where its samples are spread over them.
+#ifndef CLIENT_SHARD_SHARDED_H_
+#define CLIENT_SHARD_SHARDED_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/appender/appender.h"
+#include "client/shard/servers.h"
+#include "proto/wire/clock.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay::client {
+
+// An appender over all of them. `runs`: the run by place, with sequence numbers that are congruent to the place modulo
+// their number.
+std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs,
+                                              AppenderOptions options);
+
+// As Run::Read in client.h, with request.run filled in. The servers send at the same time, each to a thread that hands
+// its samples to the sink when their turn comes. A sample whose server is away has the status UNAVAILABLE.
+absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
+                         Clock::Time deadline);
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_SHARD_SHARDED_H_

@@ -1,0 +1,166 @@
+#include "client/shard/sharded.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/call/cancellation.h"
+#include "client/reader/read_checker.h"
+#include "client/reader/reader.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay::client {
+namespace {
+
+// Lets one sample after the other into a sink, from the threads of the members that have them.
+class Turns {
+ public:
+  // `call`: of all members, which ends with the first error.
+  Turns(ReadSink& sink, Cancellation& call) : sink_(sink), call_(call) {}
+
+  ReadSink& sink() { return sink_; }
+  // Waits until all samples before this one have passed. The error of the read if it failed.
+  absl::Status Await(int32_t index) {
+    MutexLock lock(mutex_);
+    while (turn_ < index && status_.ok()) changed_.Wait(mutex_);
+    return status_;
+  }
+  void Pass(int32_t index) {
+    MutexLock lock(mutex_);
+    turn_ = index + 1;
+    changed_.NotifyAll();
+  }
+  // `status`, which is that of the read if it is the first that is not OK.
+  absl::Status Note(absl::Status status) {
+    if (status.ok()) return status;
+    {
+      MutexLock lock(mutex_);
+      status_.Update(status);
+      changed_.NotifyAll();
+    }
+    call_.Cancel();
+    return status;
+  }
+  absl::Status status() const {
+    MutexLock lock(mutex_);
+    return status_;
+  }
+
+ private:
+  ReadSink& sink_;
+  Cancellation& call_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int32_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What one member is asked for.
+struct Part {
+  ReadRequest request;           // Its samples, by id or by bare handle, …
+  std::vector<int32_t> indices;  // … and which ones of the whole read they are, ascending.
+};
+
+// A member's samples as those of the whole read.
+class PartSink final : public ReadSink {
+ public:
+  PartSink(const Part& part, size_t layers, Turns& turns)
+      : part_(part), layers_(static_cast<int64_t>(layers)), turns_(turns) {}
+
+  absl::Status OnRecord(const SampleRecord& record) override {
+    const bool is_new = record.index != at_;
+    if (is_new) Pass();
+    at_ = record.index;
+    if (absl::Status status = turns_.Await(part_.indices[at_]); !status.ok()) return status;
+    has_passed_ = false;
+    const bool is_ok = record.status == SampleStatus::kOk;
+    left_ = is_ok ? TotalRows(PromisedRows(part_.request.samples[at_], record)) * layers_ : 0;
+    SampleRecord whole = record;
+    whole.index = part_.indices[at_];
+    absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
+    // Of one that is taken back bytes may still come, which the checker gathers in the sink's staging.
+    if (is_new && left_ == 0) Pass();
+    return status;
+  }
+
+  absl::Status OnPiece(const ReadPiece& piece) override {
+    left_ -= piece.rows.size() * piece.layer_count;
+    ReadPiece whole = piece;
+    whole.sample_index = part_.indices[at_];
+    absl::Status status = turns_.Note(turns_.sink().OnPiece(whole));
+    if (left_ <= 0) Pass();
+    return status;
+  }
+
+  std::vector<uint8_t>* staging() override { return turns_.sink().staging(); }
+
+  // The member's answer has ended: without it there is nothing more of it. `named`: `end` with its server.
+  void End(const absl::Status& end, const absl::Status& named) {
+    absl::Status status = absl::IsCancelled(end) ? end : named;
+    if (absl::IsUnavailable(end) || IsNoRun(end)) {
+      const std::string message(status.message());
+      status = absl::OkStatus();
+      for (int32_t next = left_ > 0 ? at_ : at_ + 1; next < static_cast<int32_t>(part_.indices.size()); ++next) {
+        const bool lost_run = IsNoRun(end) && next != at_;
+        const SampleStatus why = lost_run ? SampleStatus::kNotFound : SampleStatus::kUnavailable;
+        status.Update(OnRecord({.index = next, .status = why, .message = message}));
+      }
+    }
+    turns_.Note(status).IgnoreError();
+    Pass();
+  }
+
+ private:
+  // The present sample is complete.
+  void Pass() {
+    if (at_ >= 0 && !std::exchange(has_passed_, true)) turns_.Pass(part_.indices[at_]);
+  }
+
+  const Part& part_;
+  const int64_t layers_;
+  Turns& turns_;
+  int32_t at_ = -1;   // Of the part: the sample whose record came last, …
+  int64_t left_ = 0;  // … and so many rows x layers of it did not come yet.
+  bool has_passed_ = false;
+};
+
+}  // namespace
+
+absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
+                         Clock::Time deadline) {
+  ReadRequest common = request;
+  common.samples.clear();
+  std::map<size_t, Part> parts;  // By place.
+  for (size_t i = 0; i < request.samples.size(); ++i) {
+    SampleRead asked = request.samples[i];
+    size_t place = servers.PlaceOf(asked.sample);
+    if (asked.sample.empty()) {
+      const auto found = servers.FindHandle(asked.handle);
+      if (!found.ok()) return found.status();
+      std::tie(place, asked.handle) = *found;
+    }
+    Part& part = parts.try_emplace(place, Part{.request = common}).first->second;
+    part.indices.push_back(static_cast<int32_t>(i));
+    part.request.samples.push_back(std::move(asked));
+  }
+  const std::vector<std::pair<const size_t, Part>> by_place(parts.begin(), parts.end());
+  const size_t layers = request.layers.empty() ? geometry.num_moe_layers() : request.layers.size();
+  Cancellation call(NoLaterThanCall(deadline));
+  const OnCancel cancel([&call] { call.Cancel(); });
+  const CallScope scope(&call);
+  Turns turns(sink, call);
+  FanOut(by_place.size(), [&](size_t i) {
+    const auto& [place, part] = by_place[i];
+    const Caller& caller = servers.at(place);
+    PartSink part_sink(part, layers, turns);
+    const absl::Status end = ReadInto(*caller.link(), geometry, part.request, part_sink, deadline,
+                                      caller.is_gone() ? std::chrono::milliseconds(0) : Caller::kBrief);
+    caller.set_gone(absl::IsUnavailable(end));
+    part_sink.End(end, servers.Named(place, end));
+    return end;
+  });
+  return turns.status();
+}
+
+}  // namespace routing_replay::client
