@@ -140,24 +140,48 @@ void RunQuota::Hold::Commit() {
   use.committed += std::exchange(bytes_, 0);
 }
 
+bool RunQuota::BeginLook(absl::string_view run, Clock::Duration interval) {
+  MutexLock lock(mutex_);
+  ForgetIdle();
+  for (auto found = uses_.find(run); found != uses_.end(); found = uses_.find(run)) {
+    if (!found->second.looking || found->second.known) break;
+    looked_.Wait(mutex_);
+  }
+  const Clock::Time now = clock_.Now();
+  auto found = uses_.find(run);
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  Use& use = found->second;
+  if (use.looking || (use.looked && now < *use.looked + interval)) return false;
+  use.looking = true;
+  use.looked = now;
+  use.settling += std::exchange(use.committed, 0);
+  return true;
+}
+
 void RunQuota::ForgetIdle() {
   const Clock::Time now = clock_.Now();
   if (now < forget_at_) return;
   forget_at_ = now + kIdle;
   std::erase_if(uses_, [&](const auto& entry) {
-    return entry.second.held == 0 && now >= entry.second.looked.value_or(Clock::Time()) + kIdle;
+    const Use& use = entry.second;
+    return !use.looking && use.held == 0 && (!use.looked || now >= *use.looked + kIdle);
   });
 }
 
-void RunQuota::LookAgain(absl::string_view run, Use& use, Clock::Duration interval) {
-  const Clock::Time now = clock_.Now();
-  if (use.looked && now < *use.looked + interval) return;
-  use.looked = now;
+// The store may take its time: others go on meanwhile by what is known.
+bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
+  if (!BeginLook(run, interval)) return false;
   absl::StatusOr<int64_t> stored = stored_(run);
   if (absl::IsNotFound(stored.status())) stored = 0;
-  if (!stored.ok()) return;  // As it was; the appends themselves will say what is wrong.
+  MutexLock lock(mutex_);
+  Use& use = uses_.find(run)->second;  // Not forgotten while it is looked at.
+  use.looking = false;
+  looked_.NotifyAll();
+  if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
+  use.known = true;
   use.stored = *stored;
-  use.committed = 0;
+  use.settling = 0;
+  return true;
 }
 
 absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::string_view what) const {
@@ -170,21 +194,25 @@ absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::str
 // What is admitted is a guess from above, which a look replaces by what is stored.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
+  LookAgain(run, kLookInterval);
+  auto hold = TryTake(run, wish);
+  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
+  return hold;
+}
+
+absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wish& wish) {
   MutexLock lock(mutex_);
-  ForgetIdle();
   auto found = uses_.find(run);
-  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
-  Use& use = found->second;
-  LookAgain(run, use, kLookInterval);
-  const auto left = [&] { return wish.limit - use.bytes(); };
-  if (left() < std::max<int64_t>(wish.least, 1)) LookAgain(run, use, kFullLookInterval);
-  if (left() < std::max<int64_t>(wish.least, 1)) {
+  const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
+  const int64_t left = wish.limit - used;
+  if (left <= 0 || wish.least > left) {
     return OverQuota("run-budget", "run_bytes",
-                     absl::StrCat(wish.least, " bytes more for a run that has ", use.bytes(), " of ", wish.limit,
+                     absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
                                   "; release samples of it or try again later"));
   }
-  const int64_t bytes = std::min(wish.most, left());
-  use.held += bytes;
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  const int64_t bytes = std::min(wish.most, left);
+  found->second.held += bytes;
   return Hold(this, std::string(run), bytes);
 }
 

@@ -107,8 +107,8 @@ class RunQuota {
   using Rejected = std::function<void(const char* quota)>;
 
   // `clock` and what the functions need must outlive this. `stored` is asked of a run that is to take bytes, once a
-  // second, and ten times a second where it is full by what was admitted; by one thread at a time, and only where the
-  // bytes are limited.
+  // second, and ten times a second where it is full by what was admitted; by one thread at a time for each run, and
+  // only where the bytes are limited.
   RunQuota(const Limits& limits, const Clock& clock, Stored stored, Rejected rejected)
       : limits_(limits), clock_(clock), stored_(std::move(stored)), rejected_(std::move(rejected)) {}
 
@@ -154,11 +154,14 @@ class RunQuota {
 
  private:
   struct Use {
-    int64_t stored = 0;     // At the last look, …
-    int64_t committed = 0;  // … and since.
+    int64_t stored = 0;     // At the last look.
+    int64_t committed = 0;  // Since a look began that is not over, …
+    int64_t settling = 0;   // … and before: that look finds them.
     int64_t held = 0;
-    std::optional<Clock::Time> looked;
-    int64_t bytes() const { return stored + committed + held; }
+    bool looking = false;
+    bool known = false;                 // A look has ended well.
+    std::optional<Clock::Time> looked;  // When the last look began.
+    int64_t bytes() const { return stored + committed + settling + held; }
   };
   struct Wish {
     int64_t least, most;
@@ -166,8 +169,12 @@ class RunQuota {
   };
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
-  // If the last look at the run is so long ago.
-  void LookAgain(absl::string_view run, Use& use, Clock::Duration interval) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
+  // If the last look at the run is so long ago: whether there was a look.
+  bool LookAgain(absl::string_view run, Clock::Duration interval);
+  // Whether it is time; then what was committed begins to settle. Waits for the first look, if another thread has begun
+  // it.
+  bool BeginLook(absl::string_view run, Clock::Duration interval);
   // Runs that take nothing any more are looked at again when they do.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OverQuota(const char* limit, const char* quota, absl::string_view what) const;
@@ -177,6 +184,7 @@ class RunQuota {
   const Stored stored_;
   const Rejected rejected_;
   Mutex mutex_;
+  CondVar looked_;
   Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, StreamKind>, int64_t> streams_ ABSL_GUARDED_BY(mutex_);
