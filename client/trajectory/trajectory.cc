@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/cut.h"
 #include "proto/wire/buffer.h"
-#include "proto/wire/payload/engine_output.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -131,7 +130,9 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
-  decision.surplus_rows = SurplusRows(given, decision.num_tokens);
+  // A row of the last token, which was never fed to the model: some engines hold one where a stop is met. Rows 1 …
+  // T − 1 may as well be the rows 0 … T − 2 of an engine that ignored the start, and would be shifted silently.
+  decision.surplus_rows = !given.empty() && given.end == decision.num_tokens && given.begin != 1 ? 1 : 0;
   given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;
   if (given.begin < 0 || given.begin > given.end || given.end > last_row ||

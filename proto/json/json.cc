@@ -1,9 +1,9 @@
 #include "proto/json/json.h"
 
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,48 +22,57 @@ void Set(nlohmann::json& json, const char* key, const std::optional<Int>& value)
   if (value) json[key] = *value;
 }
 
+// The value, or what is wrong with it; empty if nothing is.
+template <typename Int>
+std::string Get(const nlohmann::json& json, Int& value) {
+  const bool fits = json.is_number_unsigned() ? std::in_range<Int>(json.get<uint64_t>())
+                                              : json.is_number_integer() && std::in_range<Int>(json.get<int64_t>());
+  if (!fits)
+    return absl::StrCat(std::is_signed_v<Int> ? "must be a " : "must be an unsigned ", 8 * sizeof(Int), "-bit integer");
+  value = json.get<Int>();
+  return "";
+}
+
+std::string Get(const nlohmann::json& json, bool& value) {
+  if (!json.is_boolean()) return "must be true or false";
+  value = json.get<bool>();
+  return "";
+}
+
+std::string Get(const nlohmann::json& json, std::string& value) {
+  if (!json.is_string()) return "must be a string";
+  value = json.get<std::string>();
+  return "";
+}
+
+template <typename T>
+std::string Get(const nlohmann::json& json, std::optional<T>& value) {
+  if (json.is_null()) return "";
+  return Get(json, value.emplace());
+}
+
+template <typename T>
+std::string Get(const nlohmann::json& json, std::vector<T>& value) {
+  if (!json.is_array()) return "must be a list";
+  std::vector<T> list(json.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (std::string wrong = Get(json[i], list[i]); !wrong.empty()) return wrong;
+  }
+  value = std::move(list);
+  return "";
+}
+
 // A list of pairs of integers; leaves `pairs` alone if the field is absent.
-absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pair<int64_t, int64_t>>& pairs) {
+absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::vector<int64_t>>& pairs) {
   const nlohmann::json* list = object.Find(key);
   if (list == nullptr) return absl::OkStatus();
   if (!list->is_array()) return Invalid(object.PathOf(key), "must be a list");
   for (const nlohmann::json& item : *list) {
-    const nlohmann::json wrapped = {{"pair", item}};
-    JsonObject reader(wrapped, object.PathOf(key));
-    std::vector<int64_t> pair;
-    reader.Read("pair", pair);
-    if (!reader.status().ok() || pair.size() != 2) {
+    if (!Get(item, pairs.emplace_back()).empty() || pairs.back().size() != 2) {
       return Invalid(object.PathOf(key), "must be a list of pairs of 64-bit integers");
     }
-    pairs.emplace_back(pair[0], pair[1]);
   }
   return absl::OkStatus();
-}
-
-void ReadTensor(JsonObject& object, TensorDescription& tensor) {
-  object.Read("encoding",
-              {{"RAW", Encoding::kRaw},
-               {"NPY", Encoding::kNpy},
-               {"BASE64", Encoding::kBase64},
-               {"BASE64_NPY", Encoding::kBase64Npy}},
-              tensor.encoding);
-  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
-  object.Read("raw_size", tensor.raw_size);
-  object.Read("dtype",
-              {{"U8", DType::kU8},
-               {"I8", DType::kI8},
-               {"U16", DType::kU16},
-               {"I16", DType::kI16},
-               {"I32", DType::kI32},
-               {"I64", DType::kI64}},
-              tensor.dtype);
-  object.Read("shape", tensor.shape);
-  object.Read("layer_basis",
-              {{"ALL_LAYERS", LayerBasis::kAllLayers},
-               {"MOE_LAYERS", LayerBasis::kMoeLayers},
-               {"EXPLICIT", LayerBasis::kExplicit}},
-              tensor.layer_basis);
-  object.Read("layer_ids", tensor.layer_ids);
 }
 
 }  // namespace
@@ -84,77 +93,27 @@ const JsonObject::Json* JsonObject::FindValue(const char* key) {
   return value != nullptr && !value->is_null() ? value : nullptr;
 }
 
-template <typename Int>
-void JsonObject::ReadInt(const char* key, const Json& json, Int& value) {
-  // Unsigned numbers above the range of int64 are not representable either.
-  const bool fits = json.is_number_integer() && (!json.is_number_unsigned() ||
-                                                 json.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
-  const int64_t number = fits ? json.get<int64_t>() : 0;
-  if (!fits || number < std::numeric_limits<Int>::min() || number > std::numeric_limits<Int>::max()) {
-    Fail(key, absl::StrCat("must be a ", 8 * sizeof(Int), "-bit integer"));
-    return;
-  }
-  value = static_cast<Int>(number);
-}
-
-template <typename Int>
-void JsonObject::ReadList(const char* key, std::vector<Int>& value) {
+template <typename T>
+void JsonObject::Read(const char* key, T& value) {
   const Json* json = Find(key);
   if (json == nullptr) return;
-  if (!json->is_array()) return Fail(key, "must be a list");
-  std::vector<Int> list(json->size());
-  for (size_t i = 0; i < list.size(); ++i) ReadInt(key, (*json)[i], list[i]);
-  value = std::move(list);
+  if (const std::string wrong = Get(*json, value); !wrong.empty()) Fail(key, wrong);
 }
-
-void JsonObject::Read(const char* key, int32_t& value) {
-  if (const Json* json = Find(key)) ReadInt(key, *json, value);
-}
-
-void JsonObject::Read(const char* key, int64_t& value) {
-  if (const Json* json = Find(key)) ReadInt(key, *json, value);
-}
-
-void JsonObject::Read(const char* key, uint64_t& value) {
-  const Json* json = Find(key);
-  if (json == nullptr) return;
-  const bool fits = json->is_number_unsigned() || (json->is_number_integer() && json->get<int64_t>() >= 0);
-  if (!fits) return Fail(key, "must be an unsigned 64-bit integer");
-  value = json->get<uint64_t>();
-}
-
-void JsonObject::Read(const char* key, bool& value) {
-  const Json* json = Find(key);
-  if (json == nullptr) return;
-  if (!json->is_boolean()) return Fail(key, "must be true or false");
-  value = json->get<bool>();
-}
-
-void JsonObject::Read(const char* key, std::string& value) {
-  const Json* json = Find(key);
-  if (json == nullptr) return;
-  if (!json->is_string()) return Fail(key, "must be a string");
-  value = json->get<std::string>();
-}
-
-void JsonObject::Read(const char* key, std::optional<int32_t>& value) {
-  const Json* json = Find(key);
-  if (json != nullptr && !json->is_null()) ReadInt(key, *json, value.emplace());
-}
-
-void JsonObject::Read(const char* key, std::optional<int64_t>& value) {
-  const Json* json = Find(key);
-  if (json != nullptr && !json->is_null()) ReadInt(key, *json, value.emplace());
-}
-
-void JsonObject::Read(const char* key, std::vector<int32_t>& value) { ReadList(key, value); }
-void JsonObject::Read(const char* key, std::vector<int64_t>& value) { ReadList(key, value); }
+template void JsonObject::Read(const char*, int32_t&);
+template void JsonObject::Read(const char*, int64_t&);
+template void JsonObject::Read(const char*, uint64_t&);
+template void JsonObject::Read(const char*, bool&);
+template void JsonObject::Read(const char*, std::string&);
+template void JsonObject::Read(const char*, std::optional<int32_t>&);
+template void JsonObject::Read(const char*, std::optional<int64_t>&);
+template void JsonObject::Read(const char*, std::vector<int32_t>&);
+template void JsonObject::Read(const char*, std::vector<int64_t>&);
 
 void JsonObject::ReadOneOrMany(const char* key, std::vector<int32_t>& value) {
   const Json* json = Find(key);
-  if (json == nullptr || json->is_array()) return ReadList(key, value);
+  if (json == nullptr || json->is_array()) return Read(key, value);
   value.assign(1, 0);
-  ReadInt(key, *json, value[0]);
+  Read(key, value[0]);
 }
 
 void JsonObject::Require(const char* key) {
@@ -254,18 +213,18 @@ nlohmann::json StatusToJson(const absl::Status& status) {
 }
 
 absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges) {
-  std::vector<std::pair<int64_t, int64_t>> pairs;
+  std::vector<std::vector<int64_t>> pairs;
   absl::Status status = ReadPairs(object, key, pairs);
-  for (const auto& [begin, end] : pairs) ranges.push_back({begin, end});
+  for (const auto& pair : pairs) ranges.push_back({pair[0], pair[1]});
   return status;
 }
 
 absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks) {
-  std::vector<std::pair<int64_t, int64_t>> pairs;
+  std::vector<std::vector<int64_t>> pairs;
   if (absl::Status status = ReadPairs(object, key, pairs); !status.ok()) return status;
-  for (const auto& [rows, crc] : pairs) {
-    if (crc < 0 || crc > int64_t{UINT32_MAX}) return Invalid(object.PathOf(key), "must have CRCs of 32 bits");
-    checks.push_back({rows, static_cast<uint32_t>(crc)});
+  for (const auto& pair : pairs) {
+    if (!std::in_range<uint32_t>(pair[1])) return Invalid(object.PathOf(key), "must have CRCs of 32 bits");
+    checks.push_back({pair[0], static_cast<uint32_t>(pair[1])});
   }
   return absl::OkStatus();
 }
@@ -275,16 +234,6 @@ void ReadProducer(JsonObject& object, Producer& producer) {
       "producer",
       {{ProducerName(Producer::kRollout), Producer::kRollout}, {ProducerName(Producer::kTrainer), Producer::kTrainer}},
       producer);
-}
-
-absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path) {
-  const auto value = ParseJson(text, path);
-  if (!value.ok()) return value.status();
-  TensorDescription tensor;
-  JsonObject object(*value, path);
-  ReadTensor(object, tensor);
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  return tensor;
 }
 
 }  // namespace wire

@@ -1,5 +1,4 @@
-// JSON: the fields of an object, every one of which must be known, and the wire's values: geometries, statuses, ranges,
-// tensors.
+// JSON: the fields of an object, every one of which must be known, and the wire's values: geometries, statuses, ranges.
 #ifndef PROTO_JSON_JSON_H_
 #define PROTO_JSON_JSON_H_
 
@@ -18,7 +17,6 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample.h"
-#include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {
 inline namespace wire {
@@ -32,16 +30,9 @@ class JsonObject {
   // `path` names the object in messages; empty for the root.
   JsonObject(const Json& json, absl::string_view path);
 
-  void Read(const char* key, int32_t& value);
-  void Read(const char* key, int64_t& value);
-  void Read(const char* key, uint64_t& value);
-  void Read(const char* key, bool& value);
-  void Read(const char* key, std::string& value);
-  void Read(const char* key, std::optional<int32_t>& value);
-  void Read(const char* key, std::optional<int64_t>& value);
-  // A list of integers.
-  void Read(const char* key, std::vector<int32_t>& value);
-  void Read(const char* key, std::vector<int64_t>& value);
+  // An integer, a truth, a text, a list of integers, or an optional integer, for which null is as good as absent.
+  template <typename T>
+  void Read(const char* key, T& value);
   // One integer or a list of them.
   void ReadOneOrMany(const char* key, std::vector<int32_t>& value);
   // One of `names`.
@@ -58,10 +49,6 @@ class JsonObject {
   absl::Status status() const;
 
  private:
-  template <typename Int>
-  void ReadInt(const char* key, const Json& json, Int& value);
-  template <typename Int>
-  void ReadList(const char* key, std::vector<Int>& value);
   void Fail(absl::string_view key, absl::string_view what);
 
   const Json& json_;
@@ -118,12 +105,6 @@ absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRang
 absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks);
 // "producer": "rollout" or "trainer"; what is wrong is told by the object's status().
 void ReadProducer(JsonObject& object, Producer& producer);
-
-// {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
-//  "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
-//  "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
-// `path` names the object in errors.
-absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path = "append.tensor");
 
 }  // namespace wire
 }  // namespace routing_replay

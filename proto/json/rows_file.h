@@ -24,9 +24,9 @@ struct SafeTensor {
   absl::Span<const uint8_t> data;  // Of the file.
 };
 
-// The tensors of a safetensors file (8 bytes of header length, a JSON header, the data), by name. Strict: the header
-// has at most 1 MiB and no name twice; ranges of data lie behind each other without a gap and cover the file; those of
-// our dtypes are as long as their shape says. INVALID_ARGUMENT, field "payload": kEncoding, kShape or kLength.
+// The tensors of a safetensors file (8 bytes of header length, a JSON header of at most 1 MiB, the data), by name.
+// Their data lies inside the file; that of our dtypes is as long as its shape says. INVALID_ARGUMENT, field "payload":
+// kEncoding, kShape or kLength.
 absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_t> file);
 
 // A tensor of rows inside a file.

@@ -49,21 +49,15 @@ TEST(SafeTensorsTest, OtherFiles) {
     return ParseSafeTensors(AsBytes(File(header, std::string(data, 'x'))));
   };
   EXPECT_OK(parse(R"({"a": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}})", 1));
-  for (
-      const char* header :
-      {"", "[]", "{", R"({"a": 1})", R"({"a": {"dtype": "U8", "shape": [2]}})",
-       R"({"a": {"dtype": "U8", "shape": [-2], "data_offsets": [0, 2]}})",
-       R"({"a": {"dtype": "U8", "shape": [2.0], "data_offsets": [0, 2]}})",
-       R"({"a": {"dtype": 3, "shape": [2], "data_offsets": [0, 2]}})",
-       R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2, 2]}})",
-       R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}, "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}})",
-       R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}})",
-       R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}, "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}})"}) {
+  for (const char* header : {"", "[]", "{", R"({"a": 1})", R"({"a": {"dtype": "U8", "shape": [2]}})",
+                             R"({"a": {"dtype": "U8", "shape": [-2], "data_offsets": [0, 2]}})",
+                             R"({"a": {"dtype": "U8", "shape": [2.0], "data_offsets": [0, 2]}})",
+                             R"({"a": {"dtype": 3, "shape": [2], "data_offsets": [0, 2]}})",
+                             R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2, 2]}})"}) {
     EXPECT_THAT(parse(header, 2), Fails(kInvalid, Reason::kEncoding)) << header;
   }
   for (const char* header : {R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 3]}})",
                              R"({"a": {"dtype": "U8", "shape": [2], "data_offsets": [2, 0]}})",
-                             R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})",
                              R"({"a": {"dtype": "I32", "shape": [2], "data_offsets": [0, 2]}})",
                              R"({"a": {"dtype": "I64", "shape": [4611686018427387904, 4], "data_offsets": [0, 2]}})"}) {
     EXPECT_THAT(parse(header, 2), Fails(kInvalid, Reason::kLength)) << header;

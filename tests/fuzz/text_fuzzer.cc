@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "proto/json/engine_forms.h"
+#include "proto/json/routes.h"
 #include "proto/json/rows_file.h"
 
 namespace routing_replay {

@@ -497,33 +497,16 @@ RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* op
 
 /* --- What engines emit ------------------------------------------------------------------------------------------- */
 
-/* A payload that is not decoded yet, inside of what was given. A result. */
+/* Dtype and shape of ids that are not decoded yet. A result. */
 typedef struct rr_form {
-  rr_text encoding, dtype; /* As in rr_tensor. */
+  rr_text dtype; /* As in rr_tensor. */
   const int64_t* shape;
   size_t shape_count;
-  rr_range data; /* Bytes of what was given. */
-  int64_t start; /* Absolute row of the first row. */
+  rr_range data; /* Of a file: the ids' bytes in it. */
 } rr_form;
 
-/* Dtype and shape as the tensor, its .npy header or, with a stated shape of [layers, K], its length say. */
+/* Dtype and shape as the tensor or its .npy header says. */
 RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
-/* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
- * NeMo-RL's "nrlre1:…". */
-RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, const rr_form** form);
-/* The object beside base64, without its data, as JSON. Dialects, and the fields that must be there: "any" {shape,
- * dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16, int32}, "ms_swift" {shape,
- * dtype, __ndarray__: true}, "sglang" {shape} (of a row: [layers, K]; dtype of uint8, uint16, int32, the last if
- * absent). */
-RR_API rr_error* rr_open_object(rr_text dialect, rr_text json, const rr_form** form);
-/* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
-RR_API rr_error* rr_check_narrowest(const rr_tensor* tensor);
-
-typedef struct rr_bytes { /* A result. */
-  const void* data;
-  size_t size;
-} rr_bytes;
-
 /* The rows in a .npy or safetensors file. name: of the tensor; "": the only one of rows. NOT_FOUND naming those that
  * are there. */
 RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);
@@ -551,33 +534,12 @@ typedef struct rr_routes { /* A result. */
  * routed_experts in the Python package's http module. */
 RR_API rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes);
 
-/* Which rows of its sample a tensor holds. start: the first row that the engine was asked for; rows: what it gave. With
- * T tokens rows start … T − 2 are expected: a row of the last token is surplus and not taken; if there are fewer, the
- * first ones are missing, or it is an error. Any other count is INVALID_ARGUMENT (ROW_COUNT), also that of an engine
- * which ignored start. */
-typedef struct rr_row_claim {
-  int64_t prompt_tokens, output_tokens, start, rows;
-  int32_t missing_at_front; /* What fewer rows are; 0: an error. */
-} rr_row_claim;
-
-typedef struct rr_row_account {
-  int64_t row_start, missing_rows, surplus_rows;
-  rr_range take;
-} rr_row_account;
-
-RR_API rr_error* rr_account_rows(const rr_row_claim* claim, rr_row_account* account);
-
-typedef struct rr_weights { /* A result. */
-  const rr_weight_span* data;
-  size_t count;
-} rr_weights;
-
-/* Weights of absolute rows from an engine's versions of output tokens begin … end - 1. One without a number (-1) has
- * that of its label's decimals, if it is such. Rows from row_start to the first output token are of its version. */
-RR_API rr_error* rr_output_weights(const rr_weight_span* versions, size_t count, int64_t prompt_tokens,
-                                   int64_t output_tokens, int64_t row_start, const rr_weights** weights);
-
 /* --- Small things ------------------------------------------------------------------------------------------------ */
+
+typedef struct rr_bytes { /* A result. */
+  const void* data;
+  size_t size;
+} rr_bytes;
 
 typedef struct rr_texts { /* A result. */
   const rr_text* data;

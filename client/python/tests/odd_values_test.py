@@ -75,7 +75,7 @@ class OddValueTest(RefusalTest):
         self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
         self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
         for value, options, field, reason in (
-            ({"data": "AA==", "shape": object()}, {}, "append.tensor", "SHAPE"),
+            ({"data": "AA==", "shape": object()}, {}, "append.tensor.shape", "SHAPE"),
             (ALL, {"start": "x"}, "start", "FIELD"),
             ({"data": "AA==", "shape": [1, 4, 4]}, {"dialect": 5}, "dialect", "FIELD"),
             (np.zeros((0, 4, 4), np.float32), {}, "routed_experts", "DTYPE"),
@@ -94,7 +94,7 @@ class OddValueTest(RefusalTest):
                 self.refused(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
         shape: list[Any] = [1, 4]
         shape.append(shape)
-        self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
+        self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor.shape", "SHAPE")
         for tokens in (np.array(5), 5, {}):
             self.refused(lambda t=tokens: envelope.rows(rows, tokens=t), "tokens")
         body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}

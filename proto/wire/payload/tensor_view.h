@@ -1,5 +1,5 @@
 // The elements of a payload, found and measured but not looked at. OpenTensor takes the whole payload apart;
-// PayloadShape and FlatRows look at its header or at its length alone.
+// PayloadShape looks at its header alone.
 #ifndef PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
 #define PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
 
@@ -52,12 +52,6 @@ struct TensorShape {
 // compression before it. Elements are not looked at.
 // INVALID_ARGUMENT: kShape if neither says it, kEncoding and kDType as ParseNpyHeader.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
-
-// The rows of a flat payload (RAW or BASE64, uncompressed, dtype stated) whose rows are [layers, top_k], from its
-// length. INVALID_ARGUMENT: kLength if it is not whole rows, kEncoding if it ends inside an element or cannot be
-// base64, kField, kDType or kShape for a description or a row that is not flat.
-absl::StatusOr<int64_t> FlatRows(const TensorDescription& description, int64_t layers, int64_t top_k,
-                                 absl::Span<const uint8_t> payload);
 
 }  // namespace wire
 }  // namespace routing_replay

@@ -36,31 +36,5 @@ TEST(PayloadShapeTest, OfAHeaderOrAsStated) {
   EXPECT_THAT(PayloadShape({.encoding = Encoding::kBase64Npy}, AsBytes(file)), Fails(kInvalid, Reason::kEncoding));
 }
 
-TEST(PayloadShapeTest, FlatRowsAreCountedByLength) {
-  for (const DType dtype : {DType::kU8, DType::kI16, DType::kI32, DType::kI64}) {
-    const size_t element = dtype == DType::kU8 ? 1 : dtype == DType::kI16 ? 2 : dtype == DType::kI32 ? 4 : 8;
-    for (size_t rows = 0; rows < 9; ++rows) {
-      for (size_t more = 0; more < 2; ++more) {
-        const std::string raw(rows * 5 * element + more, '\1');
-        const std::string text = absl::Base64Escape(raw);
-        for (const auto& [encoding, payload] : {std::pair(Encoding::kRaw, raw), std::pair(Encoding::kBase64, text)}) {
-          const auto found = FlatRows({.encoding = encoding, .dtype = dtype}, 5, 1, AsBytes(payload));
-          if (more == 0) {
-            EXPECT_EQ(*found, static_cast<int64_t>(rows));
-          } else {
-            EXPECT_THAT(found, Fails(kInvalid, element == 1 ? Reason::kLength : Reason::kEncoding));
-          }
-        }
-      }
-    }
-  }
-  EXPECT_THAT(FlatRows({.dtype = DType::kI32}, 5, 1, AsBytes(std::string(24, 'a'))), Fails(kInvalid, Reason::kLength));
-  EXPECT_THAT(FlatRows({.encoding = Encoding::kBase64, .dtype = DType::kU8}, 1, 1, AsBytes("abc")),
-              Fails(kInvalid, Reason::kEncoding));
-  EXPECT_THAT(FlatRows({.dtype = DType::kU8}, 0, 1, {}), Fails(kInvalid, Reason::kShape));
-  EXPECT_THAT(FlatRows({}, 1, 1, {}), Fails(kInvalid, Reason::kDType));
-  EXPECT_THAT(FlatRows({.encoding = Encoding::kNpy, .dtype = DType::kU8}, 1, 1, {}), Fails(kInvalid, Reason::kField));
-}
-
 }  // namespace
 }  // namespace routing_replay

@@ -3,7 +3,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/engine_forms.h"
+#include "proto/json/routes.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "tests/bench/wire/operation_support.h"
 

@@ -1,4 +1,6 @@
-// codec_*: payloads of engines and of the wrappers around them, through their forms and the decoder.
+// codec_*: payloads of engines and of the wrappers around them, through the decoder. What an adapter of the Python
+// package does before stands here as far as the cases need it: client/python/tests/golden_test.py runs the adapters
+// themselves over the same files.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -7,9 +9,10 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/engine_forms.h"
-#include "proto/wire/payload/engine_output.h"
+#include "absl/strings/str_split.h"
+#include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
@@ -17,6 +20,42 @@
 
 namespace routing_replay::golden {
 namespace {
+
+enum class Dialect { kAny, kPrimeRl, kSkyRl, kMsSwift, kSgLang };
+
+DType DTypeNamed(const std::string& name) {
+  static constexpr std::pair<const char*, DType> kNames[] = {{"uint8", DType::kU8},   {"int8", DType::kI8},
+                                                             {"uint16", DType::kU16}, {"int16", DType::kI16},
+                                                             {"int32", DType::kI32},  {"int64", DType::kI64}};
+  for (const auto& [known, dtype] : kNames) {
+    if (name == known) return dtype;
+  }
+  return DType::kUnspecified;
+}
+
+// {shape, dtype, start} of an object; of SGLang the shape is that of a row.
+absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& tensor) {
+  if (!object.is_object()) return Invalid("append.tensor", "must be an object");
+  if (dialect == Dialect::kMsSwift && object.value("__ndarray__", Json()) != true) {
+    return Invalid("append.tensor.__ndarray__", "must be true");
+  }
+  const Json shape = object.value("shape", Json());
+  const bool plain = shape.is_array() && std::all_of(shape.begin(), shape.end(), [](const Json& axis) {
+                       return axis.is_number_integer() && axis >= 0 && axis <= kMaxRows;
+                     });
+  if (!plain || shape.size() != (dialect == Dialect::kSgLang ? 2U : 3U)) {
+    return Invalid(Reason::kShape, "append.tensor.shape", "must be a list of axes");
+  }
+  const Json named = object.value("dtype", dialect == Dialect::kPrimeRl ? Json("uint8") : Json());
+  const DType dtype = named.is_string() ? DTypeNamed(named.get<std::string>()) : DType::kUnspecified;
+  const bool narrow = dtype == DType::kU8 || dtype == DType::kI32;
+  if (dtype == DType::kUnspecified || (dialect == Dialect::kSkyRl && !narrow && dtype != DType::kI16) ||
+      (dialect == Dialect::kSgLang && !narrow && dtype != DType::kU16)) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "is not one of the dialect");
+  }
+  tensor = {.encoding = Encoding::kBase64, .dtype = dtype, .shape = shape.get<std::vector<int64_t>>()};
+  return absl::OkStatus();
+}
 
 // A payload as the engine's adapter hands it to the decoder.
 struct CodecCase {
@@ -46,39 +85,65 @@ absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Flat ids: which rows they are is counted.
+// Flat ids: which rows they are is counted. A row of the last token is not taken.
 absl::Status OpenFlat(const Json& input, CodecCase& c) {
   const auto layers = input.at("layers").get<int64_t>();
   const auto top_k = input.at("topk").get<int64_t>();
   const Json object = {{"shape", {layers, top_k}}, {"dtype", input.value("advertised_dtype", "int32")}};
-  auto form = ObjectFormFromJson(ObjectDialect::kSgLang, object.dump());
-  if (!form.ok()) return form.status();
-  const auto rows = FlatRows(form->tensor, layers, top_k, BytesOf(c.payload));
-  if (!rows.ok()) return rows.status();
-  const int64_t prompt = input.value("prompt_tokens", input.value("tokens", int64_t{0}));
-  const auto account = AccountRows({.prompt_tokens = prompt,
-                                    .output_tokens = input.value("completion_tokens", int64_t{0}),
-                                    .start = input.value("start_len", int64_t{0}),
-                                    .rows = *rows});
-  if (!account.ok()) return account.status();
-  c.tensor = form->tensor;
-  c.tensor.shape = {*rows, layers, top_k};
-  c.options.row_start = account->row_start;
-  c.options.take = account->take;
-  c.surplus_rows = account->surplus_rows;
+  if (absl::Status status = Describe(Dialect::kSgLang, object, c.tensor); !status.ok()) return status;
+  const int64_t padding = std::count(c.payload.begin(), c.payload.end(), '=');
+  const int64_t bytes = static_cast<int64_t>(c.payload.size()) / 4 * 3 - padding;
+  const int64_t row_bytes = layers * top_k * DTypeBytes(c.tensor.dtype);
+  if (c.payload.size() % 4 != 0) return Invalid(Reason::kEncoding, "payload", "must be base64");
+  if (bytes % row_bytes != 0) {
+    const bool inside = bytes % DTypeBytes(c.tensor.dtype) != 0;
+    return Invalid(inside ? Reason::kEncoding : Reason::kLength, "payload", "must be whole rows");
+  }
+  const int64_t rows = bytes / row_bytes;
+  c.tensor.shape = {rows, layers, top_k};
+  const int64_t tokens =
+      input.value("prompt_tokens", input.value("tokens", int64_t{0})) + input.value("completion_tokens", int64_t{0});
+  c.options.row_start = input.value("start_len", int64_t{0});
+  c.surplus_rows = rows > 0 && c.options.row_start != 1 && c.options.row_start + rows == tokens ? 1 : 0;
+  c.options.take = {0, rows - c.surplus_rows};
+  if (rows - c.surplus_rows == std::max<int64_t>(0, tokens - 1 - c.options.row_start)) return absl::OkStatus();
+  return Invalid(Reason::kRowCount, "append.rows", "must be those of the tokens");
+}
+
+absl::Status OpenObject(const Json& value, Dialect dialect, CodecCase& c) {
+  if (absl::Status status = Describe(dialect, value, c.tensor); !status.ok()) return status;
+  c.options.row_start = value.value("start", int64_t{0});
+  c.payload = value.at("data").get<std::string>();
+  c.narrowest = dialect == Dialect::kSkyRl;
   return absl::OkStatus();
 }
 
-absl::Status OpenObject(const Json& value, ObjectDialect dialect, CodecCase& c) {
-  Json described = value;
-  if (value.is_object()) described.erase("data");
-  const auto form = ObjectFormFromJson(dialect, described.dump());
-  if (!form.ok()) return form.status();
-  c.tensor = form->tensor;
-  c.options.row_start = form->start;
-  c.payload = value.at("data").get<std::string>();
-  c.narrowest = dialect == ObjectDialect::kSkyRl;
-  return absl::OkStatus();
+// nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>
+absl::Status OpenNrlre1(CodecCase& c) {
+  const std::vector<std::string> parts = absl::StrSplit(c.payload, absl::MaxSplits(':', 3));
+  if (parts.size() != 4 || parts[0] != "nrlre1") return Invalid(Reason::kEncoding, "payload", "must be nrlre1");
+  if (parts[1] != "int8" && parts[1] != "int16" && parts[1] != "int32") {
+    return Invalid(Reason::kDType, "payload", "must be int8, int16 or int32");
+  }
+  Json shape = Json::array();
+  for (const absl::string_view word : absl::StrSplit(parts[2], 'x')) {
+    int64_t axis = -1;
+    shape.push_back(absl::SimpleAtoi(word, &axis) ? axis : -1);
+  }
+  c.payload = parts[3];
+  return Describe(Dialect::kAny, {{"shape", shape}, {"dtype", parts[1]}}, c.tensor);
+}
+
+// SkyRL's wire has one dtype for given ids.
+absl::Status CheckNarrowest(const TensorView& tensor) {
+  int64_t largest = 0;
+  for (int64_t i = 0; i < tensor.rows * tensor.row_elements(); ++i) {
+    const int64_t id = ElementAt(tensor.dtype, tensor.elements.data(), i);
+    if (id < 0) return Invalid(Reason::kIdRange, "payload", "must be at least 0");
+    largest = std::max(largest, id);
+  }
+  const DType expected = largest <= UINT8_MAX ? DType::kU8 : largest <= INT16_MAX ? DType::kI16 : DType::kI32;
+  return tensor.dtype == expected ? absl::OkStatus() : Invalid(Reason::kDType, "append.tensor.dtype", "is too wide");
 }
 
 void AppendIds(const Json& value, std::string& bytes) {
@@ -99,7 +164,7 @@ absl::Status OpenNested(const Json& rows, CodecCase& c) {
   return absl::OkStatus();
 }
 
-absl::Status Open(const Json& input, ObjectDialect dialect, CodecCase& c) {
+absl::Status Open(const Json& input, Dialect dialect, CodecCase& c) {
   const Json& payload = input.at("payload");
   const std::string encoding = input.at("encoding");
   if (encoding == "object") return OpenObject(payload, dialect, c);
@@ -111,14 +176,10 @@ absl::Status Open(const Json& input, ObjectDialect dialect, CodecCase& c) {
     c.options.expected_rows = input.at("tokens").get<int64_t>() - 1;
     return absl::OkStatus();
   }
-  const auto form = OpenNrlre1(BytesOf(c.payload));
-  if (!form.ok()) return form.status();
-  c.tensor = form->tensor;
-  c.payload.erase(0, c.payload.size() - form->data.size());
-  return absl::OkStatus();
+  return OpenNrlre1(c);
 }
 
-CodecCase Parse(const Json& input, ObjectDialect dialect) {
+CodecCase Parse(const Json& input, Dialect dialect) {
   CodecCase c;
   c.refused = Open(input, dialect, c);
   int64_t layers = input.value("layers", int64_t{0}), top_k = input.value("topk", int64_t{0});
@@ -137,7 +198,7 @@ absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
   if (c.narrowest) {
     const auto view = OpenTensor(c.tensor, BytesOf(c.payload), c.options.max_payload_bytes);
     if (!view.ok()) return view.status();
-    if (absl::Status status = CheckNarrowestDType(*view); !status.ok()) return status;
+    if (absl::Status status = CheckNarrowest(*view); !status.ok()) return status;
   }
   return DecodeTensor(*c.geometry, c.tensor, BytesOf(c.payload), c.options);
 }
@@ -212,7 +273,7 @@ Outcome CompareIds(const CodecCase& c, const DecodedRows& decoded, const Json& e
   return rows + unrecorded == decoded.rows.size() ? Passed() : Failed("rows without a block");
 }
 
-Outcome RunDecode(const Json& golden_case, ObjectDialect dialect) {
+Outcome RunDecode(const Json& golden_case, Dialect dialect) {
   const Json& expect = golden_case.at("expect");
   const CodecCase c = Parse(golden_case.at("input"), dialect);
   if (expect.value("error", false)) return RunError(c, expect);
@@ -240,9 +301,9 @@ Outcome RunDecode(const Json& golden_case, ObjectDialect dialect) {
   return CompareIds(c, *decoded, expect);
 }
 
-Outcome Run(const Json& golden_case) { return RunDecode(golden_case, ObjectDialect::kAny); }
-Outcome RunSkyRl(const Json& golden_case) { return RunDecode(golden_case, ObjectDialect::kSkyRl); }
-Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, ObjectDialect::kMsSwift); }
+Outcome Run(const Json& golden_case) { return RunDecode(golden_case, Dialect::kAny); }
+Outcome RunSkyRl(const Json& golden_case) { return RunDecode(golden_case, Dialect::kSkyRl); }
+Outcome RunMsSwift(const Json& golden_case) { return RunDecode(golden_case, Dialect::kMsSwift); }
 
 // NeMo-RL's encoder takes the dtype from E.
 Outcome RunNemo(const Json& golden_case) {
@@ -294,7 +355,7 @@ Outcome RunPrimeRl(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   if (input.contains("encoder_input")) return RunPrimeRlEncoder(input["encoder_input"]);
   if (input.contains("data")) return RunPrimeRlRows(input, golden_case.at("expect"));
-  return RunDecode(golden_case, ObjectDialect::kPrimeRl);
+  return RunDecode(golden_case, Dialect::kPrimeRl);
 }
 
 }  // namespace

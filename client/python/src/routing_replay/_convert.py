@@ -443,7 +443,7 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
     return made
 
 
-def form(found: Any) -> tuple[Payload, slice, int]:
-    """Of an rr_form: how ids are written, where they are, and the absolute row of the first one."""
-    payload = Payload(b"", str(found.encoding), dtype=str(found.dtype), shape=found.shape[: found.shape_count])
-    return payload, slice(found.data.begin, found.data.end), found.start
+def form(found: Any) -> tuple[Payload, slice]:
+    """Of an rr_form: dtype and shape of ids, and where they are."""
+    payload = Payload(b"", dtype=str(found.dtype), shape=found.shape[: found.shape_count])
+    return payload, slice(found.data.begin, found.data.end)

@@ -213,12 +213,9 @@ ImportOptions = structure("ImportOptions", "t:directory,run Range*:groups Progre
 Imported = structure("Imported", "t:run i:samples,appended,bytes")
 Ids = structure("Ids", "p:data z:count")
 Bytes = structure("Bytes", "p:data z:size")
-Form = structure("Form", "t:encoding,dtype i*:shape z:shape_count Range:data i:start")
+Form = structure("Form", "t:dtype i*:shape z:shape_count Range:data")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")
-Weights = sequence("Weights", "WeightSpan")
-RowClaim = structure("RowClaim", "i:prompt_tokens,output_tokens,start,rows w:missing_at_front")
-RowAccount = structure("RowAccount", "i:row_start,missing_rows,surplus_rows Range:take")
 
 # Functions by what they take: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
 # uint64, z size_t. Those of _FALLIBLE give an error or NULL.
@@ -256,14 +253,9 @@ _FALLIBLE = {
     "rr_sample_handle": "ptp",
     "rr_token_ids": "pttp",
     "rr_payload_shape": "pp",
-    "rr_open_nrlre1": "pzp",
-    "rr_open_object": "ttp",
     "rr_open_rows_file": "pztp",
-    "rr_check_narrowest": "p",
     "rr_trace_sequences": "ttip",
     "rr_find_routes": "pzp",
-    "rr_account_rows": "pp",
-    "rr_output_weights": "pziiip",
 }
 _OTHERS: dict[str, tuple[Any, str]] = {
     "rr_abi_version": (c_int32, ""),

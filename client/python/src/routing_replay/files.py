@@ -30,7 +30,7 @@ def rows(source: Source, *, tensor: str = "") -> RecordedRows:
     """
     view = _view(source, "source")
     arguments = (*_native.address_of(view), _values.native_text(tensor, "tensor"))
-    payload, place, _ = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
+    payload, place = _native.give(lib.rr_open_rows_file, _native.Form, _convert.form, *arguments)
     return RecordedRows(replace(payload, data=view[place], encoding="RAW"))
 
 

@@ -3,23 +3,34 @@ form is recognised by its type and first bytes; the bytes stay where they are.""
 
 from __future__ import annotations
 
-import json
+import base64
+import re
+import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import byref
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from routing_replay import _native, _values
-from routing_replay._convert import DTYPES, array_of, as_array, bad_dtype, form, value
+from routing_replay._convert import DTYPES, as_array, bad_dtype, form
 from routing_replay._convert import tensor as tensor_of
-from routing_replay._native import give, lib, text
+from routing_replay._native import give, lib
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
+_ROWS = (0, 1 << 22)  # Of a sample, as in routing_replay/wire/geometry.h.
+_ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
+# Who writes an object: the dtypes of its ids, and the one that is meant where it has none.
+_DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "prime_rl": (_ALL_DTYPES, "uint8"),
+    "skyrl": (("uint8", "int16", "int32"), None),
+    "ms_swift": (_ALL_DTYPES, None),
+    "nrlre1": (("int8", "int16", "int32"), None),
+    "sglang": (("uint8", "uint16", "int32"), "int32"),
+}
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
@@ -138,21 +149,33 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
         return ()
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "must be a list")
-    made = [_version_span(span, f"weight_versions[{i}]") for i, span in enumerate(spans)]
-    counts = counted.prompt_tokens, counted.output_tokens, row_start
-    return give(lib.rr_output_weights, _native.Weights, _weights, *array_of(_native.WeightSpan, made), *counts)
+    first_row = counted.prompt_tokens - 1  # Token j of the output was sampled by the forward pass of row P - 1 + j.
+    weights: list[WeightSpan] = []
+    end = 0
+    for i, span in enumerate(spans):
+        field = f"weight_versions[{i}]"
+        before = end
+        begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
+        version, label = _version(get(span, "version"), f"{field}.version")
+        if not before <= begin <= end <= counted.output_tokens:
+            allowed = f"[{before}, {counted.output_tokens})"
+            raise invalid("weight_versions", f"span {i}, [{begin}, {end}), is not within output tokens {allowed}")
+        # An answer without output has no token to name: its span stands for the prompt's rows.
+        if begin == end and (counted.output_tokens or weights):
+            continue
+        rows = row_start if begin == 0 else max(row_start, first_row + begin), first_row + end
+        if rows[0] < rows[1]:
+            weights.append(WeightSpan(*rows, version, label))
+    return tuple(weights)
 
 
-def _weights(found: Any) -> tuple[WeightSpan, ...]:
-    return tuple(value(WeightSpan, span) for span in found)
-
-
-def _version_span(span: Any, field: str) -> Any:
-    begin, end = (_values.integer(get(span, name), f"{field}.{name}") for name in ("start", "end"))
-    version = get(span, "version")
-    if isinstance(version, str):  # The library reads decimal ones.
-        return _native.WeightSpan(begin, end, -1, _values.native_text(version, "weight_versions"))
-    return _native.WeightSpan(begin, end, _values.integer(version, f"{field}.version", _values.NATURAL))
+def _version(version: Any, field: str) -> tuple[int, str]:
+    """Number and label. Of a text that of its decimals, else unknown (-1)."""
+    if not isinstance(version, str):
+        return _values.integer(version, field, _values.NATURAL), ""
+    _values.native_text(version, "weight_versions")
+    number = int(version) if version.isascii() and version.isdigit() else -1
+    return (number if number <= _values.NATURAL[1] else -1), version
 
 
 def choice_count(response: Any) -> int:
@@ -195,15 +218,26 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
     if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
-        opened, place, _ = give(lib.rr_open_nrlre1, _native.Form, form, *_native.address_of(data))
-        return replace(opened, data=data[place])
+        return _nrlre1_payload(data)
     if kind == "reference":
         raise invalid(field, "is a reference: the rows are in the store, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle, which is never opened here: pass a resolver for it", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
-    kind_of_ids = open_object("sglang", described)[0].dtype if row else None
+    kind_of_ids = described_payload("sglang", described, data).dtype if row else None
     return _flat(Payload(data, "BASE64", dtype=kind_of_ids), row, field)
+
+
+def _nrlre1_payload(data: memoryview) -> Payload:
+    """NeMo-RL's "nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>"."""
+    parts = bytes(data[:128]).decode("latin-1").split(":", 3)
+    if len(parts) != 4:
+        raise invalid("payload", "must be nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>", "ENCODING")
+    magic, dtype, axes, _ = parts
+    if not re.fullmatch("[0-9]+x[0-9]+x[0-9]+", axes):
+        raise invalid("payload", f"nrlre1: must be <rows>x<layers>x<K>, got {axes!r}", "SHAPE")
+    described = {"dtype": dtype, "shape": [int(axis) for axis in axes.split("x")]}
+    return described_payload("nrlre1", described, data[len(f"{magic}:{dtype}:{axes}:") :])
 
 
 def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
@@ -238,15 +272,24 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
 
-def open_object(dialect: Any, described: Any) -> tuple[Payload, int]:
-    """How the ids of an object with this description are written, and their first row."""
-    name = _values.native_text(dialect, "dialect")
-    try:
-        description = text(json.dumps(described))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise invalid("append.tensor", f"must be JSON: {error}", "SHAPE") from None
-    opened, _, start = give(lib.rr_open_object, _native.Form, form, name, description)
-    return opened, start
+def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryview) -> Payload:
+    """Ids in base64 as an object describes them, which may hold values of any kind. "sglang": its shape is that of a
+    row."""
+    dtypes, default = _values.choice(dialect, "dialect", _DIALECTS)
+    if dialect == "ms_swift" and described.get("__ndarray__") is not True:
+        raise invalid("append.tensor.__ndarray__", "must be true")
+    axes = ("layers", "K") if dialect == "sglang" else ("rows", "layers", "K")
+    shape = described.get("shape")
+    is_list = isinstance(shape, (list, tuple)) and len(shape) == len(axes)
+    if not is_list or not all(type(axis) is int and _ROWS[0] <= axis <= _ROWS[1] for axis in shape):
+        what = f"must be [{', '.join(axes)}], got {reprlib.repr(shape)}"
+        raise invalid("append.tensor.shape", what, "SHAPE")
+    dtype = described.get("dtype")
+    name = default if dtype is None else dtype
+    if not isinstance(name, str) or name not in dtypes:
+        raise invalid("append.tensor.dtype", f"must be one of {', '.join(dtypes)}, got {reprlib.repr(dtype)}", "DTYPE")
+    kind = np.dtype(name)
+    return Payload(data, "BASE64", dtype=DTYPES[f"{kind.kind}{kind.itemsize}"], shape=list(shape))
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
@@ -255,10 +298,9 @@ def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int |
         raise invalid(field, f"must be an object with data and shape, got a {type(value).__name__}")
     if "data" not in value:
         raise invalid(f"{field}.data", "is missing")
-    described = {key: value[key] for key in ("shape", "dtype", "start", "__ndarray__") if key in value}
-    data = as_bytes(value["data"], f"{field}.data")
-    opened, start = open_object(dialect, described)
-    return replace(opened, data=data), None if described.get("start") is None else start
+    payload = described_payload(dialect, value, as_bytes(value["data"], f"{field}.data"))
+    start = value.get("start")
+    return payload, None if start is None else _values.integer(start, "append.row_start", _ROWS)
 
 
 def nested(value: Any, field: str) -> np.ndarray:
@@ -328,33 +370,43 @@ def row_count(rows: Any) -> int:
 
 def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting). None: all are missing."""
-    start = _values.integer(start, "start")
-    count = 0 if rows is None else row_count(rows)
-    found = _native.RowAccount()
-    claim = _native.RowClaim(tokens.prompt_tokens, tokens.output_tokens, start, count, rows is None)
-    try:
-        _native.check(lib.rr_account_rows(byref(claim), byref(found)))
-    except InvalidArgumentError as error:
-        too_many = count >= tokens.prompt_tokens + tokens.output_tokens - start
-        if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
-            raise
-        raise invalid("append.rows", f"{error.message}. {_NOT_ALL}", "ROW_COUNT") from None
-    if found.surplus_rows and not tokens.all_output:
-        raise invalid(
-            "append.rows",
-            f"{count} rows for {tokens.prompt_tokens} prompt tokens and {tokens.output_tokens} of output, one "
-            f"too many. {_NOT_ALL}, and the last token's row is left out",
-            "ROW_COUNT",
-        )
+    start = _values.integer(start, "start", (0, max(0, tokens.prompt_tokens)))
+    prompt = _values.integer(tokens.prompt_tokens, "prompt_tokens", _ROWS)
+    output = _values.integer(tokens.output_tokens, "output_tokens", _ROWS)
+    count = 0 if rows is None else _values.integer(row_count(rows), "rows", (0, _ROWS[1] + 1))
+    expected = max(0, prompt + output - 1 - start)
+    # Rows 1 … T - 1 may as well be the rows 0 … T - 2 of an engine that ignored the start: taking them for either would
+    # shift them silently.
+    surplus = count > 0 and start + count == prompt + output and start != 1
+    if rows is not None and count != expected and not surplus:
+        what = _wrong_count(prompt, output, start, count)
+        too_many = count >= prompt + output - start
+        raise invalid("append.rows", what if tokens.all_output or not too_many else f"{what}. {_NOT_ALL}", "ROW_COUNT")
+    if surplus and not tokens.all_output:
+        what = f"{count} rows for {prompt} prompt tokens and {output} of output, one too many"
+        raise invalid("append.rows", f"{what}. {_NOT_ALL}, and the last token's row is left out", "ROW_COUNT")
     return RecordedRows(
         rows,
-        row_start=found.row_start,
-        take=None if rows is None else (found.take.begin, found.take.end),
-        missing_rows=found.missing_rows,
-        surplus_rows=found.surplus_rows,
+        row_start=start,
+        take=None if rows is None else (0, min(count, expected)),
+        missing_rows=expected if rows is None else 0,
+        surplus_rows=int(surplus),
         tokens=tokens.ids,
         **others,
     )
+
+
+def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
+    every = max(0, prompt + output - 1)
+    expected = max(0, every - start)
+    what = f"{count} rows for {prompt} prompt and {output} output tokens from row {start} on, expected {expected}"
+    if start == 1 and count == every:
+        return f"{what}; one of the last token is among them, or the engine ignored the start row"
+    if start > 0 and count in (every, every + 1):
+        return f"{what}; it is the count of all rows: the engine ignored the start row it was asked for"
+    if count < expected:
+        return f"{what}; rows are missing, or tokens were counted that the engine cut off"
+    return what
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
@@ -369,12 +421,44 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
 
 def with_shape(payload: Payload) -> Payload:
     """With the dtype and the shape that its bytes imply. A shape of two is [layers, K] of a row, of flat ids."""
+    if payload.shape is not None:
+        return replace(payload, shape=[_flat_rows(payload), *payload.shape]) if len(payload.shape) == 2 else payload
     tensor, _data = tensor_of(payload, None, "")
-    found, _, _ = give(lib.rr_payload_shape, _native.Form, form, tensor)
+    found, _ = give(lib.rr_payload_shape, _native.Form, form, tensor)
     return replace(payload, dtype=found.dtype, shape=found.shape)
 
 
+def _flat_rows(payload: Payload) -> int:
+    """Of flat ids, by their length."""
+    layers, top_k = payload.shape or (0, 0)
+    size = len(payload.data)
+    if payload.encoding == "BASE64":
+        if size % 4:
+            raise invalid("payload", f"base64: length {size} is not a multiple of 4", "ENCODING")
+        size = size // 4 * 3 - bytes(payload.data[-2:]).count(b"=")
+    element = _element(payload).itemsize
+    if layers < 1 or top_k < 1:
+        raise invalid("append.tensor.shape", f"rows of [{layers}, {top_k}]", "SHAPE")
+    if size % element:
+        raise invalid("payload", f"{size} bytes end inside an element", "ENCODING")
+    if size % (layers * top_k * element):
+        what = f"{size} bytes are not whole rows of {layers} layers and {top_k} ids of {element} bytes"
+        raise invalid("payload", what, "LENGTH")
+    return size // (layers * top_k * element)
+
+
+def _element(payload: Payload) -> np.dtype[Any]:
+    return np.dtype({name: f"<{kind}" for kind, name in DTYPES.items()}[str(payload.dtype)])
+
+
 def check_narrowest(payload: Payload) -> None:
-    """InvalidArgumentError if SkyRL would have written another dtype."""
-    tensor, _data = tensor_of(payload, None, "")
-    _native.check(lib.rr_check_narrowest(tensor))
+    """InvalidArgumentError if SkyRL would have written another dtype than the smallest of uint8, int16 and int32."""
+    try:
+        ids = np.frombuffer(base64.b64decode(payload.data, validate=True), _element(payload))
+    except ValueError as error:
+        raise invalid("payload", f"base64: {error}", "ENCODING") from None
+    if ids.size and ids.min() < 0:
+        raise invalid("payload", f"expert id {ids.min()} is below 0", "ID_RANGE")
+    largest = ids.max(initial=0)
+    if payload.dtype != ("U8" if largest < 1 << 8 else "I16" if largest < 1 << 15 else "I32"):
+        raise invalid("append.tensor.dtype", f"must be the smallest one for ids up to {largest}", "DTYPE")
