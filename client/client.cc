@@ -9,7 +9,7 @@
 #include "client/channel/endpoint.h"
 #include "client/run.h"
 #include "client/shard/servers.h"
-#include "proto/convert/convert.h"
+#include "proto/wire/message/message_fields.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -37,18 +37,16 @@ v1::RunOptions SettingsToProto(const RunSettings& settings) {
 }
 
 absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
-  const auto codec = FromProto(options.codec(), "options.codec");
-  if (!codec.ok()) return codec.status();
-  const auto block_rows = CountFromProto(options.block_rows(), kMaxBlockRows, "options.block_rows");
-  if (!block_rows.ok()) return block_rows.status();
-  const auto durability = FromProto(options.durability(), "options.durability");
-  if (!durability.ok()) return durability.status();
-  return RunSettings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
-                     .strict = options.strict(),
-                     .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
-                     .codec = *codec,
-                     .durability = *durability,
-                     .shard_fingerprint = options.shard_fingerprint()};
+  MessageFields fields;
+  const auto block_rows = static_cast<int32_t>(fields.Count("options.block_rows", options.block_rows(), kMaxBlockRows));
+  const RunSettings settings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
+                             .strict = options.strict(),
+                             .block_rows = block_rows == 0 ? kDefaultBlockRows : block_rows,
+                             .codec = fields.ReadAnyCodec("options.codec", options.codec()),
+                             .durability = fields.ReadAnyDurability("options.durability", options.durability()),
+                             .shard_fingerprint = options.shard_fingerprint()};
+  if (!fields.status().ok()) return fields.status();
+  return settings;
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/convert/convert.h"
 #include "proto/transport/transport.h"
+#include "proto/wire/message/message_fields.h"
 
 namespace routing_replay::testing {
 namespace {

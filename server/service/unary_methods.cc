@@ -13,7 +13,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "proto/convert/convert.h"
+#include "proto/wire/message/message_fields.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/status.h"
@@ -44,18 +44,18 @@ milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<
 // Options as asked; zeros become what is in force by default.
 absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geometry& geometry,
                                        milliseconds default_ttl) {
-  auto codec = FromProto(asked.codec(), "options.codec");
-  if (!codec.ok()) return codec.status();
-  auto durability = FromProto(asked.durability(), "options.durability");
-  if (!durability.ok()) return durability.status();
+  MessageFields f;
+  const std::optional<Codec> codec = f.ReadAnyCodec("options.codec", asked.codec());
+  const std::optional<Durability> durability = f.ReadAnyDurability("options.durability", asked.durability());
+  if (!f.status().ok()) return f.status();
   // The store rejects what is out of range; not all of that fits a Clock::Duration.
   const milliseconds ttl(std::clamp<int64_t>(asked.ttl_ms(), -1, ToMs(kMaxTtl).count() + 1));
   const auto rows = static_cast<int32_t>(std::min<uint32_t>(asked.block_rows(), INT32_MAX));
   return RunOptions{.ttl = asked.ttl_ms() == 0 ? default_ttl : ttl,
                     .strict = asked.strict(),
                     .block_rows = rows == 0 ? kDefaultBlockRows : rows,
-                    .codec = codec->value_or(geometry.default_codec()),
-                    .durability = *durability};
+                    .codec = codec.value_or(geometry.default_codec()),
+                    .durability = durability};
 }
 
 void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
@@ -231,14 +231,12 @@ absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const
 
 absl::Status DoSeal(ServiceContext& context, const UnaryCaller&, const v1::SealRequest& request,
                     v1::SampleState& response) {
-  auto producer = FromProto(request.producer(), "producer");
-  if (!producer.ok()) return producer.status();
-  auto num_tokens = CountFromProto(request.num_tokens(), kMaxRows + 1, "num_tokens");
-  if (!num_tokens.ok()) return num_tokens.status();
-  if (*num_tokens < 1) return Invalid("num_tokens", "must be at least 1");
-  auto revision = CountFromProto(request.revision(), INT64_MAX, "revision");
-  if (!revision.ok()) return revision.status();
-  auto state = context.store.Seal(request.run(), *producer, request.sample(), *num_tokens, *revision);
+  MessageFields f;
+  const Producer producer = f.ReadProducer("producer", request.producer());
+  const int64_t num_tokens = f.Count("num_tokens", request.num_tokens(), kMaxTokens, 1);
+  const int64_t revision = f.Count("revision", request.revision());
+  if (!f.status().ok()) return f.status();
+  auto state = context.store.Seal(request.run(), producer, request.sample(), num_tokens, revision);
   if (!state.ok()) return state.status();
   response = ToProto(*state);
   return absl::OkStatus();
@@ -246,17 +244,13 @@ absl::Status DoSeal(ServiceContext& context, const UnaryCaller&, const v1::SealR
 
 absl::Status DoTruncate(ServiceContext& context, const UnaryCaller&, const v1::TruncateRequest& request,
                         v1::SampleState& response) {
-  auto producer = FromProto(request.producer(), "producer");
-  if (!producer.ok()) return producer.status();
-  auto rows = CountFromProto(request.rows(), kMaxRows, "rows");
-  if (!rows.ok()) return rows.status();
+  MessageFields f;
+  const Producer producer = f.ReadProducer("producer", request.producer());
+  const int64_t rows = f.Count("rows", request.rows(), kMaxRows);
   std::optional<int64_t> expected;
-  if (request.has_expected_revision()) {
-    auto revision = CountFromProto(request.expected_revision(), INT64_MAX, "expected_revision");
-    if (!revision.ok()) return revision.status();
-    expected = *revision;
-  }
-  auto state = context.store.Truncate(request.run(), *producer, request.sample(), *rows, expected);
+  if (request.has_expected_revision()) expected = f.Count("expected_revision", request.expected_revision());
+  if (!f.status().ok()) return f.status();
+  auto state = context.store.Truncate(request.run(), producer, request.sample(), rows, expected);
   if (!state.ok()) return state.status();
   response = ToProto(*state);
   return absl::OkStatus();
@@ -298,8 +292,9 @@ class AnswerOfStates {
 
 absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1::StatRequest& request,
                     v1::StatResponse& response) {
-  auto producer = FromProto(request.producer(), "producer");
-  if (!producer.ok()) return producer.status();
+  MessageFields f;
+  const Producer producer = f.ReadProducer("producer", request.producer());
+  if (!f.status().ok()) return f.status();
   if (auto run = context.store.GetRun(request.run()); !run.ok()) return run.status();
   const auto refs = ReadRefs(request.samples(), request.handles());
   if (!refs.ok()) return refs.status();
@@ -321,13 +316,14 @@ absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1
     }
     return absl::OkStatus();
   };
-  return context.store.StatEach(request.run(), *producer, *refs, take);
+  return context.store.StatEach(request.run(), producer, *refs, take);
 }
 
 absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1::ListRequest& request,
                     v1::ListResponse& response) {
-  auto producer = FromProto(request.producer(), "producer");
-  if (!producer.ok()) return producer.status();
+  MessageFields f;
+  const Producer producer = f.ReadProducer("producer", request.producer());
+  if (!f.status().ok()) return f.status();
   std::optional<GroupRange> groups;
   if (request.has_groups()) {
     auto read = ReadGroups(request.groups());
@@ -341,7 +337,7 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
   // The page ends where the answer does.
   do {
     const size_t left = *limit - static_cast<size_t>(response.samples_size());
-    auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(left), token);
+    auto page = context.store.List(request.run(), producer, groups, static_cast<int32_t>(left), token);
     if (!page.ok()) return page.status();
     for (const SampleState& state : page->samples) {
       auto made = answer.Make(state);
@@ -367,12 +363,10 @@ absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest&
 
 absl::Status DoRelease(ServiceContext& context, const UnaryCaller&, const v1::ReleaseRequest& request,
                        v1::ReleaseResponse& response) {
-  std::optional<Producer> producer;
-  if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
-    auto read = FromProto(request.producer(), "producer");
-    if (!read.ok()) return read.status();
-    producer = *read;
-  }
+  MessageFields f;
+  std::optional<Producer> producer;  // Unspecified: both.
+  if (request.producer() != v1::PRODUCER_UNSPECIFIED) producer = f.ReadProducer("producer", request.producer());
+  if (!f.status().ok()) return f.status();
   const auto refs = ReadReleaseRefs(request);
   if (!refs.ok()) return refs.status();
   const auto groups = ReadGroups(request.groups());

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "proto/convert/convert.h"
 #include "proto/wire/message/message_fields.h"
 #include "proto/wire/message/payload_split.h"
 #include "routing_replay/v1/append.pb.h"
@@ -188,10 +187,8 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
   if (from.has_token_check_start()) header.token_check_start = from.token_check_start();
   if (from.has_seal_num_tokens()) header.seal_num_tokens = f.Count("seal_num_tokens", from.seal_num_tokens());
   if (from.has_prefix()) {
-    MessageFields p(path.Child("prefix"));
-    header.prefix = PrefixReference{from.prefix().sample(), p.Count("rows", from.prefix().rows(), kMaxRows),
-                                    p.Count("revision", from.prefix().revision())};
-    f.Fail(p.status());
+    header.prefix = PrefixReference{from.prefix().sample(), f.Count("prefix.rows", from.prefix().rows(), kMaxRows),
+                                    f.Count("prefix.revision", from.prefix().revision())};
   }
   header.engine = std::move(*from.mutable_engine());
   header.resend_key = from.resend_key();

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
-#include "proto/wire/message/message_test_support.h"
+#include "proto/wire/message/testing/message_test_support.h"
 #include "routing_replay/v1/append.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"

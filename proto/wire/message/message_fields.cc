@@ -65,14 +65,23 @@ Producer MessageFields::ReadProducer(const char* name, v1::Producer value) {
 }
 
 Codec MessageFields::ReadCodec(const char* name, v1::Codec value) {
-  if (value == v1::CODEC_ZSTD) {
-    const std::string field = path_.Child(name).ToString();
-    Fail(MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat(field, ": codec ZSTD is reserved and not implemented"),
-                   {.reason = Reason::kField, .field = field}));
-    return Codec::kRaw;
-  }
+  if (value == v1::CODEC_ZSTD) FailReserved(name, "codec ZSTD");
   return Known<Codec>(name, value, Codec::kPacked, std::nullopt);
+}
+
+std::optional<Codec> MessageFields::ReadAnyCodec(const char* name, v1::Codec value) {
+  return value == v1::CODEC_UNSPECIFIED ? std::nullopt : std::optional<Codec>(ReadCodec(name, value));
+}
+
+std::optional<Durability> MessageFields::ReadAnyDurability(const char* name, v1::Durability value) {
+  if (value == v1::DURABILITY_UNSPECIFIED) return std::nullopt;
+  return Known<Durability>(name, value, Durability::kSynced, std::nullopt);
+}
+
+void MessageFields::FailReserved(const char* name, absl::string_view what) {
+  const std::string field = path_.Child(name).ToString();
+  Fail(MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(field, ": ", what, " is reserved and not implemented"),
+                 {.reason = Reason::kField, .field = field}));
 }
 
 const std::string& MessageFields::Text(const char* name, const std::string& value, size_t max_bytes) {
@@ -92,6 +101,126 @@ RowRange MessageFields::Range(const char* name, std::optional<size_t> index, con
     return {};
   }
   return {static_cast<int64_t>(value.begin()), static_cast<int64_t>(value.end())};
+}
+
+WeightSpan MessageFields::Weights(const char* name, size_t index, const v1::WeightSpan& value) {
+  const FieldPath path{&path_, name, index};
+  MessageFields f(path);
+  WeightSpan span{f.Range("rows", std::nullopt, value.rows()), value.version(), f.Text("label", value.label())};
+  Fail(f.status());
+  return span;
+}
+
+v1::RoutingGeometry ToProto(const Geometry& geometry) {
+  v1::RoutingGeometry out;
+  out.set_num_layers(geometry.num_layers());
+  const auto layers = geometry.layers();
+  for (const LayerRouting& layer : layers) out.add_moe_layer_ids(layer.layer_id);
+  const size_t values = geometry.uniform() ? 1 : layers.size();
+  for (size_t i = 0; i < values; ++i) {
+    out.add_num_experts(layers[i].num_experts);
+    out.add_top_k(layers[i].top_k);
+  }
+  out.set_order_policy(v1::ORDER_POLICY_EXACT);
+  return out;
+}
+
+absl::StatusOr<Geometry> FromProto(const v1::RoutingGeometry& geometry) {
+  const FieldPath root, path = root.Child("geometry");
+  MessageFields f(path);
+  if (geometry.order_policy() == v1::ORDER_POLICY_SET) f.FailReserved("order_policy", "order policy SET");
+  f.Known<v1::OrderPolicy>("order_policy", geometry.order_policy(), v1::ORDER_POLICY_EXACT, v1::ORDER_POLICY_EXACT);
+  const auto numbers = [&f](const char* name, const auto& values, int64_t maximum) {
+    std::vector<int32_t> out;
+    for (const uint32_t value : values) out.push_back(static_cast<int32_t>(f.Count(name, value, maximum)));
+    return out;
+  };
+  const Geometry::Options options{
+      .num_layers = static_cast<int32_t>(f.Count("num_layers", geometry.num_layers(), kMaxLayers)),
+      .moe_layer_ids = numbers("moe_layer_ids", geometry.moe_layer_ids(), kMaxLayers),
+      .num_experts = numbers("num_experts", geometry.num_experts(), kMaxExperts),
+      .top_k = numbers("top_k", geometry.top_k(), kMaxExperts)};
+  if (!f.status().ok()) return f.status();
+  return Geometry::Create(options);
+}
+
+v1::RowRange ToProto(RowRange range) {
+  v1::RowRange out;
+  out.set_begin(range.begin);
+  out.set_end(range.end);
+  return out;
+}
+
+v1::WeightSpan ToProto(const WeightSpan& span) {
+  v1::WeightSpan out;
+  *out.mutable_rows() = ToProto(span.rows);
+  out.set_version(span.version);
+  out.set_label(span.label);
+  return out;
+}
+
+v1::SampleState ToProto(const SampleState& state) {
+  v1::SampleState out;
+  out.set_sample(state.sample);
+  out.set_handle(state.handle);
+  out.set_producer(ToProto(state.producer));
+  out.set_group(state.group);
+  out.set_committed_rows(state.committed_rows);
+  if (state.num_tokens) out.set_num_tokens(*state.num_tokens);
+  out.set_revision(state.revision);
+  out.set_content_id(state.content_id);
+  for (const RowRange range : state.unrecorded) *out.add_unrecorded() = ToProto(range);
+  for (const WeightSpan& span : state.weights) *out.add_weights() = ToProto(span);
+  out.set_stored_bytes(state.stored_bytes);
+  if (state.token_check) {
+    v1::TokenCheck& check = *out.add_token_checks();
+    check.set_rows(state.token_check->rows);
+    check.set_crc32c(state.token_check->crc32c);
+  }
+  out.set_engine(state.engine);
+  out.set_idle_ms(state.idle_ms);
+  for (const Provenance& from : state.provenance) {
+    v1::Provenance& origin = *out.add_provenance();
+    *origin.mutable_rows() = ToProto(from.rows);
+    origin.set_weight_version(from.weight_version);
+    origin.set_weight_label(from.weight_label);
+    origin.set_engine(from.engine);
+    origin.set_appends(from.appends);
+  }
+  out.set_lost_end(state.lost_end);
+  return out;
+}
+
+absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
+  MessageFields f;
+  SampleState out{.sample = state.sample(),
+                  .handle = state.handle(),
+                  .producer = f.ReadProducer("producer", state.producer()),
+                  .group = state.group(),
+                  .committed_rows = f.Count("committed_rows", state.committed_rows(), kMaxRows),
+                  .revision = f.Count("revision", state.revision()),
+                  .content_id = state.content_id(),
+                  .stored_bytes = f.Count("stored_bytes", state.stored_bytes()),
+                  .engine = state.engine(),
+                  .idle_ms = state.idle_ms(),
+                  .lost_end = f.Count("lost_end", state.lost_end(), kMaxRows)};
+  if (state.has_num_tokens()) out.num_tokens = f.Count("num_tokens", state.num_tokens(), kMaxTokens);
+  for (const v1::RowRange& range : state.unrecorded()) {
+    out.unrecorded.push_back(f.Range("unrecorded", out.unrecorded.size(), range));
+  }
+  for (const v1::WeightSpan& span : state.weights()) {
+    out.weights.push_back(f.Weights("weights", out.weights.size(), span));
+  }
+  for (const v1::Provenance& from : state.provenance()) {
+    out.provenance.push_back({f.Range("provenance", out.provenance.size(), from.rows()), from.weight_version(),
+                              from.weight_label(), from.engine(), f.Count("provenance.appends", from.appends())});
+  }
+  if (state.token_checks_size() > 0) {
+    const v1::TokenCheck& last = state.token_checks(state.token_checks_size() - 1);
+    out.token_check = TokenCheck{f.Count("token_checks.rows", last.rows(), kMaxTokens), last.crc32c()};
+  }
+  if (!f.status().ok()) return f.status();
+  return out;
 }
 
 }  // namespace wire

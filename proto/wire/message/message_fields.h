@@ -1,5 +1,5 @@
-// Checks of generated messages on their way into values: every number is inside its limits, and an error names the
-// field by its path.
+// Generated messages ⇄ values. On the way into values every number is inside its limits, and an error names the field
+// by its path. The server and the client use the same.
 #ifndef PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 #define PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "routing_replay/v1/common.pb.h"
@@ -68,7 +68,7 @@ std::array<size_t, kDepth> CountFields(absl::string_view message, const int (&pa
 // The fields of one message. The first error is what status() gives; what is read after it is of no use.
 class MessageFields {
  public:
-  explicit MessageFields(const FieldPath& path) : path_(path) {}
+  explicit MessageFields(const FieldPath& path = {}) : path_(path) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -77,11 +77,16 @@ class MessageFields {
   // An enum of which the numbers up to `last` are known; 0 is an error unless `zero_is` says what it is taken as.
   template <typename Enum>
   Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
+  // Unspecified is the rollout engine.
   Producer ReadProducer(const char* name, v1::Producer value);
   Codec ReadCodec(const char* name, v1::Codec value);
+  // Unspecified is nothing.
+  std::optional<Codec> ReadAnyCodec(const char* name, v1::Codec value);
+  std::optional<Durability> ReadAnyDurability(const char* name, v1::Durability value);
   // At most `max_bytes`; protobuf has seen to its UTF-8.
   const std::string& Text(const char* name, const std::string& value, size_t max_bytes = kMaxLabelBytes);
   RowRange Range(const char* name, std::optional<size_t> index, const v1::RowRange& value);
+  WeightSpan Weights(const char* name, size_t index, const v1::WeightSpan& value);
   // Ranges of a normal list inside `bounds`.
   template <typename Repeated>
   std::vector<RowRange> NormalRanges(const char* name, const Repeated& values, RowRange bounds);
@@ -91,6 +96,8 @@ class MessageFields {
   void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
     Fail(FieldError(path_.Child(name), message, reason));
   }
+  // UNIMPLEMENTED: a number that is kept for a later version.
+  void FailReserved(const char* name, absl::string_view what);
 
  private:
   const FieldPath path_;
@@ -114,6 +121,19 @@ std::vector<RowRange> MessageFields::NormalRanges(const char* name, const Repeat
   if (status_.ok() && !normal.ok()) FailField(name, normal.message());
   return ranges;
 }
+
+v1::RoutingGeometry ToProto(const Geometry& geometry);
+absl::StatusOr<Geometry> FromProto(const v1::RoutingGeometry& geometry);
+v1::SampleState ToProto(const SampleState& state);
+absl::StatusOr<SampleState> FromProto(const v1::SampleState& state);
+
+inline v1::Producer ToProto(Producer producer) { return static_cast<v1::Producer>(producer); }
+inline v1::Codec ToProto(std::optional<Codec> codec) { return static_cast<v1::Codec>(codec ? *codec : Codec{}); }
+inline v1::Durability ToProto(std::optional<Durability> durability) {
+  return static_cast<v1::Durability>(durability ? *durability : Durability{});
+}
+v1::RowRange ToProto(RowRange range);
+v1::WeightSpan ToProto(const WeightSpan& span);
 
 }  // namespace wire
 }  // namespace routing_replay

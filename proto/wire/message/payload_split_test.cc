@@ -3,7 +3,7 @@
 #include <random>
 
 #include "proto/wire/message/byte_chain.h"
-#include "proto/wire/message/message_test_support.h"
+#include "proto/wire/message/testing/message_test_support.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "proto/convert/convert.h"
 #include "proto/wire/message/message_fields.h"
 #include "proto/wire/message/payload_split.h"
 #include "routing_replay/v1/read.pb.h"
@@ -122,10 +121,7 @@ absl::Status TakeRecord(v1::SampleRecord& from, const FieldPath& path, SampleRec
   out.content_id = from.content_id();
   out.unrecorded = f.NormalRanges("unrecorded", from.unrecorded(), {0, kMaxRows});
   for (const v1::WeightSpan& span : from.weights()) {
-    const FieldPath at = path.Child("weights", out.weights.size());
-    MessageFields w(at);
-    out.weights.push_back({w.Range("rows", std::nullopt, span.rows()), span.version(), w.Text("label", span.label())});
-    f.Fail(w.status());
+    out.weights.push_back(f.Weights("weights", out.weights.size(), span));
   }
   return f.status();
 }

@@ -3,7 +3,7 @@
 #include <functional>
 #include <random>
 
-#include "proto/wire/message/message_test_support.h"
+#include "proto/wire/message/testing/message_test_support.h"
 #include "routing_replay/v1/read.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/convert/convert.h"
+#include "proto/wire/message/message_fields.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.pb.h"
@@ -199,8 +199,9 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   absl::StatusOr<Geometry> geometry = FromProto(said);
   if (!geometry.ok()) return DamagedRecord(geometry.status().message());
   RunInfo run{.run = record.run(), .geometry = std::make_shared<const Geometry>(*std::move(geometry))};
-  const auto durability = FromProto(static_cast<v1::Durability>(record.durability()), "durability");
-  if (!durability.ok() || !durability->has_value()) return DamagedRecord("a run's durability is unknown");
+  MessageFields f;
+  const auto durability = f.ReadAnyDurability("durability", static_cast<v1::Durability>(record.durability()));
+  if (!f.status().ok() || !durability) return DamagedRecord("a run's durability is unknown");
   run.options = {.ttl = std::chrono::milliseconds(record.ttl_ms()),
                  .strict = record.strict(),
                  .block_rows = record.block_rows(),

@@ -1,4 +1,4 @@
-#include "proto/convert/convert.h"
+#include "proto/wire/message/message_fields.h"
 
 #include <random>
 
@@ -72,18 +72,28 @@ TEST(ConvertTest, SampleStateSurvives) {
 
 TEST(ConvertTest, UnknownEnumsAndHugeNumbersAreRefused) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(FromProto(static_cast<v1::Producer>(3), "producer"), Fails(kInvalid, Reason::kField));
-  EXPECT_EQ(*FromProto(v1::PRODUCER_UNSPECIFIED, "producer"), Producer::kRollout);
-  EXPECT_THAT(FromProto(v1::CODEC_ZSTD, "codec"), Fails(absl::StatusCode::kUnimplemented, Reason::kField));
-  EXPECT_THAT(FromProto(static_cast<v1::Codec>(77), "codec"), Fails(kInvalid, Reason::kField));
-  EXPECT_EQ(*FromProto(v1::CODEC_UNSPECIFIED, "codec"), std::nullopt);
-  EXPECT_EQ(*FromProto(ToProto(std::optional<Codec>(Codec::kPacked)), "codec"), Codec::kPacked);
+  const auto status_of = [](auto read) {
+    MessageFields f;
+    read(f);
+    return f.status();
+  };
+  EXPECT_THAT(status_of([](auto& f) { f.ReadProducer("producer", static_cast<v1::Producer>(3)); }),
+              Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(status_of([](auto& f) { f.ReadAnyCodec("codec", v1::CODEC_ZSTD); }),
+              Fails(absl::StatusCode::kUnimplemented, Reason::kField));
+  EXPECT_THAT(status_of([](auto& f) { f.ReadAnyCodec("codec", static_cast<v1::Codec>(77)); }),
+              Fails(kInvalid, Reason::kField));
+  MessageFields f;
+  EXPECT_EQ(f.ReadProducer("producer", v1::PRODUCER_UNSPECIFIED), Producer::kRollout);
+  EXPECT_EQ(f.ReadAnyCodec("codec", v1::CODEC_UNSPECIFIED), std::nullopt);
+  EXPECT_EQ(f.ReadAnyCodec("codec", ToProto(std::optional<Codec>(Codec::kPacked))), Codec::kPacked);
+  EXPECT_OK(f.status());
   v1::RowRange range;
   range.set_begin(3);
   range.set_end(2);
-  EXPECT_THAT(FromProto(range, "rows"), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(status_of([&](auto& f) { f.Range("rows", std::nullopt, range); }), Fails(kInvalid, Reason::kField));
   range.set_end(~uint64_t{0});
-  EXPECT_THAT(FromProto(range, "rows"), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(status_of([&](auto& f) { f.Range("rows", std::nullopt, range); }), Fails(kInvalid, Reason::kField));
   v1::SampleState state;
   state.set_revision(~uint64_t{0});
   EXPECT_THAT(FromProto(state), Fails(kInvalid, Reason::kField));

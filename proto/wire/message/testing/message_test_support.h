@@ -1,6 +1,6 @@
 // What the message tests share: bytes spread over spans, damage, and fields of the future.
-#ifndef PROTO_WIRE_MESSAGE_MESSAGE_TEST_SUPPORT_H_
-#define PROTO_WIRE_MESSAGE_MESSAGE_TEST_SUPPORT_H_
+#ifndef PROTO_WIRE_MESSAGE_TESTING_MESSAGE_TEST_SUPPORT_H_
+#define PROTO_WIRE_MESSAGE_TESTING_MESSAGE_TEST_SUPPORT_H_
 
 #include <google/protobuf/message.h>
 #include <google/protobuf/unknown_field_set.h>
@@ -66,4 +66,4 @@ void ParseDamaged(Random& random, const std::string& bytes, int flips, Parse par
 
 }  // namespace routing_replay::testing
 
-#endif  // PROTO_WIRE_MESSAGE_MESSAGE_TEST_SUPPORT_H_
+#endif  // PROTO_WIRE_MESSAGE_TESTING_MESSAGE_TEST_SUPPORT_H_
