@@ -23,7 +23,6 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample.h"
-#include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {
 inline namespace wire {
@@ -121,14 +120,6 @@ class ExportedIds {
 // Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file was never as the index says.
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
                                             const ExportedSample& sample);
-
-// The text of an index, and back; errors of ReadExportedRun.
-std::string ExportedIndexToText(const ExportedRun& run);
-absl::StatusOr<ExportedRun> ExportedIndexFromText(absl::string_view text);
-
-// What the .npy file of a sample is an array of: [recorded rows][MoE layers][K], |u1 or <u2.
-DType ExportedDType(const Geometry& geometry);
-std::vector<int64_t> ExportedShape(const Geometry& geometry, const ExportedSample& sample);
 
 }  // namespace wire
 }  // namespace routing_replay
