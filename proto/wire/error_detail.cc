@@ -136,40 +136,16 @@ std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
   ErrorDetail d;
   FieldReader r(bytes);
   while (r.Next()) {
-    switch (r.field()) {
-      case 1:
-        d.reason = static_cast<Reason>(r.number());
-        break;
-      case 2:
-        d.field = std::string(r.bytes());
-        break;
-      case 3:
-        d.sample = std::string(r.bytes());
-        break;
-      case 4:
-        d.row = r.number();
-        break;
-      case 5:
-        d.layer = static_cast<int32_t>(r.number());
-        break;
-      case 6:
-        d.committed_rows = r.number();
-        break;
-      case 7:
-        d.revision = r.number();
-        break;
-      case 8:
-        d.first_differing_block = r.number();
-        break;
-      case 9:
-        d.missing_rows.push_back(DecodeRange(r.bytes()));
-        break;
-      case 10:
-        d.retry_after_ms = static_cast<int32_t>(r.number());
-        break;
-      default:
-        break;
-    }
+    if (r.field() == 1) d.reason = static_cast<Reason>(r.number());
+    if (r.field() == 2) d.field = std::string(r.bytes());
+    if (r.field() == 3) d.sample = std::string(r.bytes());
+    if (r.field() == 4) d.row = r.number();
+    if (r.field() == 5) d.layer = static_cast<int32_t>(r.number());
+    if (r.field() == 6) d.committed_rows = r.number();
+    if (r.field() == 7) d.revision = r.number();
+    if (r.field() == 8) d.first_differing_block = r.number();
+    if (r.field() == 9) d.missing_rows.push_back(DecodeRange(r.bytes()));
+    if (r.field() == 10) d.retry_after_ms = static_cast<int32_t>(r.number());
   }
   if (!r.ok()) return std::nullopt;
   return d;
@@ -178,57 +154,33 @@ std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
 }  // namespace
 
 const char* ReasonName(Reason reason) {
-  switch (reason) {
-    case Reason::kUnspecified:
-      return "REASON_UNSPECIFIED";
-    case Reason::kField:
-      return "FIELD";
-    case Reason::kEncoding:
-      return "ENCODING";
-    case Reason::kDType:
-      return "DTYPE";
-    case Reason::kShape:
-      return "SHAPE";
-    case Reason::kLength:
-      return "LENGTH";
-    case Reason::kIdRange:
-      return "ID_RANGE";
-    case Reason::kPartialRow:
-      return "PARTIAL_ROW";
-    case Reason::kDuplicateId:
-      return "DUPLICATE_ID";
-    case Reason::kAllZeroLayer:
-      return "ALL_ZERO_LAYER";
-    case Reason::kChecksum:
-      return "CHECKSUM";
-    case Reason::kRowCount:
-      return "ROW_COUNT";
-    case Reason::kGap:
-      return "GAP";
-    case Reason::kOldRevision:
-      return "OLD_REVISION";
-    case Reason::kSealed:
-      return "SEALED";
-    case Reason::kNotCommitted:
-      return "NOT_COMMITTED";
-    case Reason::kGeometryMismatch:
-      return "GEOMETRY_MISMATCH";
-    case Reason::kVersionMismatch:
-      return "VERSION_MISMATCH";
-    case Reason::kOtherTokens:
-      return "OTHER_TOKENS";
-    case Reason::kConflictingRows:
-      return "CONFLICTING_ROWS";
-    case Reason::kHandleCollision:
-      return "HANDLE_COLLISION";
-    case Reason::kOverBudget:
-      return "OVER_BUDGET";
-    case Reason::kNoRun:
-      return "NO_RUN";
-    case Reason::kNoSample:
-      return "NO_SAMPLE";
-    case Reason::kDraining:
-      return "DRAINING";
+  static constexpr std::pair<Reason, const char*> kNames[] = {{Reason::kUnspecified, "REASON_UNSPECIFIED"},
+                                                              {Reason::kField, "FIELD"},
+                                                              {Reason::kEncoding, "ENCODING"},
+                                                              {Reason::kDType, "DTYPE"},
+                                                              {Reason::kShape, "SHAPE"},
+                                                              {Reason::kLength, "LENGTH"},
+                                                              {Reason::kIdRange, "ID_RANGE"},
+                                                              {Reason::kPartialRow, "PARTIAL_ROW"},
+                                                              {Reason::kDuplicateId, "DUPLICATE_ID"},
+                                                              {Reason::kAllZeroLayer, "ALL_ZERO_LAYER"},
+                                                              {Reason::kChecksum, "CHECKSUM"},
+                                                              {Reason::kRowCount, "ROW_COUNT"},
+                                                              {Reason::kGap, "GAP"},
+                                                              {Reason::kOldRevision, "OLD_REVISION"},
+                                                              {Reason::kSealed, "SEALED"},
+                                                              {Reason::kNotCommitted, "NOT_COMMITTED"},
+                                                              {Reason::kGeometryMismatch, "GEOMETRY_MISMATCH"},
+                                                              {Reason::kVersionMismatch, "VERSION_MISMATCH"},
+                                                              {Reason::kOtherTokens, "OTHER_TOKENS"},
+                                                              {Reason::kConflictingRows, "CONFLICTING_ROWS"},
+                                                              {Reason::kHandleCollision, "HANDLE_COLLISION"},
+                                                              {Reason::kOverBudget, "OVER_BUDGET"},
+                                                              {Reason::kNoRun, "NO_RUN"},
+                                                              {Reason::kNoSample, "NO_SAMPLE"},
+                                                              {Reason::kDraining, "DRAINING"}};
+  for (const auto& [known, name] : kNames) {
+    if (reason == known) return name;
   }
   return "UNKNOWN";
 }

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -63,33 +64,12 @@ std::optional<Durability> DurabilityFromName(absl::string_view name) {
 }
 
 const char* SampleStatusName(SampleStatus status) {
-  switch (status) {
-    case SampleStatus::kUnspecified:
-      return "UNSPECIFIED";
-    case SampleStatus::kOk:
-      return "OK";
-    case SampleStatus::kNotFound:
-      return "NOT_FOUND";
-    case SampleStatus::kNotRecorded:
-      return "NOT_RECORDED";
-    case SampleStatus::kNotReady:
-      return "NOT_READY";
-    case SampleStatus::kLost:
-      return "LOST";
-    case SampleStatus::kVersionRefused:
-      return "VERSION_REFUSED";
-    case SampleStatus::kLengthMismatch:
-      return "LENGTH_MISMATCH";
-    case SampleStatus::kTokensMismatch:
-      return "TOKENS_MISMATCH";
-    case SampleStatus::kOutOfRange:
-      return "OUT_OF_RANGE";
-    case SampleStatus::kUnavailable:
-      return "UNAVAILABLE";
-    case SampleStatus::kTokensNotKnown:
-      return "TOKENS_NOT_KNOWN";
-  }
-  return "UNKNOWN";
+  // By number.
+  static constexpr const char* kNames[] = {"UNSPECIFIED",     "OK",           "NOT_FOUND",       "NOT_RECORDED",
+                                           "NOT_READY",       "LOST",         "VERSION_REFUSED", "LENGTH_MISMATCH",
+                                           "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE",     "TOKENS_NOT_KNOWN"};
+  const auto number = static_cast<size_t>(status);
+  return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
 
 }  // namespace routing_replay

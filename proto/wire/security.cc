@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,6 +33,11 @@ constexpr std::chrono::nanoseconds kUnsettled = std::chrono::milliseconds(50);
 
 int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
+std::array<int64_t, 5> StampOf(const struct stat& status) {
+  return {static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino), status.st_size,
+          Nanoseconds(status.st_mtim), Nanoseconds(status.st_ctim)};
+}
+
 absl::Status CannotRead(const std::string& path, int error) {
   return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
 }
@@ -60,15 +66,6 @@ bool IsLocalAddress(absl::string_view address) {
   return IsLoopbackHost(host);
 }
 
-ChangingFile::Stamp ChangingFile::StampOf(const struct stat& status) {
-  return {.exists = true,
-          .device = status.st_dev,
-          .inode = status.st_ino,
-          .size = status.st_size,
-          .modified_ns = Nanoseconds(status.st_mtim),
-          .changed_ns = Nanoseconds(status.st_ctim)};
-}
-
 absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   struct stat status;
   const bool exists = stat(path_.c_str(), &status) == 0;
@@ -82,7 +79,7 @@ absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   seen_ = StampOf(status);
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  if (Nanoseconds(now) - seen_->changed_ns < kUnsettled.count()) seen_.reset();
+  if (Nanoseconds(now) - Nanoseconds(status.st_ctim) < kUnsettled.count()) seen_.reset();
   auto text = ReadAll(fd, path_);
   if (!text.ok()) return text.status();
   return std::optional<std::string>(*std::move(text));

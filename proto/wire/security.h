@@ -3,8 +3,7 @@
 #ifndef PROTO_WIRE_SECURITY_H_
 #define PROTO_WIRE_SECURITY_H_
 
-#include <sys/stat.h>
-
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,17 +31,9 @@ class ChangingFile {
   absl::StatusOr<std::optional<std::string>> Look();
 
  private:
-  // What tells one state of a file from another.
-  struct Stamp {
-    bool exists = false;
-    dev_t device = 0;
-    ino_t inode = 0;
-    int64_t size = 0;
-    int64_t modified_ns = 0;
-    int64_t changed_ns = 0;
-    friend bool operator==(const Stamp&, const Stamp&) = default;
-  };
-  static Stamp StampOf(const struct stat& status);
+  // What tells one state of a file from another: device, inode, size, and when it and its contents changed. All 0:
+  // there is none.
+  using Stamp = std::array<int64_t, 5>;
 
   const std::string path_;
   std::optional<Stamp> seen_;  // Nothing: look for sure.

@@ -1,4 +1,5 @@
-// Vector loads from bytes that lie anywhere. For files that Highway includes once per instruction set.
+// Vector loads from bytes that lie anywhere, and the largest of many ids there. For files that Highway includes once
+// per instruction set.
 #if defined(PROTO_WIRE_SIMD_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTO_WIRE_SIMD_LOAD_INL_H_
 #undef PROTO_WIRE_SIMD_LOAD_INL_H_
@@ -8,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -28,6 +30,26 @@ hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
   const hwy::HWY_NAMESPACE::Repartition<uint8_t, D> bytes;
   return hwy::HWY_NAMESPACE::BitCast(d, hwy::HWY_NAMESPACE::LoadU(bytes, from));
 #endif
+}
+
+// The largest of `count` unsigned ids; 0 of none.
+template <typename T>
+T LargestId(const uint8_t* ids, size_t count) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  auto largest = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, ids + i * sizeof(T)));
+  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
+  hn::Store(largest, d, lane);
+  T max = *std::max_element(lane, lane + lanes);
+  for (; i < count; ++i) {
+    T id;
+    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
+    max = std::max(max, id);
+  }
+  return max;
 }
 
 }  // namespace HWY_NAMESPACE

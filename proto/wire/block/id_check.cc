@@ -49,24 +49,6 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-T MaxId(const uint8_t* ids, size_t count) {
-  const hn::ScalableTag<T> d;
-  const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, ids + i * sizeof(T)));
-  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
-  hn::Store(largest, d, lane);
-  T max = *std::max_element(lane, lane + lanes);
-  for (; i < count; ++i) {
-    T id;
-    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
-    max = std::max(max, id);
-  }
-  return max;
-}
-
 #if HWY_TARGET != HWY_SCALAR
 
 // For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together, and the
@@ -139,8 +121,8 @@ bool HasDuplicate(const T* ids, size_t count, size_t top_k, const T* same_row, s
   return !hn::AllTrue(d, hn::Eq(found, hn::Zero(d)));
 }
 
-size_t MaxIdU8(const uint8_t* ids, size_t count) { return MaxId<uint8_t>(ids, count); }
-size_t MaxIdU16(const uint8_t* ids, size_t count) { return MaxId<uint16_t>(ids, count); }
+size_t MaxIdU8(const uint8_t* ids, size_t count) { return LargestId<uint8_t>(ids, count); }
+size_t MaxIdU16(const uint8_t* ids, size_t count) { return LargestId<uint16_t>(ids, count); }
 RowsSeen SeeGroupsU8(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
   return SeeGroups<uint8_t>(ids, size, k, turns);
 }

@@ -38,8 +38,7 @@ uint32_t DecodeGroup(const uint8_t* c) {
 }
 
 absl::Status Malformed(absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("payload: base64: ", what),
-                   {.reason = Reason::kEncoding, .field = "payload"});
+  return Invalid(Reason::kEncoding, "payload", absl::StrCat("base64: ", what));
 }
 
 absl::Status BadCharacter(absl::Span<const uint8_t> text) {
@@ -65,8 +64,7 @@ absl::Status DecodeLast(absl::Span<const uint8_t> text, size_t padding, uint8_t*
 }
 
 absl::Status Malformed(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": zstd: ", what),
-                   {.reason = reason, .field = std::string(field)});
+  return Invalid(reason, field, absl::StrCat("zstd: ", what));
 }
 
 }  // namespace

@@ -74,29 +74,11 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   return std::max(MaxLane(lane, lanes), NarrowScalar<uint16_t, uint8_t>(from, i, count, to));
 }
 
-template <typename T>
-uint64_t LargestOf(const uint8_t* from, size_t count) {
-  const hn::ScalableTag<T> d;
-  const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, from + i * sizeof(T)));
-  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
-  hn::Store(largest, d, lane);
-  uint64_t max = MaxLane(lane, lanes);
-  for (; i < count; ++i) {
-    T value;
-    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    max = std::max<uint64_t>(max, value);
-  }
-  return max;
-}
-
 // Same width.
 template <typename T>
 uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
   std::memcpy(to, from, count * sizeof(T));
-  return LargestOf<T>(from, count);
+  return LargestId<T>(from, count);
 }
 
 // `element_bytes` 1, 2, 4 or 8; elements are taken as unsigned.

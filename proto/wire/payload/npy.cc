@@ -26,8 +26,7 @@ constexpr struct {
               {"<i2", DType::kI16}, {"<i4", DType::kI32}, {"<i8", DType::kI64}};
 
 absl::Status Malformed(Reason reason, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("payload: npy: ", what),
-                   {.reason = reason, .field = "payload"});
+  return Invalid(reason, "payload", absl::StrCat("npy: ", what));
 }
 
 // A reader of the header's Python literal: a dict of strings, booleans and tuples of whole numbers.

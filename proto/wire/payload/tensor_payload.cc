@@ -17,44 +17,6 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-absl::Status InvalidColumns(Reason reason, absl::string_view field, absl::string_view what,
-                            std::optional<int32_t> layer = {}) {
-  ErrorDetail detail{.reason = reason, .field = absl::StrCat("append.tensor.", field)};
-  detail.layer = layer;
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(detail.field, ": ", what), detail);
-}
-
-absl::Status WrongAxis(const Geometry& geometry, int64_t layers, absl::string_view expected) {
-  return InvalidColumns(Reason::kShape, "shape",
-                        absl::StrCat("layer axis of ", layers, ", not ", expected, " (", geometry.DebugString(), ")"));
-}
-
-absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, const std::vector<int32_t>& layer_ids,
-                                                     int64_t layers) {
-  if (static_cast<int64_t>(layer_ids.size()) != layers) {
-    return InvalidColumns(Reason::kShape, "layer_ids",
-                          absl::StrCat(layer_ids.size(), " ids for a layer axis of ", layers));
-  }
-  std::vector<int32_t> columns(geometry.num_moe_layers(), -1);
-  std::vector<bool> named(geometry.num_layers(), false);
-  for (size_t column = 0; column < layer_ids.size(); ++column) {
-    const int32_t id = layer_ids[column];
-    if (id < 0 || id >= geometry.num_layers()) {
-      return InvalidColumns(Reason::kField, "layer_ids",
-                            absl::StrCat("layer ", id, " is not in [0, ", geometry.num_layers(), ")"), id);
-    }
-    if (named[id]) return InvalidColumns(Reason::kField, "layer_ids", absl::StrCat("layer ", id, " occurs twice"), id);
-    named[id] = true;
-    if (const auto ordinal = geometry.FindOrdinal(id)) columns[*ordinal] = static_cast<int32_t>(column);
-  }
-  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
-    const int32_t id = geometry.layer(i).layer_id;
-    if (columns[i] < 0)
-      return InvalidColumns(Reason::kField, "layer_ids", absl::StrCat("MoE layer ", id, " is missing"), id);
-  }
-  return columns;
-}
-
 absl::Status InvalidAt(Reason reason, absl::string_view field, absl::string_view what, std::optional<int64_t> row = {},
                        std::optional<int32_t> layer = {}) {
   ErrorDetail detail{.reason = reason, .field = std::string(field)};
@@ -64,6 +26,36 @@ absl::Status InvalidAt(Reason reason, absl::string_view field, absl::string_view
   if (row) absl::StrAppend(&where, ": row ", *row);
   if (layer) absl::StrAppend(&where, row ? ", layer " : ": layer ", *layer);
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(where, ": ", what), detail);
+}
+
+absl::Status WrongAxis(const Geometry& geometry, int64_t layers, absl::string_view expected) {
+  return InvalidAt(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat("layer axis of ", layers, ", not ", expected, " (", geometry.DebugString(), ")"));
+}
+
+absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, const std::vector<int32_t>& layer_ids,
+                                                     int64_t layers) {
+  if (static_cast<int64_t>(layer_ids.size()) != layers) {
+    return InvalidAt(Reason::kShape, "append.tensor.layer_ids",
+                     absl::StrCat(layer_ids.size(), " ids for a layer axis of ", layers));
+  }
+  std::vector<int32_t> columns(geometry.num_moe_layers(), -1);
+  std::vector<bool> named(geometry.num_layers(), false);
+  for (size_t column = 0; column < layer_ids.size(); ++column) {
+    const int32_t id = layer_ids[column];
+    if (id < 0 || id >= geometry.num_layers()) {
+      return InvalidAt(Reason::kField, "append.tensor.layer_ids",
+                       absl::StrCat("is not in [0, ", geometry.num_layers(), ")"), std::nullopt, id);
+    }
+    if (named[id]) return InvalidAt(Reason::kField, "append.tensor.layer_ids", "occurs twice", std::nullopt, id);
+    named[id] = true;
+    if (const auto ordinal = geometry.FindOrdinal(id)) columns[*ordinal] = static_cast<int32_t>(column);
+  }
+  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
+    const int32_t id = geometry.layer(i).layer_id;
+    if (columns[i] < 0) return InvalidAt(Reason::kField, "append.tensor.layer_ids", "is missing", std::nullopt, id);
+  }
+  return columns;
 }
 
 // MoE layers that lie side by side in the tensor and share E and width: narrowed and checked together.
@@ -148,7 +140,6 @@ void Decoder::MakeRuns() {
 
 absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
   DecodedRows out{.rows = rows};
-  std::vector<RowRange> found = options_.unrecorded;
   int64_t slot = 0;
   for (RowRange gap : Subtract(rows, options_.unrecorded)) {
     for (RowRange window : SplitAtWindows(gap, options_.block_rows)) {
@@ -158,11 +149,8 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
       }
     }
   }
-  // The caller's ranges and the rows found missing, in one normal list.
-  found.insert(found.end(), out.unrecorded.begin(), out.unrecorded.end());
-  std::sort(found.begin(), found.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
-  out.unrecorded.clear();
-  for (RowRange range : found) AppendMerged(out.unrecorded, range);
+  out.unrecorded.insert(out.unrecorded.end(), options_.unrecorded.begin(), options_.unrecorded.end());
+  Normalize(out.unrecorded);
   return out;
 }
 
@@ -328,7 +316,7 @@ absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const 
   const bool is_moe = layers == geometry.num_moe_layers();
   LayerBasis basis = description.layer_basis;
   if (basis != LayerBasis::kExplicit && !description.layer_ids.empty()) {
-    return InvalidColumns(Reason::kField, "layer_ids", "given without layer_basis EXPLICIT");
+    return InvalidAt(Reason::kField, "append.tensor.layer_ids", "given without layer_basis EXPLICIT");
   }
   if (basis == LayerBasis::kUnspecified) {
     if (!is_all && !is_moe) return WrongAxis(geometry, layers, "all layers or all MoE layers");
