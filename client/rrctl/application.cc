@@ -1,6 +1,5 @@
 #include "client/rrctl/application.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -90,23 +89,6 @@ bool IsOfTheCommandLine(absl::string_view field) {
   constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
   return absl::StartsWith(field, "--") ||
          std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
-}
-
-// Whether standard output is a pipe whose reader has closed it, as of `rrctl get … | head`.
-bool ReaderIsGone() {
-  pollfd end{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
-  return poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
-}
-
-// Ends the process as SIGPIPE does, also where whoever started it ignores that signal.
-[[noreturn]] void EndByBrokenPipe() {
-  signal(SIGPIPE, SIG_DFL);
-  sigset_t broken_pipe;
-  sigemptyset(&broken_pipe);
-  sigaddset(&broken_pipe, SIGPIPE);
-  pthread_sigmask(SIG_UNBLOCK, &broken_pipe, nullptr);
-  raise(SIGPIPE);
-  _exit(128 + SIGPIPE);
 }
 
 void Complain(const absl::Status& status, ExitCode code) {
@@ -209,6 +191,14 @@ absl::Status Session::Ask(const Question& question, Layout layout) {
   return client.ok() ? Show(question(**client), layout) : client.status();
 }
 
+absl::StatusOr<Document> Session::AskLong(
+    const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question) {
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  ProgressLine line;
+  return question(**client, [&line](const Progress& progress) { line.Show(progress); });
+}
+
 Application::Application()
     : app_("Look into a routing-replay server.", "rrctl"),
       format_(IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson) {
@@ -277,6 +267,8 @@ CLI::App* Application::Add(const std::string& name, const std::string& help, Com
 }
 
 ExitCode Application::Main(std::vector<std::string> words) {
+  // Where the reader of a pipe goes away the process ends by it, also where whoever started it ignores that signal.
+  signal(SIGPIPE, SIG_DFL);
   try {
     std::reverse(words.begin(), words.end());  // As CLI11 takes them.
     app_.parse(std::move(words));
@@ -291,10 +283,7 @@ ExitCode Application::Main(std::vector<std::string> words) {
   options_.call_timeout = std::chrono::seconds(timeout_s_);
   Session session(options_, format_);
   const absl::Status status = command_(session);
-  if (!status.ok()) {
-    if (!session.output().taken() && ReaderIsGone()) EndByBrokenPipe();
-    Complain(status, session.CodeFor(status));
-  }
+  if (!status.ok()) Complain(status, session.CodeFor(status));
   return session.CodeFor(status);
 }
 

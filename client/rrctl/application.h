@@ -63,6 +63,9 @@ class Session {
   absl::Status Show(const absl::StatusOr<Document>& answer, Layout layout = Layout::kRecords);
   // Asks the server, and prints what it says.
   absl::Status Ask(const Question& question, Layout layout = Layout::kRecords);
+  // Asks what takes long, and shows how far it is meanwhile.
+  absl::StatusOr<Document> AskLong(
+      const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question);
 
   // For a command that answers yes or no with its exit code: a failure must not look like a no.
   void ExitCodeIsTheAnswer() { failed_ = kExitUndecided; }

@@ -1,4 +1,4 @@
-#include "client/rrctl/connection_checks.h"
+#include "client/rrctl/doctor.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -9,7 +9,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -95,27 +94,6 @@ using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
-// While one is there, writing to a connection that is closed is an error and no signal.
-class WithoutBrokenPipe {
- public:
-  WithoutBrokenPipe() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~WithoutBrokenPipe() {
-    const timespec now{};
-    while (sigtimedwait(&signal_, nullptr, &now) > 0) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutBrokenPipe(const WithoutBrokenPipe&) = delete;
-  WithoutBrokenPipe& operator=(const WithoutBrokenPipe&) = delete;
-
- private:
-  sigset_t signal_, before_;
-};
-
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
 Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
@@ -142,9 +120,9 @@ absl::Status AddAuthorities(SSL_CTX* context, const std::string& pem) {
   return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must have a certificate in PEM");
 }
 
-absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
-  if (identity.certificate.empty()) return absl::OkStatus();
-  const Bio certificates = Reader(identity.certificate);
+absl::Status AddIdentity(SSL_CTX* context, const ChannelKeys& keys) {
+  if (keys.certificate.empty()) return absl::OkStatus();
+  const Bio certificates = Reader(keys.certificate);
   const Certificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
   if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
     return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("must have a certificate in PEM")));
@@ -153,7 +131,7 @@ absl::Status AddIdentity(SSL_CTX* context, const TlsIdentity& identity) {
     SSL_CTX_add_extra_chain_cert(context, signer);  // Takes it.
   }
   ERR_clear_error();
-  const Key key(PEM_read_bio_PrivateKey(Reader(identity.key).get(), nullptr, nullptr, nullptr));
+  const Key key(PEM_read_bio_PrivateKey(Reader(keys.key).get(), nullptr, nullptr, nullptr));
   if (key == nullptr || SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
     return absl::InvalidArgumentError(absl::StrCat("key: ", Reason("must have a key in PEM")));
   }
@@ -171,22 +149,24 @@ void ExpectName(SSL* connection, const std::string& name) {
   }
 }
 
-std::string NameText(const X509_NAME* name) {
+// What `print` writes.
+template <typename Print>
+std::string Printed(Print print) {
   const Bio out(BIO_new(BIO_s_mem()));
-  X509_NAME_print_ex(out.get(), name, 0, XN_FLAG_RFC2253);
+  print(out.get());
   char* text = nullptr;
   const long size = BIO_get_mem_data(out.get(), &text);
   return std::string(text, size);
 }
 
+std::string NameText(const X509_NAME* name) {
+  return Printed([name](BIO* out) { X509_NAME_print_ex(out, name, 0, XN_FLAG_RFC2253); });
+}
+
 std::string AlternativeNames(const X509* certificate) {
   const int at = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1);
   if (at < 0) return "";
-  const Bio out(BIO_new(BIO_s_mem()));
-  X509V3_EXT_print(out.get(), X509_get_ext(certificate, at), 0, 0);
-  char* text = nullptr;
-  const long size = BIO_get_mem_data(out.get(), &text);
-  return std::string(text, size);
+  return Printed([=](BIO* out) { X509V3_EXT_print(out, X509_get_ext(certificate, at), 0, 0); });
 }
 
 void Describe(SSL* connection, TlsProbe& probe) {
@@ -213,17 +193,16 @@ void Describe(SSL* connection, TlsProbe& probe) {
 // UNAVAILABLE: what answers speaks no TLS, or ends the handshake. A server that wants another certificate of the
 // client, or one at all, may say so in the handshake or close the connection after it. INVALID_ARGUMENT: authorities,
 // certificate or key are no PEM.
-absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& identity) {
-  const WithoutBrokenPipe guard;
+absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys) {
   ERR_clear_error();
   const Context context(SSL_CTX_new(TLS_client_method()));
-  if (absl::Status status = AddAuthorities(context.get(), identity.authorities); !status.ok()) return status;
-  if (absl::Status status = AddIdentity(context.get(), identity); !status.ok()) return status;
+  if (absl::Status status = AddAuthorities(context.get(), keys.root_certificates); !status.ok()) return status;
+  if (absl::Status status = AddIdentity(context.get(), keys); !status.ok()) return status;
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
   // The handshake goes on whatever it thinks of the certificate, so that there is something to tell.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
   const Connection connection(SSL_new(context.get()));
-  if (!identity.name.empty()) ExpectName(connection.get(), identity.name);
+  if (!keys.server_name.empty()) ExpectName(connection.get(), keys.server_name);
   SSL_set_fd(connection.get(), socket.descriptor());
   if (SSL_connect(connection.get()) != 1)
     return absl::UnavailableError(Reason("no answer, or the connection was closed"));
@@ -240,62 +219,41 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& ident
   return probe;
 }
 
-// Whether what listens there answers TLS at all.
-bool SpeaksTls(const Socket& socket) {
-  const WithoutBrokenPipe guard;
-  ERR_clear_error();
-  const Context context(SSL_CTX_new(TLS_client_method()));
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
-  SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
-  const Connection connection(SSL_new(context.get()));
-  SSL_set_fd(connection.get(), socket.descriptor());
-  const bool spoken = SSL_connect(connection.get()) == 1;
-  ERR_clear_error();
-  return spoken;
-}
-
 constexpr int64_t kSoon = int64_t{7} * 24 * 3600;  // Seconds.
 
-Finding Failed(const ServerAddress& server, const char* check, std::string what, std::string fix) {
-  return {.server = server.endpoint,
-          .check = check,
-          .verdict = Verdict::kFail,
-          .what = std::move(what),
-          .fix = std::move(fix)};
+Finding Failed(const char* check, std::string what, std::string fix) {
+  return {.check = check, .verdict = Verdict::kFail, .what = std::move(what), .fix = std::move(fix)};
 }
 
 Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout) {
-  Finding finding{.server = server.endpoint, .check = "tls"};
   const auto socket = ConnectTo(address, timeout);
-  if (socket.ok() && SpeaksTls(*socket)) {
-    return Failed(server, "tls", "the server speaks TLS, this client plaintext",
+  if (socket.ok() && ProbeTls(*socket, {}).ok()) {
+    return Failed("tls", "the server speaks TLS, this client plaintext",
                   "give the certificate of its authority: --cacert FILE (ROUTING_REPLAY_CACERT)");
   }
-  finding.what = "plaintext, on both sides";
-  if (!server.unix_path.empty()) finding.what = "plaintext, over a socket of this machine";
-  return finding;
+  return {.check = "tls",
+          .what = server.unix_path.empty() ? "plaintext, on both sides" : "plaintext, over a socket of this machine"};
 }
 
-std::string FixOfDistrust(const TlsProbe& probe, const TlsIdentity& identity) {
+std::string FixOfDistrust(const TlsProbe& probe, const ChannelKeys& keys) {
   if (probe.seconds_left <= 0)
     return "the operator must renew the server's certificate (it is read again without a restart)";
   if (probe.distrust.find("mismatch") != std::string::npos) {
     return absl::StrCat("use a name that the certificate has, or --server-name with one of them; it is for ",
                         probe.names);
   }
-  return identity.authorities.empty() ? "give the certificate of the authority that signed it: --cacert FILE"
-                                      : absl::StrCat("--cacert must hold the authority ", probe.issuer);
+  return keys.root_certificates.empty() ? "give the certificate of the authority that signed it: --cacert FILE"
+                                        : absl::StrCat("--cacert must hold the authority ", probe.issuer);
 }
 
-std::string FixOfRejection(const TlsIdentity& identity) {
-  return identity.certificate.empty() ? "the server asks for a certificate of its clients: --cert and --key"
-                                      : "the server rejects this client's certificate: ask its operator for one "
-                                        "of an authority that it trusts";
+std::string FixOfRejection(const ChannelKeys& keys) {
+  return keys.certificate.empty() ? "the server asks for a certificate of its clients: --cert and --key"
+                                  : "the server rejects this client's certificate: ask its operator for one "
+                                    "of an authority that it trusts";
 }
 
-Finding Judge(const ServerAddress& server, const TlsProbe& probe, const TlsIdentity& identity) {
-  Finding finding{.server = server.endpoint,
-                  .check = "tls",
+Finding Judge(const TlsProbe& probe, const ChannelKeys& keys) {
+  Finding finding{.check = "tls",
                   .facts = {{"version", probe.version},
                             {"subject", probe.subject},
                             {"names", probe.names},
@@ -308,11 +266,11 @@ Finding Judge(const ServerAddress& server, const TlsProbe& probe, const TlsIdent
   if (!probe.distrust.empty()) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
-    finding.fix = FixOfDistrust(probe, identity);
+    finding.fix = FixOfDistrust(probe, keys);
   } else if (!probe.ended.empty()) {
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server closed the connection after the handshake: ", probe.ended);
-    finding.fix = FixOfRejection(identity);
+    finding.fix = FixOfRejection(keys);
   } else if (!probe.http2) {
     finding.verdict = Verdict::kFail;
     finding.what = "TLS without HTTP/2: another service listens there, or a proxy is in between";
@@ -346,18 +304,17 @@ absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::mill
 Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses) {
   const auto found = Resolve(server);
   if (!found.ok()) {
-    return Failed(server, "name", absl::StrCat(server.host, " has no address: ", found.status().message()),
+    return Failed("name", absl::StrCat(server.host, " has no address: ", found.status().message()),
                   "correct the name, or look into /etc/resolv.conf and the cluster's DNS from this machine");
   }
   addresses = *found;
   std::vector<std::string> texts;
   for (const SocketAddress& address : addresses) texts.push_back(address.text);
-  return {
-      .server = server.endpoint, .check = "name", .what = absl::StrJoin(texts, ", "), .facts = {{"addresses", texts}}};
+  return {.check = "name", .what = absl::StrJoin(texts, ", "), .facts = {{"addresses", texts}}};
 }
 
-Finding CheckConnect(const ServerAddress& server, const std::vector<SocketAddress>& addresses,
-                     std::chrono::milliseconds timeout, std::vector<SocketAddress>& reached) {
+Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::milliseconds timeout,
+                     std::vector<SocketAddress>& reached) {
   std::vector<std::string> failures, connected;
   bool silent = false;
   for (const SocketAddress& address : addresses) {
@@ -375,10 +332,8 @@ Finding CheckConnect(const ServerAddress& server, const std::vector<SocketAddres
   const std::string fix =
       silent ? "a firewall or NetworkPolicy drops the packets, or the address is another machine's: open the port"
              : "start the server there, or correct the port; without --listen a server listens on loopback only";
-  if (reached.empty())
-    return Failed(server, "connect", absl::StrCat("no connection: ", absl::StrJoin(failures, "; ")), fix);
-  Finding finding{.server = server.endpoint,
-                  .check = "connect",
+  if (reached.empty()) return Failed("connect", absl::StrCat("no connection: ", absl::StrJoin(failures, "; ")), fix);
+  Finding finding{.check = "connect",
                   .what = absl::StrJoin(connected, ", "),
                   .facts = {{"connected", connected}, {"failed", failures}}};
   if (!failures.empty()) {
@@ -390,19 +345,19 @@ Finding CheckConnect(const ServerAddress& server, const std::vector<SocketAddres
 }
 
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
-                 const std::optional<TlsIdentity>& identity) {
-  if (!identity || !server.unix_path.empty()) return CheckPlaintext(server, address, timeout);
+                 const ChannelKeys& keys) {
+  if (!keys.encrypted || !server.unix_path.empty()) return CheckPlaintext(server, address, timeout);
   const auto socket = ConnectTo(address, timeout);
-  if (!socket.ok()) return Failed(server, "tls", std::string(socket.status().message()), "see the check before");
-  TlsIdentity named = *identity;
-  if (named.name.empty()) named.name = server.host;
+  if (!socket.ok()) return Failed("tls", std::string(socket.status().message()), "see the check before");
+  ChannelKeys named = keys;
+  if (named.server_name.empty()) named.server_name = server.host;
   const auto probe = ProbeTls(*socket, named);
-  if (probe.ok()) return Judge(server, *probe, named);
+  if (probe.ok()) return Judge(*probe, named);
   if (absl::IsInvalidArgument(probe.status())) {
-    return Failed(server, "tls", std::string(probe.status().message()), "give a PEM file");
+    return Failed("tls", std::string(probe.status().message()), "give a PEM file");
   }
   const bool client = probe.status().message().find("certificate") != absl::string_view::npos;
-  return Failed(server, "tls", absl::StrCat("no TLS: ", probe.status().message()),
+  return Failed("tls", absl::StrCat("no TLS: ", probe.status().message()),
                 client ? FixOfRejection(named)
                        : "the server speaks plaintext there, or another service listens: check the port, or remove the "
                          "TLS flags");

@@ -1,4 +1,4 @@
-#include "client/rrctl/connection_checks.h"
+#include "client/rrctl/doctor.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -94,10 +94,10 @@ class Answerer {
   std::thread thread_;
 };
 
-Finding Tls(const ServerAddress& server, const std::optional<TlsIdentity>& identity) {
+Finding Tls(const ServerAddress& server, const ChannelKeys& keys) {
   std::vector<SocketAddress> addresses;
   EXPECT_EQ(CheckName(server, addresses).verdict, Verdict::kOk);
-  return CheckTls(server, addresses.front(), kTimeout, identity);
+  return CheckTls(server, addresses.front(), kTimeout, keys);
 }
 
 TEST(NameTest, WhatDoesNotResolve) {
@@ -114,7 +114,7 @@ TEST(ConnectTest, RefusedAndSilentAreApart) {
     const Listener gone;
     CheckName(gone.server(), addresses);
   }
-  const Finding refused = CheckConnect({}, addresses, kTimeout, reached);
+  const Finding refused = CheckConnect(addresses, kTimeout, reached);
   EXPECT_EQ(refused.verdict, Verdict::kFail);
   EXPECT_THAT(refused.what, HasSubstr("refused"));
   EXPECT_THAT(refused.fix, HasSubstr("start the server"));
@@ -127,7 +127,7 @@ TEST(ConnectTest, RefusedAndSilentAreApart) {
     auto socket = ConnectTo(addresses.front(), std::chrono::milliseconds(100));
     if (socket.ok()) waiting.push_back(*std::move(socket));
   }
-  const Finding silent = CheckConnect({}, addresses, std::chrono::milliseconds(100), reached);
+  const Finding silent = CheckConnect(addresses, std::chrono::milliseconds(100), reached);
   EXPECT_EQ(silent.verdict, Verdict::kFail);
   EXPECT_THAT(silent.fix, HasSubstr("firewall"));
   EXPECT_TRUE(reached.empty());
@@ -142,7 +142,7 @@ TEST(ConnectTest, OneAddressOfTwoIsAWarning) {
     CheckName(gone.server(), other);
   }
   one.push_back(other.front());
-  const Finding finding = CheckConnect({}, one, kTimeout, reached);
+  const Finding finding = CheckConnect(one, kTimeout, reached);
   EXPECT_EQ(finding.verdict, Verdict::kWarn);
   EXPECT_EQ(reached.size(), 1u);
 }
@@ -151,7 +151,8 @@ TEST(TlsTest, ACertificateThatIsTrusted) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames, std::chrono::hours(24 * 30));
   const Answerer server(&identity, true);
-  const Finding finding = Tls(server.server(), TlsIdentity{.authorities = authority.certificate()});
+  const Finding finding =
+      Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.what;
   EXPECT_THAT(finding.what, HasSubstr("localhost"));
   EXPECT_EQ(finding.facts["http2"], true);
@@ -162,7 +163,8 @@ TEST(TlsTest, ACertificateThatEndsSoon) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames, std::chrono::hours(1));
   const Answerer server(&identity, true);
-  const Finding finding = Tls(server.server(), TlsIdentity{.authorities = authority.certificate()});
+  const Finding finding =
+      Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kWarn);
   EXPECT_THAT(finding.fix, HasSubstr("renew"));
 }
@@ -170,10 +172,12 @@ TEST(TlsTest, ACertificateThatEndsSoon) {
 TEST(TlsTest, AnotherAuthorityAnotherNameNoHttp2) {
   const TestAuthority authority, other;
   const TestIdentity identity = authority.Issue("DNS:elsewhere");
-  const TlsIdentity trusted{.authorities = authority.certificate()};
+  const ChannelKeys trusted{.encrypted = true, .root_certificates = authority.certificate()};
   {
     const Answerer server(&identity, true);
-    const Finding finding = Tls(server.server(), TlsIdentity{.authorities = other.certificate(), .name = "elsewhere"});
+    const Finding finding =
+        Tls(server.server(),
+            ChannelKeys{.encrypted = true, .root_certificates = other.certificate(), .server_name = "elsewhere"});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("--cacert must hold the authority"));
   }
@@ -187,7 +191,8 @@ TEST(TlsTest, AnotherAuthorityAnotherNameNoHttp2) {
   {
     const Answerer server(&identity, false);
     const Finding finding =
-        Tls(server.server(), TlsIdentity{.authorities = authority.certificate(), .name = "elsewhere"});
+        Tls(server.server(),
+            ChannelKeys{.encrypted = true, .root_certificates = authority.certificate(), .server_name = "elsewhere"});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.what, HasSubstr("HTTP/2"));
   }
@@ -197,7 +202,8 @@ TEST(TlsTest, AClientsCertificateIsAskedFor) {
   const TestAuthority authority;
   const TestIdentity identity = authority.Issue(testing::kLocalNames);
   const Answerer server(&identity, true, &authority);
-  const Finding finding = Tls(server.server(), TlsIdentity{.authorities = authority.certificate()});
+  const Finding finding =
+      Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
   EXPECT_EQ(finding.verdict, Verdict::kFail);
   EXPECT_THAT(finding.fix, HasSubstr("--cert and --key")) << finding.what;
 }
@@ -207,23 +213,25 @@ TEST(TlsTest, OneSideAloneSpeaksIt) {
   const TestIdentity identity = authority.Issue(testing::kLocalNames);
   {
     const Answerer server(&identity, true);
-    const Finding finding = Tls(server.server(), std::nullopt);
+    const Finding finding = Tls(server.server(), {});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("--cacert"));
   }
   {
     const Answerer server(nullptr, false);
-    EXPECT_EQ(Tls(server.server(), std::nullopt).verdict, Verdict::kOk);
+    EXPECT_EQ(Tls(server.server(), {}).verdict, Verdict::kOk);
   }
   {
     const Answerer server(nullptr, false);
-    const Finding finding = Tls(server.server(), TlsIdentity{.authorities = authority.certificate()});
+    const Finding finding =
+        Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = authority.certificate()});
     EXPECT_EQ(finding.verdict, Verdict::kFail);
     EXPECT_THAT(finding.fix, HasSubstr("plaintext"));
   }
   {
     const Answerer server(nullptr, false);
-    EXPECT_THAT(Tls(server.server(), TlsIdentity{.authorities = "no PEM"}).what, HasSubstr("cacert"));
+    EXPECT_THAT(Tls(server.server(), ChannelKeys{.encrypted = true, .root_certificates = "no PEM"}).what,
+                HasSubstr("cacert"));
   }
 }
 

@@ -52,11 +52,6 @@ absl::StatusOr<SampleName> ParseName(const DiffOptions& options, const std::stri
   return parsed;
 }
 
-absl::Status CheckNames(const DiffOptions& options) {
-  const auto a = ParseName(options, options.a);
-  return a.ok() && !options.b.empty() ? ParseName(options, options.b).status() : a.status();
-}
-
 struct Side {
   std::shared_ptr<Run> run;
   SampleState state;
@@ -79,28 +74,18 @@ absl::StatusOr<Side> Find(Client& client, const SampleName& name, Producer produ
 }
 
 Document Describe(const Side& side) {
-  Document object = {{"run", side.run->name()},
-                     {"sample", side.state.sample},
-                     {"producer", ProducerName(side.state.producer)},
-                     {"rows", side.state.committed_rows},
-                     {"recorded_rows", side.state.committed_rows - TotalRows(side.state.unrecorded)},
-                     {"tokens", nullptr},
-                     {"engine", side.state.engine}};
-  if (side.state.num_tokens) object["tokens"] = *side.state.num_tokens;
-  return object;
+  return {{"run", side.run->name()},
+          {"sample", side.state.sample},
+          {"producer", ProducerName(side.state.producer)},
+          {"rows", side.state.committed_rows},
+          {"recorded_rows", side.state.committed_rows - TotalRows(side.state.unrecorded)},
+          {"tokens", OrNull(side.state.num_tokens)},
+          {"engine", side.state.engine}};
 }
 
 Document SameTokens(const SampleState& a, const SampleState& b) {
   if (!a.token_check || !b.token_check || a.token_check->rows != b.token_check->rows) return nullptr;
   return a.token_check->crc32c == b.token_check->crc32c;
-}
-
-Document DescribeLayer(const LayerDifferences& layer) {
-  return {{"choices", layer.choices},
-          {"order_only", layer.order},
-          {"other_experts", layer.set},
-          {"no_common_expert", layer.disjoint},
-          {"replaced_ids", layer.replaced_ids}};
 }
 
 Document DescribeFirst(const Geometry& geometry, const DifferingChoice& first) {
@@ -121,9 +106,7 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
     all.set += layer.set;
     all.disjoint += layer.disjoint;
     if (layer.differing() == 0) continue;
-    Document row = {{"layer", geometry.layer(ordinal).layer_id}};
-    row.update(DescribeLayer(layer));
-    layers.push_back(std::move(row));
+    layers.push_back(DescribeLayer(geometry.layer(ordinal).layer_id, layer));
   }
   const bool equal = layers.empty() && compared.only_a() == 0 && compared.only_b() == 0 &&
                      a.state.committed_rows == b.state.committed_rows;
@@ -144,19 +127,24 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
 }
 
 // The rows of one portion that the side has.
-absl::StatusOr<SampleRows> RowsOf(const Side& side, const DiffOptions& options, RowRange portion) {
+absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
   const RowRange there = Intersect(portion, {0, side.state.committed_rows});
   if (!there.empty()) {
-    return ReadPortion(
-        *side.run, {.state = side.state, .layers = LayersOf(side.run->geometry()), .timeout = options.timeout}, there);
+    return ReadPortion(*side.run, {.state = side.state, .layers = LayersOf(side.run->geometry())}, there);
   }
   return SampleRows{.layers = std::vector<std::vector<uint16_t>>(side.run->geometry().num_moe_layers())};
 }
 
 }  // namespace
 
-RouteComparison::RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {
-  for (const LayerRouting& layer : geometry.layers()) sets_.emplace_back(layer.num_experts);
+Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer) {
+  return {{"layer", layer_id},          {"choices", layer.choices},           {"order_only", layer.order},
+          {"other_experts", layer.set}, {"no_common_expert", layer.disjoint}, {"replaced_ids", layer.replaced_ids}};
+}
+
+int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b) {
+  return static_cast<int32_t>(
+      std::count_if(b.begin(), b.end(), [a](uint16_t id) { return std::find(a.begin(), a.end(), id) != a.end(); }));
 }
 
 void RouteComparison::Add(const DecodedRows& a, const DecodedRows& b) {
@@ -188,7 +176,7 @@ bool RouteComparison::CompareRow(int64_t row, const DecodedRows& a, int64_t slot
     ++layer.choices;
     if (std::equal(ids_a.begin(), ids_a.end(), ids_b.begin())) continue;
     differs = true;
-    const int32_t shared = sets_[ordinal].Shared(ids_a, ids_b);
+    const int32_t shared = SharedExperts(ids_a, ids_b);
     const bool same_set = shared == top_k;
     ++(same_set ? layer.order : layer.set);
     layer.disjoint += shared == 0;
@@ -217,9 +205,9 @@ absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const 
   RouteComparison compared(geometry);
   const RowRange all{0, std::max(a->state.committed_rows, b->state.committed_rows)};
   for (const RowRange portion : SplitAtWindows(all, PortionRows(geometry))) {
-    const auto rows_a = RowsOf(*a, options, portion);
+    const auto rows_a = RowsOf(*a, portion);
     if (!rows_a.ok()) return rows_a.status();
-    const auto rows_b = RowsOf(*b, options, portion);
+    const auto rows_b = RowsOf(*b, portion);
     if (!rows_b.ok()) return rows_b.status();
     compared.Add({rows_a->rows, rows_a->layers}, {rows_b->rows, rows_b->layers});
     progress(
@@ -237,14 +225,8 @@ void AddDiff(Application& application) {
       "counted apart. Exit code 1 where they differ.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
-        if (absl::Status status = CheckNames(*options); !status.ok()) return status;
-        const auto client = session.Connect();
-        if (!client.ok()) return client.status();
-        absl::StatusOr<Document> found;
-        {
-          ProgressLine line;
-          found = Diff(**client, *options, [&](const Progress& progress) { line.Show(progress); });
-        }
+        const auto found = session.AskLong(
+            [&](Client& client, const ShowProgress& progress) { return Diff(client, *options, progress); });
         if (!found.ok()) return found.status();
         session.output().PrintWithTable(*found, "layers", /*counted=*/false);
         if (!(*found)["equal"].get<bool>()) session.AnswerNo();

@@ -3,7 +3,6 @@
 #ifndef CLIENT_RRCTL_DIFF_H_
 #define CLIENT_RRCTL_DIFF_H_
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,28 +18,8 @@ namespace routing_replay::client {
 
 void AddDiff(Application& application);
 
-// Sets of experts, compared over and over. Not thread-safe.
-class ExpertSet {
- public:
-  // For ids below `num_experts`.
-  explicit ExpertSet(int32_t num_experts) : times_(num_experts) {}
-
-  // How many ids `a` and `b` share; one that stands twice in both counts twice.
-  int32_t Shared(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b) {
-    for (const uint16_t id : a) ++times_[id];
-    int32_t shared = 0;
-    for (const uint16_t id : b) {
-      if (times_[id] == 0) continue;
-      --times_[id];
-      ++shared;
-    }
-    for (const uint16_t id : a) times_[id] = 0;
-    return shared;
-  }
-
- private:
-  std::vector<int32_t> times_;  // All 0 between calls.
-};
+// How many experts two choices share. An expert stands once in a choice.
+int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b);
 
 // Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. What it points to outlives it.
 struct DecodedRows {
@@ -57,6 +36,8 @@ struct LayerDifferences {
   int64_t differing() const { return order + set; }
 };
 
+Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer);
+
 struct DifferingChoice {
   int64_t row = 0;
   int32_t ordinal = 0;
@@ -68,7 +49,7 @@ struct DifferingChoice {
 class RouteComparison {
  public:
   // `geometry` outlives it.
-  explicit RouteComparison(const Geometry& geometry);
+  explicit RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {}
 
   // Compares the rows that both have; the portions of a sample come in ascending order.
   void Add(const DecodedRows& a, const DecodedRows& b);
@@ -86,7 +67,6 @@ class RouteComparison {
   bool CompareRow(int64_t row, const DecodedRows& a, int64_t slot_a, const DecodedRows& b, int64_t slot_b);
 
   const Geometry& geometry_;
-  std::vector<ExpertSet> sets_;
   std::vector<LayerDifferences> layers_;
   std::optional<DifferingChoice> first_;
   int64_t rows_ = 0, differing_rows_ = 0, only_a_ = 0, only_b_ = 0;
@@ -96,8 +76,7 @@ struct DiffOptions {
   std::string run;  // Of both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
   std::string a;
   std::string b;  // Empty: what the trainer recorded of A (R2), against what the rollout engine did (R3).
-  Producer producer = Producer::kRollout;                        // Of both, where B is given.
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
+  Producer producer = Producer::kRollout;  // Of both, where B is given.
 };
 
 // An object:

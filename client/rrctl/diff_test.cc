@@ -150,10 +150,11 @@ TEST(RouteComparisonTest, OrderIsApartFromSets) {
   EXPECT_TRUE(seen.first()->same_set);
 }
 
-TEST(ExpertSetTest, RepeatedIdsCountAsOftenAsBothHaveThem) {
-  ExpertSet set(8);
-  EXPECT_EQ(set.Shared(std::vector<uint16_t>{1, 1, 2}, std::vector<uint16_t>{1, 1, 1}), 2);
-  EXPECT_EQ(set.Shared(std::vector<uint16_t>{3}, std::vector<uint16_t>{1}), 0);
+TEST(SharedExpertsTest, CountsThoseThatBothHave) {
+  const std::vector<uint16_t> a = {1, 2, 3};
+  EXPECT_EQ(SharedExperts(a, {3, 4, 1}), 2);
+  EXPECT_EQ(SharedExperts(a, {4, 5, 6}), 0);
+  EXPECT_EQ(SharedExperts(a, a), 3);
 }
 
 }  // namespace

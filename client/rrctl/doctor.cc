@@ -1,5 +1,6 @@
 #include "client/rrctl/doctor.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,16 +9,15 @@
 #include <random>
 #include <set>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/caller.h"
-#include "client/channel/client_security.h"
 #include "client/channel/endpoint.h"
 #include "client/rrctl/application.h"
-#include "client/rrctl/connection_checks.h"
 #include "client/shard/members.h"
 #include "proto/wire/human.h"
 
@@ -117,73 +117,55 @@ ServerAddress AddressOf(const ServerTarget& target) {
   return address;
 }
 
-absl::Status Add(absl::string_view endpoint, std::chrono::milliseconds timeout, std::vector<ServerAddress>& servers) {
-  const auto targets = ResolveEndpoint(endpoint, timeout);
-  if (!targets.ok()) return targets.status();
-  for (const ServerTarget& target : *targets) servers.push_back(AddressOf(target));
-  return absl::OkStatus();
-}
-
-Finding BadSettings(const ServerAddress& server, const absl::Status& why) {
-  return {.server = server.endpoint,
-          .check = "tls",
-          .verdict = Verdict::kFail,
-          .what = std::string(why.message()),
-          .fix = "see --cacert, --cert, --key and --token-file"};
-}
-
 // The checks of one server, up to the first that fails.
 class ServerExaminer {
  public:
-  ServerExaminer(const ServerAddress& server, const ClientOptions& client) : server_(server), client_(client) {
+  ServerExaminer(const ServerAddress& server, const ClientOptions& client, std::vector<Finding>& findings)
+      : server_(server), client_(client), findings_(findings) {
     client_.endpoint = server.endpoint;
   }
 
   // True if the service answers there.
-  bool Examine(std::vector<Finding>& findings) const {
+  bool Examine() {
     std::vector<SocketAddress> addresses, reached;
-    findings.push_back(CheckName(server_, addresses));
+    Add(CheckName(server_, addresses));
     if (addresses.empty()) return false;
-    findings.push_back(CheckConnect(server_, addresses, client_.call_timeout, reached));
+    Add(CheckConnect(addresses, client_.call_timeout, reached));
     if (reached.empty()) return false;
-    const auto identity = Identity();
-    if (!identity.ok()) {
-      findings.push_back(BadSettings(server_, identity.status()));
-      return false;
+    const auto keys = Keys();
+    if (!keys.ok()) {
+      return Add({.check = "tls",
+                  .verdict = Verdict::kFail,
+                  .what = std::string(keys.status().message()),
+                  .fix = "see --cacert, --cert, --key and --token-file"});
     }
-    findings.push_back(CheckTls(server_, reached.front(), client_.call_timeout, *identity));
-    return findings.back().verdict != Verdict::kFail && ExamineService(findings);
+    return Add(CheckTls(server_, reached.front(), client_.call_timeout, *keys)) && ExamineService();
   }
 
  private:
-  // What the client shows and trusts; nothing where it is to speak plaintext.
-  absl::StatusOr<std::optional<TlsIdentity>> Identity() const {
+  // False if the check failed.
+  bool Add(Finding finding) {
+    finding.server = server_.endpoint;
+    findings_.push_back(std::move(finding));
+    return findings_.back().verdict != Verdict::kFail;
+  }
+
+  // What the client shows and trusts.
+  absl::StatusOr<ChannelKeys> Keys() const {
     const auto targets = ServerTargets(server_.endpoint);
     if (!targets.ok()) return targets.status();
     const auto security = ClientSecurity::Create(client_.security, client_.use_http_proxy);
     if (!security.ok()) return security.status();
     if (const auto token = (*security)->Authorization(); !token.ok()) return token.status();
-    const auto keys = (*security)->KeysFor(targets->front().target);
-    if (!keys.ok()) return keys.status();
-    if (!keys->encrypted) return std::optional<TlsIdentity>();
-    return TlsIdentity{.authorities = keys->root_certificates,
-                       .certificate = keys->certificate,
-                       .key = keys->key,
-                       .name = keys->server_name};
+    return (*security)->KeysFor(targets->front().target);
   }
 
-  bool ExamineService(std::vector<Finding>& findings) const {
-    const auto add = [&](Finding finding) {
-      finding.server = server_.endpoint;
-      findings.push_back(std::move(finding));
-    };
+  bool ExamineService() {
     const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.security, client_.call_timeout);
     const auto first = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
-    add(CheckFirstAnswer(first));
-    if (!first.ok()) return false;
-    add(CheckVersion(first->info));
-    if (findings.back().verdict == Verdict::kFail) return false;
-    add(CheckLimits(first->info));
+    if (!Add(CheckFirstAnswer(first))) return false;
+    Add(CheckVersion(first->info));
+    Add(CheckLimits(first->info));
     std::vector<Clock::Duration> round_trips;
     Answer fastest = *first;
     for (int i = 0; i < kLatencyCalls; ++i) {
@@ -193,29 +175,21 @@ class ServerExaminer {
       if (answer->round_trip < fastest.round_trip) fastest = *answer;
     }
     if (round_trips.empty()) round_trips.push_back(first->round_trip);
-    add(CheckLatency(std::move(round_trips)));
-    add(CheckClock(fastest));
+    Add(CheckLatency(std::move(round_trips)));
+    Add(CheckClock(fastest));
     return true;
   }
 
   const ServerAddress& server_;
   ClientOptions client_;
+  std::vector<Finding>& findings_;
 };
 
 }  // namespace
 
 const char* VerdictName(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
-      return "ok";
-    case Verdict::kWarn:
-      return "warn";
-    case Verdict::kFail:
-      return "fail";
-    case Verdict::kSkip:
-      return "skip";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"ok", "warn", "fail", "skip"};
+  return kNames[static_cast<size_t>(verdict)];
 }
 
 bool AnyFailed(const std::vector<Finding>& findings) { return Has(findings, Verdict::kFail); }
@@ -263,7 +237,9 @@ absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint,
   }
   std::vector<ServerAddress> servers;
   for (const std::string& one : endpoints) {
-    if (absl::Status status = Add(one, timeout, servers); !status.ok()) return status;
+    const auto targets = ResolveEndpoint(one, timeout);
+    if (!targets.ok()) return targets.status();
+    for (const ServerTarget& target : *targets) servers.push_back(AddressOf(target));
   }
   return servers;
 }
@@ -370,7 +346,7 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
   }
   std::vector<std::string> allowed, rejected;
   const auto sort = [&](const char* name, std::optional<bool> scope) {
-    finding.facts[name] = scope ? Document(*scope) : Document();
+    finding.facts[name] = OrNull(scope);
     if (scope) (*scope ? allowed : rejected).push_back(name);
   };
   sort("put", access->put);
@@ -387,11 +363,13 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
 }
 
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options) {
+  // A server may close a connection during a handshake.
+  const absl::Cleanup restore = [before = signal(SIGPIPE, SIG_IGN)] { signal(SIGPIPE, before); };
   const auto servers = ServersOf(client.endpoint, client.call_timeout);
   if (!servers.ok()) return servers.status();
   std::vector<Finding> findings;
   bool all_answer = true;
-  for (const ServerAddress& server : *servers) all_answer &= ServerExaminer(server, client).Examine(findings);
+  for (const ServerAddress& server : *servers) all_answer &= ServerExaminer(server, client, findings).Examine();
   if (!all_answer) return findings;
   const std::string scratch = absl::StrFormat("%s-%d-%08x", options.run, getpid(), std::random_device()());
   const auto link = Link::Open(servers->front().endpoint, client.use_http_proxy, client.security, client.call_timeout);

@@ -1,17 +1,21 @@
 // `rrctl doctor`: from this machine, can the server be used, and if not, why and what is to be done?
 //
-// Each check gives a finding. The checks of name, connection and TLS are in connection_checks.h; those that need an
-// answer of the server are here.
+// Each check gives a finding.
 #ifndef CLIENT_RRCTL_DOCTOR_H_
 #define CLIENT_RRCTL_DOCTOR_H_
+
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/channel/client_security.h"
 #include "client/rrctl/output.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/client.h"
@@ -26,7 +30,7 @@ enum class Verdict { kOk, kWarn, kFail, kSkip };
 const char* VerdictName(Verdict verdict);
 
 struct Finding {
-  std::string server;  // The member of the endpoint; empty: the endpoint as a whole.
+  std::string server;  // The member of the endpoint, set by Examine; empty: the endpoint as a whole.
   std::string check;
   Verdict verdict = Verdict::kOk;
   std::string what;                     // In words.
@@ -51,6 +55,48 @@ struct ServerAddress {
 // Of every kind of endpoint that a client takes, or of the environment's where it is empty. INVALID_ARGUMENT (field
 // endpoint) for what is not an endpoint, DEADLINE_EXCEEDED where the file of a "file:PATH" stays empty for `timeout`.
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
+
+// Below gRPC, which would only say that it has no connection: name, connection, and a TLS handshake, each with a reason
+// of its own when it fails (connection_checks.cc).
+
+struct SocketAddress {
+  sockaddr_storage bytes = {};
+  socklen_t size = 0;
+  std::string text;  // "127.0.0.1:7400", "[::1]:7400", "unix:PATH"
+};
+
+// Owns a descriptor.
+class Socket {
+ public:
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+// A connected socket, blocking, whose reads and writes end after `timeout`. UNAVAILABLE: refused or no way there;
+// DEADLINE_EXCEEDED: no answer, as from a firewall that drops.
+absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout);
+
+// Fills `addresses`.
+Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses);
+
+// Every address is tried; `reached` are those that take connections. A warning if only some do.
+Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::milliseconds timeout,
+                     std::vector<SocketAddress>& reached);
+
+// `keys`: with what the client speaks; without authorities those of the system are trusted. The process must ignore
+// SIGPIPE: the server may close the connection that is written to.
+Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
+                 const ChannelKeys& keys);
+
+// Those that need an answer of the server.
 
 // One GetServerInfo, with the moments around it.
 struct Answer {

@@ -19,47 +19,44 @@ namespace {
 constexpr char kUnreachable[] = "unreachable";
 
 Document Describe(const SampleState& s) {
-  Document row = {{"sample", s.sample},
-                  {"handle", s.handle},
-                  {"producer", ProducerName(s.producer)},
-                  {"group", s.group},
-                  {"rows", s.committed_rows},
-                  {"unrecorded_rows", TotalRows(s.unrecorded)},
-                  {"tokens", nullptr},
-                  {"sealed", s.sealed()},
-                  {"revision", s.revision},
-                  {"content_id", absl::StrCat(absl::Hex(s.content_id, absl::kZeroPad16))},
-                  {"stored_bytes", s.stored_bytes},
-                  {"idle_ms", s.idle_ms}};
-  if (s.num_tokens) row["tokens"] = *s.num_tokens;
-  return row;
+  return {{"sample", s.sample},
+          {"handle", s.handle},
+          {"producer", ProducerName(s.producer)},
+          {"group", s.group},
+          {"rows", s.committed_rows},
+          {"unrecorded_rows", TotalRows(s.unrecorded)},
+          {"tokens", OrNull(s.num_tokens)},
+          {"sealed", s.sealed()},
+          {"revision", s.revision},
+          {"content_id", absl::StrCat(absl::Hex(s.content_id, absl::kZeroPad16))},
+          {"stored_bytes", s.stored_bytes},
+          {"idle_ms", s.idle_ms}};
 }
+
+Document VersionOrNull(int64_t version) { return version == kUnknownWeightVersion ? Document() : Document(version); }
 
 // What `stat` says beyond `ls`.
 Document DescribeFully(const SampleState& s) {
+  Document weights = Document::array(), provenance = Document::array();
+  for (const WeightSpan& span : s.weights) {
+    weights.push_back(
+        {{"rows", {span.rows.begin, span.rows.end}}, {"version", VersionOrNull(span.version)}, {"label", span.label}});
+  }
+  int64_t appends = 0;
+  for (const Provenance& from : s.provenance) {
+    provenance.push_back({{"rows", {from.rows.begin, from.rows.end}},
+                          {"engine", from.engine},
+                          {"version", VersionOrNull(from.weight_version)},
+                          {"label", from.weight_label},
+                          {"appends", from.appends}});
+    appends += from.appends;
+  }
   Document row = Describe(s);
   row["engine"] = s.engine;
   row["unrecorded"] = RangesToJson(s.unrecorded);
-  row["weights"] = Document::array();
-  for (const WeightSpan& span : s.weights) {
-    Document weights = {{"rows", {span.rows.begin, span.rows.end}}, {"version", nullptr}, {"label", span.label}};
-    if (span.version != kUnknownWeightVersion) weights["version"] = span.version;
-    row["weights"].push_back(std::move(weights));
-  }
-  row["appends"] = 0;
-  row["provenance"] = Document::array();
-  int64_t appends = 0;
-  for (const Provenance& from : s.provenance) {
-    Document origin = {{"rows", {from.rows.begin, from.rows.end}},
-                       {"engine", from.engine},
-                       {"version", nullptr},
-                       {"label", from.weight_label},
-                       {"appends", from.appends}};
-    if (from.weight_version != kUnknownWeightVersion) origin["version"] = from.weight_version;
-    row["provenance"].push_back(std::move(origin));
-    appends += from.appends;
-  }
+  row["weights"] = std::move(weights);
   row["appends"] = appends;
+  row["provenance"] = std::move(provenance);
   return row;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -48,6 +49,12 @@ class Style {
   std::string Wrap(absl::string_view begin, absl::string_view text) const;
   bool colour_;
 };
+
+// The value, or null.
+template <typename T>
+Document OrNull(const std::optional<T>& value) {
+  return value ? Document(*value) : Document();
+}
 
 // A value as in a table.
 std::string Cell(absl::string_view key, const Document& value);
@@ -90,8 +97,6 @@ class Output {
   void Write(absl::string_view text) { out_ << text; }
   // Sends out what is buffered. DATA_LOSS if something written so far was not taken (a full disk, a reader gone).
   absl::Status Flush();
-  // Whether everything written so far was taken.
-  bool taken() const { return out_.good(); }
 
  private:
   std::ostream& out_;

@@ -18,7 +18,6 @@
 #include "absl/strings/str_replace.h"
 #include "client/rrctl/diff.h"
 #include "client/rrctl/inspect.h"
-#include "client/rrctl/report_figures.h"
 #include "client/rrctl/rows.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
@@ -31,8 +30,6 @@ struct FileOptions {
   std::string path = "report.html";  // "-": standard output.
   bool replace = false;
 };
-
-Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
 
 Document Balance(absl::Span<const int64_t> counts) {
   const LoadBalance balance = BalanceOf(counts);
@@ -57,10 +54,8 @@ struct ReadSample {
 };
 
 std::vector<const SampleState*> Choose(const std::vector<const SampleState*>& samples, const ReportOptions& options) {
-  std::vector<int64_t> handles;
-  for (const SampleState* state : samples) handles.push_back(state->handle);
   std::vector<const SampleState*> chosen;
-  for (const size_t at : ChooseSamples(handles, static_cast<size_t>(options.samples), options.seed)) {
+  for (const size_t at : ChooseSamples(samples.size(), static_cast<size_t>(options.samples), options.seed)) {
     chosen.push_back(samples[at]);
   }
   return chosen;
@@ -150,13 +145,7 @@ class Gatherer {
     if (trainer_.empty()) return nullptr;
     Document layers = Document::array();
     for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
-      const LayerDifferences& found = compared_->layers()[i];
-      layers.push_back({{"layer", run_.geometry().layer(i).layer_id},
-                        {"choices", found.choices},
-                        {"order_only", found.order},
-                        {"other_experts", found.set},
-                        {"no_common_expert", found.disjoint},
-                        {"replaced_ids", found.replaced_ids}});
+      layers.push_back(DescribeLayer(run_.geometry().layer(i).layer_id, compared_->layers()[i]));
     }
     return {{"samples", compared_samples_}, {"rows", compared_->rows()}, {"layers", std::move(layers)}};
   }
@@ -218,7 +207,7 @@ class Gatherer {
     scan_->BeginSample();
     compared_samples_ += read.trainer != nullptr;
     const RowRange rows{0, read.rollout->committed_rows};
-    return ReadPortions(run_, {.state = *read.rollout, .layers = layers, .rows = rows, .timeout = options_.timeout},
+    return ReadPortions(run_, {.state = *read.rollout, .layers = layers, .rows = rows},
                         [&](RowRange portion, const SampleRows& sample) {
                           const DecodedRows decoded{sample.rows, sample.layers};
                           bytes_ += portion.size() * run_.geometry().raw_row_bytes();
@@ -232,7 +221,7 @@ class Gatherer {
                        const DecodedRows& rollout) {
     const RowRange there = Intersect(portion, {0, trainer.committed_rows});
     if (there.empty()) return absl::OkStatus();
-    const auto rows = ReadPortion(run_, {.state = trainer, .layers = layers, .timeout = options_.timeout}, there);
+    const auto rows = ReadPortion(run_, {.state = trainer, .layers = layers}, there);
     if (!rows.ok()) return rows.status();
     compared_->Add(rollout, {rows->rows, rows->layers});
     return absl::OkStatus();
@@ -260,11 +249,9 @@ absl::Status MayWrite(const FileOptions& options) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(file, ignored);
   if (file == "-" || !std::filesystem::exists(there)) return absl::OkStatus();
-  if (std::filesystem::is_directory(there)) {
-    return Invalid("--output", absl::StrCat(file, " is a directory; name a file in it"));
-  }
   if (!std::filesystem::is_regular_file(there)) {
-    return Invalid("--output", absl::StrCat(file, " is a device or a pipe; write to standard output with -o -"));
+    return Invalid("--output",
+                   absl::StrCat(file, " is a directory, a device or a pipe; name a file, or - for standard output"));
   }
   if (options.replace) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(file, " exists; give --force to replace it, or another file with -o"));
@@ -272,13 +259,8 @@ absl::Status MayWrite(const FileOptions& options) {
 
 absl::Status WriteReport(Session& session, const ReportOptions& options, const FileOptions& file) {
   if (absl::Status status = MayWrite(file); !status.ok()) return status;
-  const auto client = session.Connect();
-  if (!client.ok()) return client.status();
-  absl::StatusOr<Document> report;
-  {
-    ProgressLine line;
-    report = GatherReport(**client, options, [&](const Progress& progress) { line.Show(progress); });
-  }
+  const auto report = session.AskLong(
+      [&](Client& client, const ShowProgress& progress) { return GatherReport(client, options, progress); });
   if (!report.ok()) return report.status();
   const std::string page = RenderReport(*report, Timestamp(Clock::Real().TimeOfDay()));
   if (file.path == "-") {

@@ -1,21 +1,15 @@
-#include "client/rrctl/report_figures.h"
+#include "client/rrctl/report.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay::client {
 namespace {
-
-// The finalizer of SplitMix64.
-uint64_t Mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
 
 constexpr size_t kLengthBins = 32;
 constexpr size_t kGroupBins = 64;
@@ -35,25 +29,16 @@ Missing MissingOf(const SampleState& state) {
 
 int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
 
-constexpr int64_t kNoRow = -2;  // No row follows it.
-
 // Counts of each expert are kept for every bin.
 constexpr size_t kVersionBins = 32;
 
 }  // namespace
 
-std::vector<size_t> ChooseSamples(absl::Span<const int64_t> handles, size_t count, uint64_t seed) {
-  std::vector<std::pair<uint64_t, size_t>> drawn;
-  drawn.reserve(handles.size());
-  const uint64_t salt = Mix(seed + 0x9E3779B97F4A7C15);
-  for (size_t i = 0; i < handles.size(); ++i) drawn.emplace_back(Mix(static_cast<uint64_t>(handles[i]) ^ salt), i);
-  if (count < drawn.size()) {
-    std::nth_element(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(count), drawn.end());
-    drawn.resize(count);
-  }
-  std::vector<size_t> chosen;
-  chosen.reserve(drawn.size());
-  for (const auto& [number, position] : drawn) chosen.push_back(position);
+std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed) {
+  std::vector<size_t> chosen(all);
+  std::iota(chosen.begin(), chosen.end(), 0);
+  std::shuffle(chosen.begin(), chosen.end(), std::mt19937_64(seed));
+  chosen.resize(std::min(all, count));
   std::sort(chosen.begin(), chosen.end());
   return chosen;
 }
@@ -190,15 +175,11 @@ RouteScan::RouteScan(const Geometry& geometry, size_t bins)
       neighbours_(geometry.num_moe_layers()),
       bin_rows_(bins),
       counts_(bins),
-      last_row_(kNoRow),
       last_(geometry.num_moe_layers()) {
-  for (const LayerRouting& layer : geometry.layers()) {
-    sets_.emplace_back(layer.num_experts);
-    for (auto& bin : counts_) bin.emplace_back(layer.num_experts);
+  for (auto& bin : counts_) {
+    for (const LayerRouting& layer : geometry.layers()) bin.emplace_back(layer.num_experts);
   }
 }
-
-void RouteScan::BeginSample() { last_row_ = kNoRow; }
 
 void RouteScan::Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins) {
   if (rows.rows.empty()) return;
@@ -212,13 +193,14 @@ void RouteScan::CountNeighbours(const DecodedRows& rows, int32_t ordinal) {
   const auto ids = absl::MakeConstSpan(rows.layers[ordinal]);
   Neighbours& found = neighbours_[ordinal];
   absl::Span<const uint16_t> before = last_[ordinal];
-  int64_t row_before = last_row_, slot = 0;
+  std::optional<int64_t> row_before = last_row_;
+  int64_t slot = 0;
   for (const RowRange range : rows.rows) {
     for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
       const auto choice = ids.subspan(slot * top_k, top_k);
-      if (row == row_before + 1) {
+      if (row_before && row == *row_before + 1) {
         ++found.pairs;
-        found.shared_ids += sets_[ordinal].Shared(before, choice);
+        found.shared_ids += SharedExperts(before, choice);
       }
       before = choice;
       row_before = row;

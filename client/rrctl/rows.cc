@@ -1,6 +1,7 @@
 #include "client/rrctl/rows.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -11,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/json/rows_file.h"
-#include "proto/wire/human.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -47,9 +47,7 @@ absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, 
       {.reason = Reason::kOldRevision, .sample = sample, .revision = record.revision});
 }
 
-// More than any server takes in one append.
-constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
-constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr std::chrono::seconds kReadTimeout(60);  // Of one portion.
 
 // `portion` of `sample`, which has its recorded rows and the asked layers.
 Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers, RowRange portion,
@@ -86,22 +84,6 @@ absl::StatusOr<RowRange> ParseRows(absl::string_view text) {
     return range;
   }
   return absl::InvalidArgumentError(absl::StrCat("must be ROW or BEGIN:END, got '", text, "'"));
-}
-
-absl::StatusOr<std::vector<uint8_t>> ReadAll(std::istream& input, const std::string& name) {
-  std::vector<uint8_t> bytes;
-  while (input.good()) {
-    const size_t size = bytes.size();
-    bytes.resize(size + kReadBytes);
-    input.read(reinterpret_cast<char*>(bytes.data() + size), kReadBytes);
-    bytes.resize(size + input.gcount());
-    if (static_cast<int64_t>(bytes.size()) > kMaxFileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " has more than ", HumanBytes(kMaxFileBytes),
-                                                     ", the most that an append may have; split it"));
-    }
-  }
-  if (input.bad()) return absl::DataLossError(absl::StrCat("cannot read ", name));
-  return bytes;
 }
 
 struct PutOptions {
@@ -179,16 +161,21 @@ absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, con
   return run.Put(append, rows.tensor, rows.payload);
 }
 
+void AddCounts(const AppendOutcome& outcome, Document& said) {
+  said.update({{"trimmed_rows", outcome.trimmed_rows},
+               {"conflicting_rows", outcome.conflicting_rows},
+               {"unrecorded_rows", outcome.unrecorded_rows}});
+}
+
 absl::StatusOr<Document> PutOne(Run& run, const PutOptions& options, const RowsFile& rows) {
   const auto outcome = PutSample(run, options, options.sample, rows, std::nullopt);
   if (!outcome.ok()) return outcome.status();
-  return Document{{"sample", options.sample},
-                  {"rows", outcome->committed_rows},
-                  {"revision", outcome->revision},
-                  {"sealed", outcome->sealed},
-                  {"trimmed_rows", outcome->trimmed_rows},
-                  {"conflicting_rows", outcome->conflicting_rows},
-                  {"unrecorded_rows", outcome->unrecorded_rows}};
+  Document said = {{"sample", options.sample},
+                   {"rows", outcome->committed_rows},
+                   {"revision", outcome->revision},
+                   {"sealed", outcome->sealed}};
+  AddCounts(*outcome, said);
+  return said;
 }
 
 absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const RowsFile& rows, std::istream& input) {
@@ -207,11 +194,9 @@ absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const Row
     all.conflicting_rows += outcome->conflicting_rows;
     all.unrecorded_rows += outcome->unrecorded_rows;
   }
-  return Document{{"samples", static_cast<int64_t>(sequences->size())},
-                  {"rows", rows.tensor.shape[0]},
-                  {"trimmed_rows", all.trimmed_rows},
-                  {"conflicting_rows", all.conflicting_rows},
-                  {"unrecorded_rows", all.unrecorded_rows}};
+  Document said = {{"samples", sequences->size()}, {"rows", rows.tensor.shape[0]}};
+  AddCounts(all, said);
+  return said;
 }
 
 absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
@@ -247,7 +232,7 @@ absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRan
   auto rows = run.ReadRows({.producer = read.state.producer,
                             .layers = read.layers,
                             .samples = {{.sample = read.state.sample, .rows = {portion}}}},
-                           read.timeout);
+                           kReadTimeout);
   if (!rows.ok()) return rows.status();
   absl::Status status = CheckRecord((*rows)[0].record, read.state.sample, read.state.revision);
   if (!status.ok()) return status;
@@ -264,12 +249,11 @@ absl::Status ReadPortions(Run& run, const PortionRead& read,
   return absl::OkStatus();
 }
 
-absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
-                                      std::chrono::milliseconds timeout) {
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer) {
   const auto state = run.Stat(sample, producer);
   if (!state.ok()) return state.status();
   const RowRange all{0, state->committed_rows};
-  return ReadPortion(run, {.state = *state, .layers = LayersOf(run.geometry()), .rows = all, .timeout = timeout}, all);
+  return ReadPortion(run, {.state = *state, .layers = LayersOf(run.geometry()), .rows = all}, all);
 }
 
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show) {
@@ -285,15 +269,25 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
                                               options.sample, " has ", state->committed_rows, " rows"));
   }
   return ReadPortions(
-      **run, {.state = *state, .layers = layers, .rows = wanted, .timeout = options.timeout},
+      **run, {.state = *state, .layers = layers, .rows = wanted},
       [&](RowRange portion, const SampleRows& sample) { return show(ToDocument(geometry, layers, portion, sample)); });
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input) {
-  if (path == "-") return ReadAll(input, "standard input");
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file;
+  if (path != "-") file.open(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  return ReadAll(file, path);
+  std::istream& from = path == "-" ? input : file;
+  std::vector<uint8_t> bytes;
+  while (from.good()) {
+    constexpr size_t kReadBytes = size_t{1} << 20;
+    const size_t size = bytes.size();
+    bytes.resize(size + kReadBytes);
+    from.read(reinterpret_cast<char*>(bytes.data() + size), kReadBytes);
+    bytes.resize(size + from.gcount());
+  }
+  if (from.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+  return bytes;
 }
 
 void AddGet(Application& application) {

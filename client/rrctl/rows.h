@@ -3,7 +3,6 @@
 #ifndef CLIENT_RRCTL_ROWS_H_
 #define CLIENT_RRCTL_ROWS_H_
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <istream>
@@ -20,9 +19,8 @@ namespace routing_replay::client {
 // What is read of one sample, all of one revision: ABORTED (kOldRevision) if another one than `state`'s is met.
 struct PortionRead {
   SampleState state;
-  std::vector<int32_t> layers;                                   // As LayersOf gives them.
-  RowRange rows;                                                 // Among them unrecorded ones.
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
+  std::vector<int32_t> layers;  // As LayersOf gives them.
+  RowRange rows;                // Among them unrecorded ones.
 };
 
 // `asked` in the order of a read, each once; without any, every MoE layer.
@@ -40,8 +38,7 @@ absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 
 // All committed rows and all MoE layers of a sample, in memory. Errors as of ReadPortion, and of Run::Stat.
-absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
-                                      std::chrono::milliseconds timeout);
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer);
 
 void AddGet(Application& application);
 void AddPut(Application& application);
@@ -50,9 +47,8 @@ struct GetOptions {
   std::string run;
   std::string sample;
   Producer producer = Producer::kRollout;
-  std::vector<int32_t> layers;                                   // Global decoder layer ids; empty: all.
-  std::optional<RowRange> rows;                                  // Absent: all.
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
+  std::vector<int32_t> layers;   // Global decoder layer ids; empty: all.
+  std::optional<RowRange> rows;  // Absent: all.
 };
 
 // Reads in portions of some MB, so that a sample of any size needs the memory of one, and gives each to `show` as an
@@ -61,8 +57,7 @@ struct GetOptions {
 // where it cannot be read; OUT_OF_RANGE for rows after the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);
 
-// All bytes of the file, of `input` where the path is "-". NOT_FOUND; DATA_LOSS; INVALID_ARGUMENT for more than an
-// append may have.
+// All bytes of the file, of `input` where the path is "-". NOT_FOUND; DATA_LOSS.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input);
 
 }  // namespace routing_replay::client

@@ -117,21 +117,13 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot be given its owner; edit it as that one"));
 }
 
-// Said twice is meant otherwise, perhaps.
-absl::Status CheckOnce(const char* flag, std::vector<std::string> values) {
-  std::sort(values.begin(), values.end());
-  const auto twice = std::adjacent_find(values.begin(), values.end());
-  return twice == values.end() ? absl::OkStatus() : Invalid(flag, absl::StrCat("\"", *twice, "\" is given twice"));
-}
-
 // "" is every run. Another prefix that is no name's beginning would be a grant of nothing.
 absl::Status CheckGrant(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty()) continue;
     if (absl::Status status = CheckId(prefix, "--run"); !status.ok()) return status;
   }
-  absl::Status status = CheckOnce("--run", options.run_prefixes);
-  return status.ok() ? CheckOnce("--scope", options.scopes) : status;
+  return absl::OkStatus();
 }
 
 // As the server will: its keys are our flags, more or less.

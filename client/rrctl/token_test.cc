@@ -157,14 +157,6 @@ TEST(TokenTest, APrefixIsOneThatARunCanHave) {
   EXPECT_OK(MakeToken(options));
 }
 
-TEST(TokenTest, NothingIsGivenTwice) {
-  for (const TokenOptions& options :
-       {TokenOptions{.name = "a", .run_prefixes = {"a-"}, .scopes = {"put", "read", "put"}},
-        TokenOptions{.name = "a", .run_prefixes = {"a-", "b-", "a-"}, .scopes = {"put"}}}) {
-    EXPECT_THAT(MakeToken(options).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  }
-}
-
 TEST(TokenTest, APrefixWithoutASeparatorIsPointedOut) {
   EXPECT_EQ(PrefixHint({.run_prefixes = {"", "grpo-", "team/a/", "x."}}), "");
   const std::string hint = PrefixHint({.run_prefixes = {"a-", "grpo"}});

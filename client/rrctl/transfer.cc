@@ -16,11 +16,6 @@ OnCheckpointProgress Forward(const ShowProgress& show) {
   };
 }
 
-template <typename T>
-Document OrNull(const std::optional<T>& value) {
-  return value ? Document(*value) : Document();
-}
-
 Document Describe(const VerifyOutcome& outcome, const char* key, const std::string& name) {
   Document damaged = Document::array();
   for (const DamagedSample& sample : outcome.damaged) {
@@ -44,17 +39,14 @@ bool IsDirectoryName(absl::string_view name) {
 
 using Transfer = absl::StatusOr<Document> (*)(Client&, const TransferOptions&, const ShowProgress&);
 
-// Shows how far it is meanwhile.
 absl::StatusOr<Document> RunTransfer(Session& session, const TransferOptions& options, Transfer transfer) {
-  const auto client = session.Connect();
-  if (!client.ok()) return client.status();
-  ProgressLine line;
-  return transfer(**client, options, [&](const Progress& progress) { line.Show(progress); });
+  return session.AskLong(
+      [&](Client& client, const ShowProgress& progress) { return transfer(client, options, progress); });
 }
 
 absl::StatusOr<Document> VerifyHere(const TransferOptions& options) {
   ProgressLine line;
-  return VerifyDirectory(options, [&](const Progress& progress) { line.Show(progress); });
+  return VerifyDirectory(options, [&line](const Progress& progress) { line.Show(progress); });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <grpc/support/log.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -32,8 +31,6 @@ using client::Format;
 using client::Layout;
 using client::Output;
 using client::Session;
-
-constexpr std::chrono::seconds kReadTimeout(60);  // Of one sample.
 
 std::string StandardInput() { return std::string(std::istreambuf_iterator<char>(std::cin), {}); }
 
@@ -119,7 +116,7 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const Diagnose
   for (size_t i = 0; i < described.samples.size(); ++i) {
     const std::string& name = described.samples[i];
     if (name.empty()) return Invalid("micro_batch.sequences", absl::StrCat("sequence ", i, " names no sample"));
-    const auto sample = client::ReadSample(**run, name, options.producer, kReadTimeout);
+    const auto sample = client::ReadSample(**run, name, options.producer);
     if (!sample.ok()) return sample.status();
     recorded.push_back(ToRouteIds(geometry, *sample));
   }
