@@ -37,7 +37,9 @@ absl::Status PlanSender::Send(std::vector<AppendPlan> plans) {
   for (AppendPlan& plan : plans) session_.Add(std::move(plan), Clock::Real().Now());
   while (session_.open_count() > 0) {
     if (absl::Status status = Step(); !status.ok()) return status;
-    session_.OnDelivered(session_.TakeFinished());
+    std::vector<AppendOutcome> outcomes;
+    for (AppendQueue::Finished& append : session_.TakeFinished()) outcomes.push_back(std::move(append.outcome));
+    session_.OnDelivered(outcomes);
   }
   return session_.TakeError();
 }
@@ -51,7 +53,6 @@ absl::Status PlanSender::Step() {
     case AppendSession::Step::kSend:
       stream_->Write(std::move(action.message));
       return absl::OkStatus();
-    case AppendSession::Step::kAsk:
     case AppendSession::Step::kCancel:
       return absl::UnavailableError("the server does not take the appends");
     case AppendSession::Step::kWait:
