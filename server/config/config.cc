@@ -34,6 +34,24 @@ using Units = std::map<std::string, int64_t>;
 const Units kBytes = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
+// A number and its unit; a bare number is one of the smallest unit, where there may be such.
+CLI::Validator Quantity(const Units& units, bool needs_unit) {
+  using Number = CLI::AsNumberWithUnit;
+  const Number number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL);
+  const auto read = [number, units, needs_unit](std::string& text) -> std::string {
+    const std::string given = text;
+    try {
+      if (number(text).empty()) return "";
+    } catch (const CLI::ValidationError&) {  // Says less.
+    }
+    std::string names;
+    for (const auto& [name, size] : units) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    return absl::StrCat("must be a number ", needs_unit ? "and" : "with or without", " one of ", names, ", got '",
+                        given, "'");
+  };
+  return CLI::Validator(read, "");
+}
+
 // A whole number of the largest unit that divides it.
 std::string QuantityText(int64_t value, const Units& units) {
   std::pair<std::string, int64_t> best = {"", 1};
@@ -195,14 +213,13 @@ class Parser {
   // `T`: int64_t of bytes, or milliseconds, which are written with their unit.
   template <typename T>
   void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
-    using Number = CLI::AsNumberWithUnit;
     constexpr bool kIsTime = std::is_same_v<T, milliseconds>;
     const Units& units = kIsTime ? kTimes : kBytes;
     const auto text = [&value, &units] { return QuantityText(value / T(1), units); };
     Add(key, [text](YAML::Emitter& out) { out << text(); });
     app_.add_option_function<int64_t>(
             "--" + key, [&value](int64_t number) { value = T(number); }, help)
-        ->transform(Number(units, kIsTime ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL).description(""))
+        ->transform(Quantity(units, kIsTime))
         ->check(bounds)
         ->type_name(kIsTime ? "TIME" : "SIZE")
         ->default_str(text())

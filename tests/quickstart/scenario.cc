@@ -15,14 +15,14 @@ constexpr uint64_t kSeed = 20251110;
 constexpr int64_t kSyntheticSamples = 32;
 constexpr int64_t kLostRows = 5;
 
-// Forms go round with the index; every second sample is two turns, so that each form meets both; every eighth lost a
-// few rows in its middle.
+// Forms go round with the index; each meets one turn, then two, then one; every eighth sample lost a few rows in its
+// middle.
 SamplePlan PlanSample(int64_t index, int64_t rows) {
   SamplePlan plan{.id = absl::StrCat("step-1/", index),
                   .num_tokens = rows + 1,
                   .form = static_cast<PayloadForm>(index % kPayloadForms)};
   const int64_t first_turn = rows * 3 / 5;
-  if (index % 2 == 1 && first_turn > 0) {
+  if (index / kPayloadForms % 2 == 1 && first_turn > 0) {
     plan.turns = {{0, first_turn}, {first_turn, rows}};
   } else {
     plan.turns = {{0, rows}};

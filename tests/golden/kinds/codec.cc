@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -128,7 +129,8 @@ absl::Status OpenNrlre1(CodecCase& c) {
   Json shape = Json::array();
   for (const absl::string_view word : absl::StrSplit(parts[2], 'x')) {
     int64_t axis = -1;
-    shape.push_back(absl::SimpleAtoi(word, &axis) ? axis : -1);
+    const bool digits = std::all_of(word.begin(), word.end(), absl::ascii_isdigit);
+    shape.push_back(digits && absl::SimpleAtoi(word, &axis) ? axis : -1);
   }
   c.payload = parts[3];
   return Describe(Dialect::kAny, {{"shape", shape}, {"dtype", parts[1]}}, c.tensor);

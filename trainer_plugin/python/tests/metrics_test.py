@@ -1,4 +1,4 @@
-"""Metrics of a rank and of all of them, by the key table."""
+"""Metrics of a rank and of all of them, by the key table, and the mismatch of log-probabilities."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from local_group import LocalCollective, LocalGroup
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.metrics import KEYS, PREFIX, Counters, layer_key
+from routing_replay_trainer.metrics import KEYS, PREFIX, Counters, layer_key, mismatch
 
 
 def on_ranks(size: int, body: Callable[[Any], Any]) -> list[Any]:
@@ -62,6 +63,65 @@ class CountersTest(unittest.TestCase):
         ):
             with self.assertRaises(trainer.InvalidArgumentError):
                 call()
+
+
+class MismatchTest(unittest.TestCase):
+    def test_against_the_formulas(self) -> None:
+        random = np.random.default_rng(1)
+        rollout, train = -random.random((3, 50)), -random.random((3, 50))
+        train[0, :5] -= 1.0
+        train[1, :5] += 1.0
+        mask = random.random((3, 50)) < 0.7
+        k3, difference, far = 0.0, 0.0, 0
+        for q, p in zip(rollout[mask], train[mask], strict=True):
+            ratio = np.exp(p) / np.exp(q)
+            k3 += ratio - 1 - np.log(ratio)
+            difference += abs(p - q)
+            far += ratio > 2 or ratio < 0.5
+        said = mismatch(rollout, train, mask)
+        self.assertAlmostEqual(said[PREFIX + "mismatch/k3_kl"], k3 / mask.sum())
+        self.assertAlmostEqual(said[PREFIX + "mismatch/mean_abs_diff"], difference / mask.sum())
+        self.assertAlmostEqual(said[PREFIX + "mismatch/fraction_above_2x"], far / mask.sum())
+        self.assertGreater(far, 0)
+        self.assertEqual(mismatch(rollout, train, np.zeros_like(mask)), {})
+        equal = mismatch(rollout, rollout)
+        self.assertEqual(set(equal.values()), {0.0})
+
+    def test_the_mean_of_k3_is_the_divergence(self) -> None:
+        random = np.random.default_rng(2)
+        q, p = random.dirichlet(np.ones(6)), random.dirichlet(np.ones(6))
+        tokens = random.choice(6, 200_000, p=q)
+        said = mismatch(np.log(q)[tokens], np.log(p)[tokens])[PREFIX + "mismatch/k3_kl"]
+        self.assertAlmostEqual(said, float((q * np.log(q / p)).sum()), delta=0.02)
+
+    def test_over_ranks(self) -> None:
+        random = np.random.default_rng(3)
+        rollout, train = -random.random((2, 40)), -random.random((2, 40))
+        cut = [slice(0, 10), slice(10, 40)]
+        reports = on_ranks(2, lambda rank: mismatch(rollout[:, cut[rank.rank]], train[:, cut[rank.rank]], reduce=rank))
+        whole = mismatch(rollout, train)
+        for name, value in reports[0].items():
+            self.assertAlmostEqual(value, whole[name])
+
+    def test_torch(self) -> None:
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("no torch")
+        rollout = torch.randn(4, 9, dtype=torch.bfloat16)
+        train = torch.randn(4, 9, requires_grad=True)
+        said = mismatch(rollout, train, torch.ones(4, 9, dtype=torch.bool))
+        self.assertEqual(said, mismatch(rollout.double().numpy(), train.detach().double().numpy()))
+
+    def test_refusals(self) -> None:
+        for name, call in (
+            ("train_logprobs", lambda: mismatch([1.0], [1.0, 2.0])),
+            ("mask", lambda: mismatch([1.0], [1.0], [1, 1])),
+            ("rollout_logprobs", lambda: mismatch(["a"], [1.0])),
+        ):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                call()
+            self.assertEqual(caught.exception.field, name)
 
 
 if __name__ == "__main__":

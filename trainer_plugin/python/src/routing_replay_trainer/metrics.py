@@ -10,10 +10,12 @@ that a rank happens to hold: all ranks decide alike whatever the parallelism.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from routing_replay import errors
 
 from routing_replay_trainer._core import check_choice, invalid, unmet
@@ -65,6 +67,9 @@ KEYS = (
     Key("recompute_mismatch/layer_NN", "sum", "rows whose experts were others in recompute than in forward: a fault"),
     Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
     Key("no_overlap_alarms", "sum", "micro-batches whose record fits tokens or layers so badly that a fault is likely"),
+    Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
+    Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
+    Key("mismatch/fraction_above_2x", "ratio", "tokens whose two probabilities differ by more than a factor of 2"),
 )
 _BY_NAME = {key.name: key for key in KEYS}
 _LAYER = re.compile(r"layer_\d+$")
@@ -105,6 +110,42 @@ class Counters:
             elif denominator:
                 report[PREFIX + name] = value / denominator
         return report
+
+
+def mismatch(
+    rollout_logprobs: Any, train_logprobs: Any, mask: Any = None, *, reduce: Collective | None = None
+) -> dict[str, float]:
+    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: what replay brings down.
+
+    rollout_logprobs, train_logprobs: arrays of numpy or torch of one shape
+    mask: of that shape, nonzero where a token counts; all do if absent
+    reduce: over whose ranks; they call this together
+
+    mismatch/k3_kl is the mean of r - 1 - log r, r = train / rollout probability: an unbiased estimate of KL(rollout ‖
+    train) from samples of the rollout that is never negative (k3 in J. Schulman, "Approximating KL Divergence", 2020).
+    Beside it mismatch/mean_abs_diff and mismatch/fraction_above_2x. Empty if no token counts.
+    """
+    rollout, train = _host(rollout_logprobs, "rollout_logprobs"), _host(train_logprobs, "train_logprobs")
+    counted = np.ones(rollout.shape) if mask is None else _host(mask, "mask")
+    for name, given in (("train_logprobs", train), ("mask", counted)):
+        if given.shape != rollout.shape:
+            raise invalid(name, f"must have the shape {rollout.shape} of rollout_logprobs, got {given.shape}", "SHAPE")
+    log_ratio = (train - rollout)[counted != 0]
+    counters = Counters()
+    counters.ratio("mismatch/k3_kl", float((np.expm1(log_ratio) - log_ratio).sum()), log_ratio.size)
+    counters.ratio("mismatch/mean_abs_diff", float(np.abs(log_ratio).sum()), log_ratio.size)
+    counters.ratio("mismatch/fraction_above_2x", int((np.abs(log_ratio) > math.log(2)).sum()), log_ratio.size)
+    return counters.report(reduce)
+
+
+def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """As doubles; also tensors that need a gradient, are on a device or of bfloat16."""
+    if hasattr(values, "detach"):
+        values = values.detach().double().cpu().numpy()
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise invalid(field, str(error), "DTYPE") from None
 
 
 def _reduction(name: str, allowed: tuple[str, ...] = ("sum", "max", "min", "ratio")) -> Reduction:
