@@ -19,8 +19,8 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   # The servers that tests start: redis-tools has the program of the package redis-server, but starts no service.
   redis-tools
-  # Certificates and networks of tests.
-  openssl iproute2
+  # Certificates and networks of tests, and the debugger that walks through the programs.
+  openssl iproute2 gdb
   # What RE2 is built from.
   unicode-data python3-six
   binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv

@@ -1,0 +1,182 @@
+"""Walks one append and one read with a debugger, and compares the way with the tables of ARCHITECTURE.md.
+
+Usage: journeys_test.py BUILD [append|read]   (with a name: prints the way, function by function)
+
+Every function of the client's library and of the server has a breakpoint while the call is made, and Python notes its
+own. A row's file must have been entered, and its function called; a file that was entered must have a row, or stand
+among the words that all rooms use. What compilers inlined away, and headers' templates, are not seen.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(sys.argv[1]).resolve()
+SERVER = BUILD / "bin/routing-replay-server"
+LIBRARY = (BUILD / "lib/librouting_replay.so").resolve()
+MOST_ROOMS = {"append": 24, "read": 27}  # Today's. A way may become shorter, not longer.
+PATIENCE = 60
+
+
+def symbols(file):
+    """[address, kind, name] of each symbol that an object or a program defines."""
+    out = subprocess.run(["nm", "--defined-only", file], capture_output=True, text=True, check=True).stdout
+    return [line.split(" ", 2) for line in out.splitlines()]
+
+
+def sources():
+    """The source file of each function that one file alone defines."""
+    owners = defaultdict(set)
+    for folder in ("proto", "client", "server", "trainer_plugin"):
+        for file in (BUILD / folder).rglob("*.cc.o"):
+            source = re.sub(r"/CMakeFiles/[^/]*\.dir", "", str(file.relative_to(BUILD))).removesuffix(".o")
+            if not source.endswith("_test.cc") and "/generated/" not in source:
+                for _, kind, name in symbols(file):
+                    if kind in "tT" and ".cold" not in name and "_GLOBAL__sub_I" not in name:
+                        owners[name].add(source)
+    return {name: next(iter(files)) for name, files in owners.items() if len(files) == 1}
+
+
+class Follower:
+    """gdb, attached to a process."""
+
+    def __init__(self, pid, binary, owners, scratch):
+        self._pid = pid
+        self._hits = scratch / f"{pid}.hits"
+        ready, plan, log = (scratch / f"{pid}.{name}" for name in ("ready", "plan", "log"))
+        functions = [(int(at, 16), name, owners[name]) for at, _, name in symbols(binary) if name in owners]
+        plan.write_text(
+            json.dumps({"binary": str(binary), "functions": functions, "ready": str(ready), "hits": str(self._hits)})
+        )
+        script = Path(__file__).with_name("breakpoints.py")
+        with open(log, "w") as out:
+            self._gdb = subprocess.Popen(
+                ["gdb", "-q", "-batch", "-nx", "-p", str(pid), "-x", script],
+                env=os.environ | {"JOURNEY_PLAN": str(plan)}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            )  # fmt: skip
+        wait_for(ready, self._gdb, log)
+
+    def end(self):
+        """The functions that were called, as [thread, name, file]."""
+        os.kill(self._pid, signal.SIGUSR2)
+        self._gdb.wait(PATIENCE)
+        hits = json.loads(self._hits.read_text())
+        names = "\n".join(name for _, name, _ in hits)
+        plain = subprocess.run(["c++filt", "-p"], input=names, capture_output=True, text=True, check=True).stdout
+        return [(thread, name, file) for (thread, _, file), name in zip(hits, plain.splitlines(), strict=True)]
+
+
+def wait_for(file, process, log):
+    deadline = time.monotonic() + PATIENCE
+    while not file.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(log.read_text())
+        time.sleep(0.01)
+
+
+def walk(kind):
+    """The functions that one call goes through, as (file, function), by process: Python, library, server."""
+    owners = sources()
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        endpoint, log = scratch / "endpoint", scratch / "server.log"
+        with open(log, "w") as out:
+            server = subprocess.Popen([SERVER, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint], stderr=out)
+        try:
+            wait_for(endpoint, server, log)
+            paths = [str(ROOT / folder / "python/src") for folder in ("client", "trainer_plugin")]
+            environment = os.environ | {
+                "ROUTING_REPLAY_ENDPOINT": endpoint.read_text().strip(),
+                "ROUTING_REPLAY_LIBRARY_DIR": str(LIBRARY.parent),
+                "PYTHONPATH": ":".join(paths),
+            }
+            with subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("one_call.py"), kind],
+                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            ) as client:  # fmt: skip
+                assert client.stdout.readline() == "ready\n"
+                followers = [
+                    Follower(process.pid, binary, owners, scratch)
+                    for process, binary in ((client, LIBRARY), (server, SERVER))
+                ]
+                client.stdin.write("go\n")
+                client.stdin.flush()
+                python = json.loads(client.stdout.readline())
+                library, served = (follower.end() for follower in followers)
+        finally:
+            server.kill()
+            server.wait()
+    # What else the server does meanwhile (upkeep, health) runs in other threads than the call.
+    threads = {thread for thread, _, file in served if file.startswith("server/service/")}
+    return {
+        "Python": [(str(Path(file).relative_to(ROOT)), name) for file, name in python],
+        "library": [(file, name) for _, name, file in library],
+        "server": [(file, name) for thread, name, file in served if thread in threads],
+    }
+
+
+def page(name):
+    """The part of ARCHITECTURE.md between `<!-- NAME -->` and `<!-- end -->`."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    return text.split(f"<!-- {name} -->", 1)[1].split("<!-- end -->", 1)[0]
+
+
+def rooms(kind):
+    """(room, file, function) of each row of a journey's table."""
+    return re.findall(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", page(f"journey: {kind}"), re.M)
+
+
+def obstacle():
+    """Why nothing can be walked here, or None."""
+    if shutil.which("gdb") is None:
+        return "there is no gdb"
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if os.geteuid() != 0 and scope.exists() and scope.read_text().strip() != "0":
+        return f"gdb may not attach to programs: {scope} is not 0"
+    return None
+
+
+class JourneyTest(unittest.TestCase):
+    def check(self, kind):
+        called = [place for process in walk(kind).values() for place in process]
+        rows = rooms(kind)
+        words = tuple(re.findall(r"`([^`]+)`", page("words")))
+        entered = {file for file, _ in called}
+        listed = {file for _, file, _ in rows}
+        self.assertEqual(sorted(file for file in entered - listed if not file.startswith(words)), [], "have no row")
+        self.assertEqual(sorted(listed - entered), [], "were not entered")
+        for _, file, function in rows:
+            names = [name for place, name in called if place == file]
+            self.assertTrue(any(function in name for name in names), f"{file}: {function} is not among {names}")
+        self.assertLessEqual(len({room for room, _, _ in rows}), MOST_ROOMS[kind])
+
+    def test_append(self):
+        self.check("append")
+
+    def test_read(self):
+        self.check("read")
+
+
+if why := obstacle():
+    print(f"skipped: {why}")
+    sys.exit(77)
+if len(sys.argv) > 2:
+    for process, places in walk(sys.argv[2]).items():
+        print(process)
+        by_file = defaultdict(list)
+        for file, name in places:
+            by_file[file].append(name)
+        for file, names in by_file.items():
+            print(f"  {file}: {', '.join(names)}")
+else:
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,60 @@
+"""One append or one read, once its standard input says so: prints the Python functions that it went through as JSON.
+
+Usage: one_call.py append|read
+
+Whatever the first call of a process does more (a connection, a stream, a run) is done before.
+"""
+
+import json
+import sys
+import threading
+
+import numpy as np
+import routing_replay as rr
+import routing_replay_trainer as rt
+
+IDS = np.random.default_rng(0).random((99, 4, 64)).argsort(axis=2)[:, :, :8].astype(np.int32)
+BATCH = {
+    "format": "THD",
+    "sequences": [{"sample": "first", "tokens": 100}],
+    "cu_seqlens_padded": [0, 104],
+    "total_rows": 104,
+    "partition": "zigzag_per_document",
+    "cp_size": 2,
+}
+
+
+def main(kind):
+    run = rr.Client().run("journeys", rr.Geometry(num_layers=4, num_experts=64, top_k=8))
+    source = rt.ServiceSource(run)
+
+    def append(sample):
+        run.append(sample, IDS, tokens=range(100), seal=True)
+        run.flush()
+
+    def read():
+        plan = rt.plan(run.geometry, BATCH, rank={"pp": 1, "cp": 0}, split={"pipeline_size": 2})
+        ids = source.fetch(plan).indices[0][:26]
+        assert (ids == IDS[:26, 2]).all()
+
+    append("first")
+    read()
+    called = {}
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and "/python/src/" in code.co_filename:
+            called[code.co_filename, code.co_name] = None
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    append("second") if kind == "append" else read()
+    sys.setprofile(None)
+    threading.setprofile(None)
+    print(json.dumps(list(called)), flush=True)
+    sys.stdin.readline()
+
+
+main(sys.argv[1])
