@@ -169,7 +169,9 @@ class FiguresTest(ReportTest):
                 words = [RRCTL, "report", "hostile", "-o", name, *force]
                 refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
                 self.assertEqual(refused.returncode, 2)
-                self.assertRegex(refused.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} is a directory")
+                self.assertRegex(
+                    refused.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} is a directory"
+                )
         self.assertTrue(Path("/dev/full").is_char_device())
 
 
