@@ -160,6 +160,11 @@ class JourneyTest(unittest.TestCase):
             self.assertTrue(any(function in name for name in names), f"{file}: {function} is not among {names}")
         self.assertLessEqual(len({room for room, _, _ in rows}), MOST_ROOMS[kind])
 
+    def test_files_are_there(self):
+        named = re.findall(r"`([a-z_]+/[\w/.-]*)`", (ROOT / "ARCHITECTURE.md").read_text())
+        tops = ["", *(f"{top}/" for top in ("proto", "client", "server", "trainer_plugin"))]
+        self.assertEqual([name for name in named if not any((ROOT / (top + name)).exists() for top in tops)], [])
+
     def test_append(self):
         self.check("append")
 
