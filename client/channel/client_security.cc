@@ -1,7 +1,12 @@
 #include "client/channel/client_security.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -49,6 +54,38 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   auto text = ReadPem("cacert", path);
   if (!text.ok() || path.empty() || HoldsCertificates(*text)) return text;
   return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
+}
+
+// A certificate and its key are two files, and whoever replaces them needs a moment. Nothing is read in that moment.
+constexpr std::chrono::milliseconds kSettled(100);
+constexpr std::chrono::milliseconds kSettlePoll(20);
+constexpr int kSettlePolls = 25;
+
+bool ChangedJustNow(const std::string& path) {
+  struct stat status;
+  timespec now;
+  if (stat(path.c_str(), &status) != 0 || clock_gettime(CLOCK_REALTIME, &now) != 0) return false;
+  const std::chrono::nanoseconds age = std::chrono::seconds(now.tv_sec - status.st_ctim.tv_sec) +
+                                       std::chrono::nanoseconds(now.tv_nsec - status.st_ctim.tv_nsec);
+  return age >= std::chrono::nanoseconds(0) && age < kSettled;
+}
+
+// Both texts, of one time as far as can be told.
+absl::Status ReadIdentity(const SecuritySettings& settings, ChannelKeys& keys) {
+  for (int i = 0;; ++i) {
+    auto certificate = ReadPem("cert", settings.cert);
+    if (!certificate.ok()) return certificate.status();
+    auto key = ReadPem("key", settings.key);
+    if (!key.ok()) return key.status();
+    const auto again = ReadPem("cert", settings.cert);
+    const bool settled = again == certificate && !ChangedJustNow(settings.cert) && !ChangedJustNow(settings.key);
+    if (settled || i == kSettlePolls) {
+      keys.certificate = *std::move(certificate);
+      keys.key = *std::move(key);
+      return absl::OkStatus();
+    }
+    std::this_thread::sleep_for(kSettlePoll);
+  }
 }
 
 absl::StatusOr<std::string> HeaderOf(const std::string& path, absl::string_view text) {
@@ -103,13 +140,8 @@ absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) co
   }
   auto roots = ReadAuthorities(settings_.cacert);
   if (!roots.ok()) return roots.status();
-  // Read while one of both is replaced, they do not fit, and are read again for the next connection.
-  auto certificate = ReadPem("cert", settings_.cert), key = ReadPem("key", settings_.key);
-  if (!certificate.ok()) return certificate.status();
-  if (!key.ok()) return key.status();
+  if (absl::Status status = ReadIdentity(settings_, keys); !status.ok()) return status;
   keys.root_certificates = *std::move(roots);
-  keys.certificate = *std::move(certificate);
-  keys.key = *std::move(key);
   keys.server_name = settings_.server_name;
   return keys;
 }

@@ -40,9 +40,9 @@ class ClientSecurity {
   // key, or the reverse. `use_http_proxy`: as the channels are made, so that what they carry may come by others.
   static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings, bool use_http_proxy);
 
-  // Of a new channel to a gRPC target, the files as they are now. INVALID_ARGUMENT (kField) naming the setting: a file
-  // that cannot be read; a cacert without a certificate in it; a token that would go elsewhere, or to a proxy, without
-  // encryption.
+  // Of a new channel to a gRPC target, the files as they are now; waits half a second at most where a certificate or
+  // its key changes just now. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a cacert
+  // without a certificate in it; a token that would go elsewhere, or to a proxy, without encryption.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
   // Of a new call: the value of kAuthorizationKey, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
   // read, or its first line is no token.
