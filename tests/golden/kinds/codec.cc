@@ -18,21 +18,12 @@
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/kinds/dtype_named.h"
 
 namespace routing_replay::golden {
 namespace {
 
 enum class Dialect { kAny, kPrimeRl, kSkyRl, kMsSwift, kSgLang };
-
-DType DTypeNamed(const std::string& name) {
-  static constexpr std::pair<const char*, DType> kNames[] = {{"uint8", DType::kU8},   {"int8", DType::kI8},
-                                                             {"uint16", DType::kU16}, {"int16", DType::kI16},
-                                                             {"int32", DType::kI32},  {"int64", DType::kI64}};
-  for (const auto& [known, dtype] : kNames) {
-    if (name == known) return dtype;
-  }
-  return DType::kUnspecified;
-}
 
 // {shape, dtype, start} of an object; of SGLang the shape is that of a row.
 absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& tensor) {

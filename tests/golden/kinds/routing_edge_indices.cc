@@ -3,28 +3,18 @@
 #include <numeric>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/trainer/router.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/kinds/dtype_named.h"
 #include "tests/golden/kinds/router_case.h"
 
 namespace routing_replay::golden {
 namespace {
 
 using trainer::RouterConfig;
-
-DType DTypeNamed(const std::string& name) {
-  static constexpr std::pair<const char*, DType> kNames[] = {{"uint8", DType::kU8},   {"int8", DType::kI8},
-                                                             {"uint16", DType::kU16}, {"int16", DType::kI16},
-                                                             {"int32", DType::kI32},  {"int64", DType::kI64}};
-  for (const auto& [known, dtype] : kNames) {
-    if (name == known) return dtype;
-  }
-  return DType::kUnspecified;
-}
 
 int64_t Width(DType dtype) {
   switch (dtype) {
