@@ -150,7 +150,7 @@ TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
 }
 
 TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
-  const int rounds = CrashRounds(5);
+  const int rounds = CrashRounds(3);
   int round = 0;
   for (; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));

@@ -115,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(Servers, LostRunTest, ::testing::Values(1, 3));
 
 TEST(LostServerTest, TheOthersAreAskedForNothingOfIts) {
   Servers servers(2);
-  const auto client = ConnectTo(servers.endpoint());
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       Client::Connect({.endpoint = servers.endpoint(), .call_timeout = std::chrono::seconds(1)}));
   ASSERT_OK_AND_ASSIGN(const RunHandle run, client->OpenRun("run", ChaosGeometry()));
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 40, 1);
   const ShardMembers members = *ShardMembers::Parse(servers.endpoint());

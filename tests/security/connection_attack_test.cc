@@ -240,17 +240,15 @@ class SlowPeers {
   std::vector<std::unique_ptr<RawSocket>> silent_, stopped_, slow_;
 };
 
-TEST_F(AttackTest, SlowLorisOnTheConnection) {
-  const std::string http2 = kHttp2Preface + Http2Frame(4, 0, 0, "", 0) +
-                            Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Headers of 16 KiB are to follow.
-  const std::string hello = std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Of 512 bytes.
-  const std::string http = "GET /metrics HTTP/1.1\r\nX: " + std::string(256, 'x');
-  for (const bool encrypted : {false, true}) {
+class SlowLorisTest : public AttackTest {
+ protected:
+  // `call`, `page`: how a peer begins on the port of calls and on that of operations.
+  void ExpectSlowPeersAreCutOff(bool encrypted, const std::string& call, const std::string& page) {
     const std::string operations = FreeAddress();
     Start({"--stall-timeout", "1s", "--operations-listen", operations}, encrypted);
     Bystander bystander(*server_);
     const int64_t before = PeakMemory();
-    SlowPeers calls(server_->endpoint(), encrypted ? hello : http2), pages(operations, encrypted ? hello : http);
+    SlowPeers calls(server_->endpoint(), call), pages(operations, page);
     Await([&] {
       const bool calls_closed = calls.Step();
       return pages.Step() && calls_closed;
@@ -258,6 +256,17 @@ TEST_F(AttackTest, SlowLorisOnTheConnection) {
     bystander.Await(2);
     EXPECT_LT(PeakMemory() - before, 32 * kMiB);
   }
+};
+
+TEST_F(SlowLorisTest, OnTheConnection) {
+  const std::string http2 = kHttp2Preface + Http2Frame(4, 0, 0, "", 0) +
+                            Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Headers of 16 KiB are to follow.
+  ExpectSlowPeersAreCutOff(/*encrypted=*/false, http2, "GET /metrics HTTP/1.1\r\nX: " + std::string(256, 'x'));
+}
+
+TEST_F(SlowLorisTest, InTheTlsHandshake) {
+  const std::string hello = std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Of 512 bytes.
+  ExpectSlowPeersAreCutOff(/*encrypted=*/true, hello, hello);
 }
 
 // After the handshake, where a byte now and then is as good as an answer to a ping.
