@@ -18,7 +18,10 @@ newest=0.19.2 older=0.16.1
 build=
 peer_options --build "$@"
 
-build=$(peer_build "$build" routing_replay_library routing-replay-server routing_replay_test_host golden_runner)
+targets=(routing_replay_library routing-replay-server routing_replay_test_host golden_runner)
+# Kernels that an earlier build has left are loaded, so they must be of this tree.
+[ ! -e build/release/lib/librouting_replay_trainer_cuda.so ] || targets+=(routing_replay_trainer_cuda_capi)
+build=$(peer_build "$build" "${targets[@]}")
 peer_paths "$build"
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
