@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/call/retry.h"
 #include "client/channel/link.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
 namespace routing_replay::client {

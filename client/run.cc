@@ -16,8 +16,8 @@
 #include "client/reader/read_checker.h"
 #include "client/reader/reader.h"
 #include "client/shard/sharded.h"
-#include "proto/transport/transport.h"
 #include "proto/wire/message/append_message.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/message/message_fields.h"
 #include "routing_replay/wire/error_detail.h"
 

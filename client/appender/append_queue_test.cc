@@ -1,4 +1,4 @@
-#include "client/appender/append_queue.h"
+#include "client/appender/append_session.h"
 
 #include <deque>
 #include <random>

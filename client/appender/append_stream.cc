@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 
 namespace routing_replay::client {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "client/appender/append_queue.h"
+#include "client/appender/append_session.h"
 #include "client/channel/link.h"
 
 namespace routing_replay::client {

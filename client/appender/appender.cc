@@ -15,7 +15,7 @@
 #include "client/call/cancellation.h"
 #include "client/call/fork_part.h"
 #include "client/channel/channel.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 

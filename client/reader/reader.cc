@@ -19,8 +19,8 @@
 #include "client/channel/channel.h"
 #include "client/channel/link.h"
 #include "client/reader/read_checker.h"
-#include "proto/transport/transport.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/message/read_message.h"
 #include "proto/wire/mutex.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/message/message_fields.h"
 
 namespace routing_replay::testing {

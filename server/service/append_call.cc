@@ -1,5 +1,6 @@
 // Append: a stream of appends of many samples, credited by bytes, one ack each. See append.proto for the protocol.
 // Put: one append in one call.
+#include <algorithm>
 #include <cassert>
 #include <chrono>
 #include <deque>
@@ -7,11 +8,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/served_call.h"
+#include "server/store/row_pieces.h"
+#include "server/store/sample_rules.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -38,6 +42,41 @@ absl::Status NotGranted(int64_t payload_bytes, int64_t credit) {
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit, " granted; ask for credit first"),
                    detail);
+}
+
+// What is stored of compressed bytes may be far more than came.
+int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
+  const auto bytes = static_cast<int64_t>(request.payload.size());
+  const auto* tensor = request.append ? std::get_if<TensorDescription>(&request.append->payload_kind) : nullptr;
+  if (tensor == nullptr || tensor->compression == Compression::kNone) return bytes;
+  return std::max(bytes, std::min(tensor->raw_size, max_payload_bytes));
+}
+
+// As if the sample were new. What a run that is not there would be charged is nothing: the store rejects it.
+int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendRequest& request) {
+  const auto info = context.store.KnownRun(run);
+  if (!info.ok() || !request.append) return 0;
+  const AppendHeader& header = *request.append;
+  const int64_t windows = header.rows.size() / info->options.block_rows + 1;
+  int64_t cost = SampleContent::AppendBytes(windows, header.unrecorded.size());
+  if (request.payload.size() > 0) {
+    cost += PayloadOf(request, context.config.max_payload_bytes) +
+            windows * MemoryHome::CostOf(*info->geometry, /*rows=*/0, Codec::kRaw);
+  }
+  return cost;
+}
+
+// Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
+// already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
+absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
+                                           RunQuota::Hold promised) {
+  if (!context.quota.limits_bytes()) return RunQuota::Hold();
+  const int64_t cost = CostOf(context, run, request);
+  if (cost <= promised.bytes()) return promised;
+  auto more = context.quota.Admit(run, cost - promised.bytes());
+  if (!more.ok()) return more.status();
+  promised.Merge(*std::move(more));
+  return promised;
 }
 
 // The request has an append. `reservation` is for its payload, or says why there is none; `promised` is what the run

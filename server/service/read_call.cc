@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "server/service/read_session.h"
 #include "server/service/served_call.h"
 #include "server/store/store_time.h"

@@ -1,5 +1,6 @@
 #include "server/service/served_call.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/support/method_handler.h>
 #include <pthread.h>
 
@@ -7,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -15,6 +16,28 @@ namespace {
 
 const google::protobuf::ServiceDescriptor& Description() {
   return *v1::SealRequest::descriptor()->file()->FindServiceByName("RoutingReplay");
+}
+
+absl::Status Counted(ServiceContext& context, absl::Status status) {
+  if (!status.ok()) context.metrics.CountAccessRejection(status);
+  return status;
+}
+
+absl::string_view Property(const grpc::AuthContext& connection, const char* name) {
+  const std::vector<grpc::string_ref> values = connection.FindPropertyValues(name);
+  return values.empty() ? absl::string_view() : absl::string_view(values[0].data(), values[0].size());
+}
+
+// The certificate belongs to the connection, so that what is kept there is right for it. A Unix socket has none.
+absl::Status CheckConnection(ServiceContext& context, const grpc::ServerContextBase& call) {
+  if (context.client_certificates == nullptr) return absl::OkStatus();
+  const auto connection = call.auth_context();
+  const absl::string_view certificate = Property(*connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (certificate.empty()) return absl::OkStatus();
+  absl::Status status =
+      context.client_certificates->Check(certificate, Property(*connection, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME));
+  if (!status.ok()) context.metrics.CountAccessRejection(absl::UnauthenticatedError(""));
+  return status;
 }
 
 }  // namespace
@@ -93,6 +116,35 @@ RawService::RawService() {
 void RawService::RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream,
                              grpc::CompletionQueue* call_queue, grpc::ServerCompletionQueue* queue, void* tag) {
   RequestAsyncBidiStreaming(Description().FindMethodByName(method)->index(), call, stream, call_queue, queue, tag);
+}
+
+absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call) {
+  if (absl::Status status = CheckConnection(context, call); !status.ok()) return status;
+  auto permissions = context.access.Identify(AuthorizationOf(call));
+  if (!permissions.ok()) return Counted(context, permissions.status());
+  return permissions;
+}
+
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call) {
+  const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(AuthorizationOf(call));
+  return token.empty() ? call.peer() : std::string(token);
+}
+
+absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run) {
+  return Counted(context, permissions.Check(RuleOf(rpc).any_of, run));
+}
+
+absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run) {
+  const auto permissions = Identify(context, call);
+  return permissions.ok() ? Allow(context, *permissions, rpc, run) : permissions.status();
+}
+
+absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc) {
+  auto permissions = Identify(context, call);
+  if (!permissions.ok()) return permissions;
+  absl::Status allowed = Counted(context, permissions->CheckAnywhere(RuleOf(rpc).any_of));
+  if (!allowed.ok()) return allowed;
+  return permissions;
 }
 
 void ServedCall::Await(std::unique_ptr<ServedCall> call) {

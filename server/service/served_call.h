@@ -194,6 +194,18 @@ void ListenForReads(const CallHome& home);
 // down.
 void Listen(const CallHome& home, const UnaryMethod& method, WorkerPool* workers);
 
+// Who calls, as of now; asked again for every message of a stream. Errors as AccessControl::Identify; counted.
+absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
+// Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
+// are none.
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
+// Whether `rpc` is allowed on the run. Errors as Permissions::Check; counted.
+absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
+// Both.
+absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run);
+// For a call that names no run: one of the scopes, on whatever run.
+absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
+
 class ServedCall : public Call {
  public:
   // Waits for the next call of the method.

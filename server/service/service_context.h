@@ -1,4 +1,4 @@
-// What every handler needs, and what each of them begins with: who calls, and whether there is room for it.
+// What every handler needs.
 #ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
 #define SERVER_SERVICE_SERVICE_CONTEXT_H_
 
@@ -114,22 +114,6 @@ inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
   return DeadlineAfter(Clock::Real().Now(), ms(call.deadline()) - ms(now));
 }
 
-// Who calls, as of now; asked again for every message of a stream. Errors as AccessControl::Identify; counted.
-absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
-// Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
-// are none.
-std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
-// Whether `rpc` is allowed on the run. Errors as Permissions::Check; counted.
-absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
-// Both.
-absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run);
-// For a call that names no run: one of the scopes, on whatever run.
-absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
-
-// Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
-// already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
-absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
-                                           RunQuota::Hold promised);
 }  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_SERVICE_CONTEXT_H_

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "server/store/memory/memory_store.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 #include "tests/security/http2_connection.h"
 #include "tests/support/status_matchers.h"
 

@@ -2,7 +2,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/security/bystander.h"
 #include "tests/security/guarded_server.h"

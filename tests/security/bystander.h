@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "tests/security/guarded_server.h"
 #include "tests/security/load.h"
 #include "tests/support/status_matchers.h"

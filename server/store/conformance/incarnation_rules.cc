@@ -1,6 +1,6 @@
 // Revisions, restarts, truncation and seals.
 #include "server/store/conformance/conformance.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 namespace routing_replay::testing {
 

@@ -7,7 +7,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/conformance/reference_model.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 namespace routing_replay::testing {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 namespace routing_replay::testing {
 

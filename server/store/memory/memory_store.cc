@@ -1,7 +1,6 @@
 #include "server/store/memory/memory_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <set>
@@ -11,236 +10,231 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-
 #include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/memory/run.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/memory/sample.h"
+#include "server/store/memory/spiller.h"
+#include "server/store/sample_rules.h"
 #include "server/store/spill/spill.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
-
 namespace {
 
-constexpr double kTenths = 10;
+constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
+// Samples looked at in one go while filtering by group.
+constexpr size_t kScanBatch = 1024;
+// What an append may add to what is known of a sample, but for long lists.
+constexpr int64_t kMetadataRoom = 4 << 10;
 
-// Of the budget, for all of the runs. Blocks that samples share are paid for once.
-int64_t BytesOf(absl::Span<const KeptRun> runs) {
-  std::set<const StoredBlock*> shared;
-  int64_t bytes = 0;
-  for (const KeptRun& run : runs) {
-    bytes += MemoryRun::RecordBytes(run.info);
-    for (const KeptSample& sample : run.samples) {
-      bytes += sample.content.metadata_bytes();
-      for (const RowPiece& piece : sample.content.pieces.all()) {
-        if (piece.exclusive() || shared.insert(piece.stored.get()).second) bytes += piece.stored->cost();
-      }
-    }
-  }
-  return bytes;
-}
-
-absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
-  bytes += budget.used();
-  if (bytes <= budget.limit()) return absl::OkStatus();
-  const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ",
-                                HumanBytes(budget.limit()), " are for it: start with a --memory-budget that is ",
-                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large, or more"),
-                   {.reason = Reason::kOverBudget});
-}
-
-// Where nothing can be spilled, looking for it takes one part in so many of the time.
-constexpr int kLookShare = 10;
-
-// Spills sealed samples, those first that were not used for the longest time. Thread-safe.
-class Spiller {
+// Thread-safe. Methods mean what the same ones of Store mean.
+class MemoryRun {
  public:
-  // Calls its argument for all samples of the store.
-  using VisitSamples = std::function<void(const std::function<void(std::shared_ptr<MemorySample>)>&)>;
+  // `record`: of RecordBytes, held until nobody holds the run any more.
+  MemoryRun(std::shared_ptr<const RunContext> context, ByteReservation record, HandleFunction handle_of)
+      : context_(std::move(context)), record_(std::move(record)), handle_of_(std::move(handle_of)), index_(context_) {}
 
-  // `memory` outlives it, as must what `visit` looks at. Requires a disk.
-  Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit);
-  ~Spiller();
+  // What a run takes of the budget beside its samples.
+  static int64_t RecordBytes(const RunInfo& info);
 
-  // Where homes of blocks that can be spilled are to put them.
-  const std::shared_ptr<SpillArea>& area() const { return area_; }
+  const RunInfo& info() const { return context_->info; }
+  int64_t record_bytes() const { return record_.bytes(); }
+  RunState State() const;
 
-  // Something was stored. Cheap where there is nothing to do.
-  void Look();
-  // Spills until so many bytes of the memory budget are free: false if there is not enough to spill. Waits for the
-  // disk: no lock of a sample may be held.
-  bool MakeRoom(int64_t bytes);
+  // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
+  absl::Status Adopt(KeptSample sample);
 
-  Store::Totals::Spill GetTotals() const;
+  // At most so much of the budget will Append take beside the command's reservation.
+  int64_t RoomFor(const AppendCommand& command) const;
+  absl::StatusOr<AppendAck> Append(AppendCommand command);
+  // Never null. NOT_FOUND (kNoSample).
+  absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
+  absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+                                absl::string_view page_token) const;
+
+  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
+  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
+  std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
+  // Calls `look` for every sample of one producer or the other; none is locked meanwhile.
+  void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
+  // Removes at most `limit` idle samples of one shard of the index.
+  int64_t Sweep(size_t shard, int64_t limit);
+  // Ends every sample. The run takes no new ones.
+  ReleaseResult Drop();
 
  private:
-  struct Candidate {
-    Clock::Time last_used;
-    int64_t bytes = 0;
-    std::shared_ptr<MemorySample> sample;
-  };
+  ParentRows FindParent(const AppendHeader& header) const;
+  // Ends the sample if it is alive and was not used since.
+  absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
-  bool Above(double part) const {
-    return static_cast<double>(memory_.used()) > part * static_cast<double>(memory_.limit());
-  }
-  bool Fits(int64_t bytes) const { return bytes <= memory_.limit() - memory_.used(); }
-  void Run();
-  // Spills down to `end`.
-  void SpillCold();
-  // Spills one sample; false if there is none that can be.
-  bool SpillOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
-  // The coldest samples that together give back what is wanted.
-  void FindCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
-  void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
-
-  const SpillOptions options_;
-  ByteBudget& memory_;
-  const std::shared_ptr<SpillArea> area_;
-  const VisitSamples visit_;
-
-  Mutex spilling_;                                                // Held for one sample at a time.
-  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // The coldest is the last.
-  std::chrono::steady_clock::time_point next_try_ ABSL_GUARDED_BY(spilling_);
-  std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);  // At all samples.
-  bool failing_ ABSL_GUARDED_BY(spilling_) = false;
-
-  Mutex mutex_;
-  CondVar wanted_changed_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> wanted_{false};
-  std::thread thread_;
+  const std::shared_ptr<const RunContext> context_;
+  const ByteReservation record_;
+  const HandleFunction handle_of_;
+  SampleIndex index_;
 };
 
-Spiller::Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit)
-    : options_(options),
-      memory_(memory),
-      area_(std::make_shared<SpillArea>(options.disk, options.budget_bytes, options.segment_bytes)),
-      visit_(std::move(visit)) {
-  if (options_.background) thread_ = std::thread([this] { Run(); });
+int64_t MemoryRun::RecordBytes(const RunInfo& info) {
+  const Geometry& geometry = *info.geometry;
+  return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(RunContext::Mutexes) + sizeof(WatchList) +
+                              sizeof(RunUsage) + sizeof(Geometry) + info.run.size() +
+                              geometry.layers().size() * sizeof(LayerRouting) + geometry.offset_bytes() +
+                              static_cast<size_t>(geometry.num_layers()) * sizeof(int32_t));
 }
 
-Spiller::~Spiller() {
-  {
-    MutexLock lock(mutex_);
-    stop_ = true;
-  }
-  wanted_changed_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
+RunState MemoryRun::State() const {
+  const RunUsage& usage = *context_->usage;
+  return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};
 }
 
-void Spiller::Look() {
-  if (!Above(options_.begin)) return;
-  if (!options_.background) return SpillCold();
-  if (wanted_.exchange(true)) return;
-  MutexLock lock(mutex_);  // So that the thread is not just between its look and its wait.
-  wanted_changed_.NotifyAll();
+absl::Status MemoryRun::Adopt(KeptSample kept) {
+  // Its last use may have been written a TTL late, or not yet.
+  const Clock::Duration idle = std::max(kept.idle - info().options.ttl, Clock::Duration::zero());
+  absl::StatusOr<std::shared_ptr<MemorySample>> sample =
+      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
+  if (!sample.ok()) return sample.status();
+  return (*sample)->Adopt(std::move(kept.content));
 }
 
-bool Spiller::MakeRoom(int64_t bytes) {
-  if (bytes > memory_.limit()) return false;
-  while (!Fits(bytes)) {
-    MutexLock lock(spilling_);
-    if (!Fits(bytes) && !SpillOne()) return Fits(bytes);
-  }
-  return true;
+int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
+  const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
+  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // A window that a reader holds.
+  for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
+  return bytes - command.reservation.bytes();
 }
 
-Store::Totals::Spill Spiller::GetTotals() const {
-  const SpillCounts& counts = area_->counts;
-  return {.budget_bytes = area_->space.limit(),
-          .disk_bytes = area_->space.used(),
-          .samples = counts.samples,
-          .bytes = counts.bytes,
-          .loads = counts.loads,
-          .lost_blocks = counts.lost_blocks,
-          .write_failures = counts.write_failures};
-}
-
-void Spiller::Run() {
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      while (!stop_ && !wanted_) wanted_changed_.Wait(mutex_);
-      if (stop_) return;
+absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
+  if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(info(), command); !status.ok()) return status;
+  const int64_t handle = handle_of_(command.header.sample);
+  ParentRows parent = FindParent(command.header);
+  for (;;) {
+    absl::StatusOr<std::shared_ptr<MemorySample>> sample =
+        index_.FindOrInsert(handle, command.header.sample, command.header.producer, context_->clock.Now());
+    if (!sample.ok()) return sample.status();
+    std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
+    if (!ack) {
+      std::this_thread::yield();  // Until whoever ended it has taken it out of the index.
+      continue;
     }
-    wanted_ = false;
-    SpillCold();
+    if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
+    return *std::move(ack);
   }
 }
 
-void Spiller::SpillCold() {
-  while (Above(options_.end)) {
-    {
-      MutexLock lock(mutex_);
-      if (stop_) return;
+ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
+  if (!header.prefix) return std::nullopt;
+  const absl::StatusOr<std::shared_ptr<MemorySample>> parent = Find(header.producer, {.sample = header.prefix->sample});
+  if (!parent.ok()) return parent.status();
+  return (*parent)->Prefix(*header.prefix);
+}
+
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer, const SampleRef& ref) const {
+  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
+  std::shared_ptr<MemorySample> sample = index_.Find(handle, ref.sample, producer);
+  if (sample != nullptr) return sample;
+  return NoSampleError(ref.sample.empty() ? absl::StrCat("handle ", ref.handle) : ref.sample);
+}
+
+absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+                                         absl::string_view page_token) const {
+  const absl::StatusOr<size_t> limit = PageLimit(page_size);
+  if (!limit.ok()) return limit.status();
+  PageBuilder page(*limit);
+  std::string after(page_token);
+  for (;;) {
+    const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
+    for (const std::shared_ptr<MemorySample>& sample : batch) {
+      absl::StatusOr<SampleState> state = sample->Stat();
+      if (!state.ok() || (groups && !groups->contains(state->group))) continue;
+      if (!page.Add(*std::move(state))) return page.Take();
     }
-    MutexLock lock(spilling_);
-    if (!SpillOne()) return;
+    if (batch.size() < kScanBatch) return page.Take();
+    after = batch.back()->id();
   }
 }
 
-bool Spiller::SpillOne() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_try_) return false;
-  for (bool looked = false;;) {
-    if (candidates_.empty()) {
-      if (looked || now < next_look_) return false;
-      FindCandidates();
-      looked = true;
-      if (candidates_.empty()) return false;
+absl::Status MemoryRun::RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
+  absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample.Remove(unused_since);
+  if (!remains.ok() || !*remains) return remains.status();
+  index_.Remove(sample);
+  ++result.samples;
+  result.bytes += (*remains)->Free();
+  sample.Notify();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer,
+                                                 absl::Span<const SampleRef> samples) {
+  ReleaseResult result;
+  for (const SampleRef& ref : samples) {
+    for (Producer p : kProducers) {
+      if (producer && *producer != p) continue;
+      const auto sample = Find(p, ref);
+      if (!sample.ok()) continue;
+      if (absl::Status status = RemoveOne(**sample, Clock::Time::max(), result); !status.ok()) return status;
     }
-    const Candidate candidate = std::move(candidates_.back());
-    candidates_.pop_back();
-    if (candidate.sample->last_used() > candidate.last_used) continue;
-    const absl::StatusOr<int64_t> freed = candidate.sample->Spill();
-    if (!freed.ok()) {
-      Failed(freed.status());
-      return false;
+  }
+  return result;
+}
+
+absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
+  ReleaseResult result;
+  for (Producer p : kProducers) {
+    if (producer && *producer != p) continue;
+    std::string after;
+    for (;;) {
+      const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
+      for (const std::shared_ptr<MemorySample>& sample : batch) {
+        const std::optional<int64_t> group = sample->group();
+        if (!group || !groups.contains(*group)) continue;
+        if (absl::Status status = RemoveOne(*sample, Clock::Time::max(), result); !status.ok()) return status;
+      }
+      if (batch.size() < kScanBatch) break;
+      after = batch.back()->id();
     }
-    if (*freed == 0) continue;
-    failing_ = false;
-    ++area_->counts.samples;
-    area_->counts.bytes += *freed;
-    return true;
+  }
+  return result;
+}
+
+std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const SampleRef& ref,
+                                                     std::function<void()> changed) {
+  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
+  return context_->watches->Add(handle, producer, std::move(changed));
+}
+
+void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const {
+  for (size_t shard = 0; shard < SampleIndex::kShards; ++shard) {
+    for (std::shared_ptr<MemorySample>& sample : index_.OfShard(shard)) look(std::move(sample));
   }
 }
 
-void Spiller::FindCandidates() {
-  const auto wanted = static_cast<int64_t>(static_cast<double>(memory_.limit()) * (options_.begin - options_.end)) +
-                      std::max<int64_t>(memory_.used() - memory_.limit(), 0);
-  const auto colder = [](const Candidate& a, const Candidate& b) { return a.last_used < b.last_used; };
-  std::vector<Candidate> heap;  // The warmest on top.
-  int64_t bytes = 0;
-  const auto start = std::chrono::steady_clock::now();
-  visit_([&](std::shared_ptr<MemorySample> sample) {
-    const Clock::Time last_used = sample->last_used();
-    if (bytes >= wanted && !heap.empty() && last_used >= heap.front().last_used) return;
-    const int64_t spillable = sample->spillable_bytes();
-    if (spillable == 0) return;
-    heap.push_back({last_used, spillable, std::move(sample)});
-    std::push_heap(heap.begin(), heap.end(), colder);
-    bytes += spillable;
-    while (heap.size() > 1 && bytes - heap.front().bytes >= wanted) {
-      bytes -= heap.front().bytes;
-      std::pop_heap(heap.begin(), heap.end(), colder);
-      heap.pop_back();
-    }
-  });
-  std::sort(heap.begin(), heap.end(), [&](const Candidate& a, const Candidate& b) { return colder(b, a); });
-  candidates_ = std::move(heap);
-  if (!candidates_.empty() || !options_.background) return;
-  const auto now = std::chrono::steady_clock::now();
-  next_look_ = now + kLookShare * (now - start);
+int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
+  ReleaseResult result;
+  const Clock::Time now = context_->clock.Now();
+  const SampleIndex::Looked looked = index_.FindIdle(shard, now, limit);
+  // A use that cannot be written down counts from now on all the same, as long as this process lives.
+  for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
+  for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
+    // One that cannot be removed now is idle the next time, too.
+    RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
+  }
+  return result.samples;
 }
 
-void Spiller::Failed(const absl::Status& status) {
-  next_try_ = std::chrono::steady_clock::now() + options_.pause;
-  if (std::exchange(failing_, true)) return;
-  options_.warn(absl::StrCat("cold samples stay in memory: ", status.message()));
+ReleaseResult MemoryRun::Drop() {
+  ReleaseResult result;
+  for (std::shared_ptr<MemorySample>& sample : index_.Close()) {
+    sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
+    if (std::optional<MemorySample::Remains> remains = sample->End()) {
+      ++result.samples;
+      result.bytes += remains->Free();
+      sample->Notify();
+    }
+    sample.reset();
+  }
+  context_->watches->NotifyAll();
+  return result;
 }
 
 class MemoryStore final : public Store {
@@ -506,6 +500,34 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   std::vector<std::shared_ptr<MemoryRun>> runs;
   for (const auto& [name, run] : runs_) runs.push_back(run);
   return runs;
+}
+
+// Of the budget, for all of the runs. Blocks that samples share are paid for once.
+int64_t BytesOf(absl::Span<const KeptRun> runs) {
+  std::set<const StoredBlock*> shared;
+  int64_t bytes = 0;
+  for (const KeptRun& run : runs) {
+    bytes += MemoryRun::RecordBytes(run.info);
+    for (const KeptSample& sample : run.samples) {
+      bytes += sample.content.metadata_bytes();
+      for (const RowPiece& piece : sample.content.pieces.all()) {
+        if (piece.exclusive() || shared.insert(piece.stored.get()).second) bytes += piece.stored->cost();
+      }
+    }
+  }
+  return bytes;
+}
+
+absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
+  constexpr double kTenths = 10;
+  bytes += budget.used();
+  if (bytes <= budget.limit()) return absl::OkStatus();
+  const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ",
+                                HumanBytes(budget.limit()), " are for it: start with a --memory-budget that is ",
+                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large, or more"),
+                   {.reason = Reason::kOverBudget});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/store/memory/run.h"
+#include "server/store/memory/sample.h"
 
 #include <gtest/gtest.h>
 

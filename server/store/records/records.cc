@@ -16,7 +16,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.pb.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {

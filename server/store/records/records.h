@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {

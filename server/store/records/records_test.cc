@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 namespace routing_replay::server {
 namespace {

@@ -27,7 +27,7 @@
 #include "server/store/records/records.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_store.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 #include "server/store/store_time.h"
 #include "server/store/watch_list.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {

@@ -23,7 +23,7 @@
 #include "server/store/memory/memory_store.h"
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 #include "server/store/store.h"
 #include "server/store/store_time.h"
 

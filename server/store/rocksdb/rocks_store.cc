@@ -23,7 +23,7 @@
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
 #include "server/store/rocksdb/rocks_run.h"
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 namespace routing_replay::server {
 namespace {

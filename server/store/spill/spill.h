@@ -23,7 +23,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 
 namespace routing_replay::server {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bytes_service.grpc.pb.h"
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "tests/bench/serve/way.h"
 
 namespace routing_replay::bench {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "client/channel/channel.h"
-#include "proto/transport/transport.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/message/grpc_bytes.h"
 
 namespace routing_replay::bench {
 

@@ -1,7 +1,7 @@
 // What gRPC carries, and ours: messages as byte chains without a copy either way, statuses with their details, and
 // small numbers as tags of a completion queue.
-#ifndef PROTO_TRANSPORT_TRANSPORT_H_
-#define PROTO_TRANSPORT_TRANSPORT_H_
+#ifndef PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
+#define PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
@@ -62,4 +62,4 @@ inline intptr_t NumberOf(void* queue_tag) { return reinterpret_cast<intptr_t>(qu
 }  // namespace wire
 }  // namespace routing_replay
 
-#endif  // PROTO_TRANSPORT_TRANSPORT_H_
+#endif  // PROTO_WIRE_MESSAGE_GRPC_BYTES_H_

@@ -19,8 +19,8 @@
 // the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
 // are the same however the rows arrived. The pieces of the run that is still open are merged in growing groups, so that
 // n appends of one row cost n log n and not n squared.
-#ifndef SERVER_STORE_SAMPLE_ROW_PIECES_H_
-#define SERVER_STORE_SAMPLE_ROW_PIECES_H_
+#ifndef SERVER_STORE_ROW_PIECES_H_
+#define SERVER_STORE_ROW_PIECES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -249,4 +249,4 @@ class PieceChange {
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_STORE_SAMPLE_ROW_PIECES_H_
+#endif  // SERVER_STORE_ROW_PIECES_H_

@@ -1,4 +1,4 @@
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 
 #include "routing_replay/wire/error_detail.h"
 

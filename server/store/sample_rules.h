@@ -8,8 +8,8 @@
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
 // Contents that are made here have no pieces, but for NewIncarnation's. Pure; thread-safe.
-#ifndef SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
-#define SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
+#ifndef SERVER_STORE_SAMPLE_RULES_H_
+#define SERVER_STORE_SAMPLE_RULES_H_
 
 #include <atomic>
 #include <cstddef>
@@ -26,7 +26,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/sample.h"
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 #include "server/store/store.h"
 #include "server/store/token_checks.h"
 
@@ -201,4 +201,4 @@ SampleState StateOf(const SampleName& name, const SampleContent& content);
 
 }  // namespace routing_replay::server
 
-#endif  // SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
+#endif  // SERVER_STORE_SAMPLE_RULES_H_

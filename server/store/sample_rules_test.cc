@@ -1,4 +1,4 @@
-#include "server/store/sample/sample_rules.h"
+#include "server/store/sample_rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "proto/transport/transport.h"
+#include "proto/wire/message/grpc_bytes.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {

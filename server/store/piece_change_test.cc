@@ -1,4 +1,4 @@
-#include "server/store/sample/row_pieces.h"
+#include "server/store/row_pieces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
