@@ -55,7 +55,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
   }
   if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
   const End end = once(true, attempt);
-  // Where the token was refused, nothing was made.
+  // Where the token was rejected, nothing was made.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);
   return with_another_token ? once(true, attempt).said : end.said;
 }

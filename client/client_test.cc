@@ -80,9 +80,9 @@ TEST_F(RunTest, AnAnswerOfPutThatIsLostDoesNoHarm) {
   ExpectStored("s", ids);
 }
 
-TEST_F(RunTest, RefusalsKeepTheirDetail) {
+TEST_F(RunTest, RejectionsKeepTheirDetail) {
   const std::vector<uint8_t> ids = ModelIds(random_, 10);
-  service_.OnAppend([](const AppendRequest&) { return Do::kRefuse; });
+  service_.OnAppend([](const AppendRequest&) { return Do::kReject; });
   EXPECT_THAT(Put("s", ids), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_THAT(Put("a b", ids), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   EXPECT_THAT(run_->Stat("none"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
@@ -241,7 +241,7 @@ TEST_F(MovedServerTest, TheEndpointsFileIsReadAgain) {
   EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
 }
 
-TEST(ConnectTest, BadEndpointsAreRefused) {
+TEST(ConnectTest, BadEndpointsAreRejected) {
   EXPECT_THAT(Client::Connect({.endpoint = "nonsense"}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 

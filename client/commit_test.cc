@@ -70,7 +70,7 @@ TEST_F(CommitTest, ASampleOfWhichNothingCame) {
   EXPECT_EQ(service_.Sample("never").rows[0].id, std::nullopt);
 }
 
-TEST_F(CommitTest, RowsThatTheServerRefused) {
+TEST_F(CommitTest, RowsThatTheServerRejected) {
   Append("s", {0, 9}, {.token_ids = absl::MakeConstSpan(tokens_).first(9)});
   Append("s", {20, 30});
   Expect(Committed({.sample = "s"}), CommitStatus::kMissing, 9, {}, Reason::kGap);
@@ -109,17 +109,17 @@ TEST_F(CommitTest, WhatTakesTooLongOrIsBrokenOff) {
 }
 
 TEST_F(CommitTest, RequestsThatAreNone) {
-  const auto refuse = [&](CommitRequest request, const std::string& field) {
+  const auto reject = [&](CommitRequest request, const std::string& field) {
     request.sample = "s";
     const absl::Status status = Commit(*run_, appenders_, std::move(request), kLong).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail()).field, field);
   };
-  refuse({.num_tokens = 0}, "num_tokens");
-  refuse({.num_tokens = 9, .tokens = std::vector<uint32_t>(7)}, "tokens");
-  refuse({.tokens = std::vector<uint32_t>()}, "num_tokens");
-  refuse({.attempt = -1}, "attempt");
-  refuse({.attempt = int64_t{1} << 32}, "attempt");
+  reject({.num_tokens = 0}, "num_tokens");
+  reject({.num_tokens = 9, .tokens = std::vector<uint32_t>(7)}, "tokens");
+  reject({.tokens = std::vector<uint32_t>()}, "num_tokens");
+  reject({.attempt = -1}, "attempt");
+  reject({.attempt = int64_t{1} << 32}, "attempt");
   EXPECT_EQ(Committed({.sample = "no id", .num_tokens = 9}).error.code(), absl::StatusCode::kInvalidArgument);
 }
 

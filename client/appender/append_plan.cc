@@ -384,7 +384,7 @@ absl::StatusOr<AppendPlan> PlanAppender::Plan(const AppendOptions& options, cons
 
 absl::StatusOr<std::optional<PlanAppender::Queued>> PlanAppender::Add(absl::StatusOr<AppendPlan> plan, bool may_wait) {
   if (plan.ok()) return Enqueue(*plan, may_wait);
-  CountRefusal(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
+  CountRejection(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
   return plan.status();
 }
 

@@ -90,7 +90,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 // recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
-// The counters of AppenderMetrics, but refused_by_reason.
+// The counters of AppenderMetrics, but rejected_by_reason.
 inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCounters[] = {
     {"appends", &AppenderMetrics::appends},
     {"acknowledged", &AppenderMetrics::acknowledged},
@@ -102,10 +102,10 @@ inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCou
     {"payload_bytes", &AppenderMetrics::payload_bytes},
     {"resent_bytes", &AppenderMetrics::resent_bytes},
     {"reconnects", &AppenderMetrics::reconnects},
-    {"credit_refusals", &AppenderMetrics::credit_refusals},
+    {"credit_rejections", &AppenderMetrics::credit_rejections},
     {"dropped_appends", &AppenderMetrics::dropped_appends},
     {"dropped_rows", &AppenderMetrics::dropped_rows},
-    {"refused_appends", &AppenderMetrics::refused_appends},
+    {"rejected_appends", &AppenderMetrics::rejected_appends},
     {"narrowed_appends", &AppenderMetrics::narrowed_appends},
     {"unrecorded_appends", &AppenderMetrics::unrecorded_appends},
     {"surplus_rows", &AppenderMetrics::surplus_rows},

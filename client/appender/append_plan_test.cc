@@ -155,30 +155,30 @@ TEST(AppendPlanTest, OnlyTheFirstPieceOpensFromAPrefix) {
   }
 }
 
-TEST(AppendPlanTest, BadOptionsAreRefusedByName) {
+TEST(AppendPlanTest, BadOptionsAreRejectedByName) {
   const std::vector<uint32_t> tokens = MakeTokens(7, 1);
-  const auto refuse = [](const AppendOptions& options, int64_t rows, const std::string& field) {
+  const auto reject = [](const AppendOptions& options, int64_t rows, const std::string& field) {
     const absl::Status status = PlanUnrecorded(options, rows).status();
     EXPECT_EQ(status.code(), kInvalid) << field;
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, field) << status;
   };
-  refuse({.sample = ""}, 1, "append.sample");
-  refuse({.sample = "a b"}, 1, "append.sample");
-  refuse({.sample = "s", .row_start = -1}, 1, "append.row_start");
-  refuse({.sample = "s"}, -1, "append.rows");
-  refuse({.sample = "s", .row_start = 5}, kMaxRows, "append.rows");
-  refuse({.sample = "s", .revision = -1}, 1, "append.revision");
-  refuse({.sample = "s", .weight_version = -2}, 1, "append.weight_version");
-  refuse({.sample = "s", .weight_label = std::string(200, 'a')}, 1, "append.weight_label");
-  refuse({.sample = "s", .row_start = 5, .token_ids = tokens}, 4, "append.token_ids");
-  refuse({.sample = "s", .seal_num_tokens = 0}, 1, "append.seal_num_tokens");
-  refuse({.sample = "s", .seal_num_tokens = -4}, 1, "append.seal_num_tokens");
-  refuse({.sample = "s", .prefix_sample = "a b"}, 1, "append.prefix.sample");
-  refuse({.sample = "s", .prefix_sample = "p", .prefix_rows = -1}, 1, "append.prefix.rows");
-  refuse({.sample = "s", .unrecorded = {{0, 1}}}, 2, "append.unrecorded");
-  refuse({.sample = "s", .attempt = -1}, 1, "append.attempt");
-  refuse({.sample = "s", .attempt = int64_t{1} << 32}, 1, "append.attempt");
-  refuse({.sample = "s", .restart_nonce = 1, .attempt = 1}, 1, "append.attempt");
+  reject({.sample = ""}, 1, "append.sample");
+  reject({.sample = "a b"}, 1, "append.sample");
+  reject({.sample = "s", .row_start = -1}, 1, "append.row_start");
+  reject({.sample = "s"}, -1, "append.rows");
+  reject({.sample = "s", .row_start = 5}, kMaxRows, "append.rows");
+  reject({.sample = "s", .revision = -1}, 1, "append.revision");
+  reject({.sample = "s", .weight_version = -2}, 1, "append.weight_version");
+  reject({.sample = "s", .weight_label = std::string(200, 'a')}, 1, "append.weight_label");
+  reject({.sample = "s", .row_start = 5, .token_ids = tokens}, 4, "append.token_ids");
+  reject({.sample = "s", .seal_num_tokens = 0}, 1, "append.seal_num_tokens");
+  reject({.sample = "s", .seal_num_tokens = -4}, 1, "append.seal_num_tokens");
+  reject({.sample = "s", .prefix_sample = "a b"}, 1, "append.prefix.sample");
+  reject({.sample = "s", .prefix_sample = "p", .prefix_rows = -1}, 1, "append.prefix.rows");
+  reject({.sample = "s", .unrecorded = {{0, 1}}}, 2, "append.unrecorded");
+  reject({.sample = "s", .attempt = -1}, 1, "append.attempt");
+  reject({.sample = "s", .attempt = int64_t{1} << 32}, 1, "append.attempt");
+  reject({.sample = "s", .restart_nonce = 1, .attempt = 1}, 1, "append.attempt");
   EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 2));
   EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 0));
 }

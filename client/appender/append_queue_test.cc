@@ -143,7 +143,7 @@ class Simulation {
     if (request.want_bytes > 0) {
       response.credit.emplace();
       if (random_() % 4 == 0) {
-        response.credit->refusal = OverBudget(static_cast<int32_t>(random_() % 30));
+        response.credit->rejection = OverBudget(static_cast<int32_t>(random_() % 30));
       } else {
         response.credit->granted_bytes = random_() % (request.want_bytes + 1);
         credit_ += response.credit->granted_bytes;
@@ -207,8 +207,8 @@ class AppendQueueStepTest : public ::testing::Test {
     return std::nullopt;
   }
   void Grant(uint64_t bytes) { queue_.OnResponse({.credit = Credit{.granted_bytes = bytes}}, clock_.Now()); }
-  void Refuse(int32_t retry_after_ms) {
-    queue_.OnResponse({.credit = Credit{.refusal = OverBudget(retry_after_ms)}}, clock_.Now());
+  void Reject(int32_t retry_after_ms) {
+    queue_.OnResponse({.credit = Credit{.rejection = OverBudget(retry_after_ms)}}, clock_.Now());
   }
   void Ack(const AppendHeader& header, const absl::Status& error = absl::OkStatus()) {
     queue_.OnResponse({.ack = AppendAck{.append_id = header.append_id,
@@ -244,23 +244,23 @@ TEST_F(AppendQueueStepTest, AsksOnceAndSendsNothingBeforeCredit) {
   EXPECT_EQ(Received(*append).request.payload.size(), 100u);
 }
 
-TEST_F(AppendQueueStepTest, AfterARefusalWaitsAsLongAsTheServerSaysAndAsksForLess) {
+TEST_F(AppendQueueStepTest, AfterARejectionWaitsAsLongAsTheServerSaysAndAsksForLess) {
   Add("a", {0, 100});
   Add("a", {100, 300});
   EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, 300u);
-  Refuse(250);
+  Reject(250);
   EXPECT_EQ(queue_.NextEvent(clock_.Now()), clock_.Now() + milliseconds(250));
   clock_.Advance(milliseconds(249));
   EXPECT_FALSE(queue_.NextMessage(clock_.Now()));
   clock_.Advance(milliseconds(1));
   EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, 100u);
-  EXPECT_EQ(queue_.metrics().credit_refusals, 1);
+  EXPECT_EQ(queue_.metrics().credit_rejections, 1);
 }
 
-TEST_F(AppendQueueStepTest, RefusedUntilItsDeadlineAnAppendFailsAsOverBudget) {
+TEST_F(AppendQueueStepTest, RejectedUntilItsDeadlineAnAppendFailsAsOverBudget) {
   Add("a", {0, 100});
   while (!queue_.empty()) {
-    if (queue_.NextMessage(clock_.Now())) Refuse(100);
+    if (queue_.NextMessage(clock_.Now())) Reject(100);
     const auto next = queue_.NextEvent(clock_.Now());
     ASSERT_TRUE(next);
     clock_.Advance(*next - clock_.Now());
@@ -272,7 +272,7 @@ TEST_F(AppendQueueStepTest, RefusedUntilItsDeadlineAnAppendFailsAsOverBudget) {
   EXPECT_EQ(queue_.metrics().failed, 1);
 }
 
-TEST_F(AppendQueueStepTest, OneRefusedAppendDoesNotStopTheOthers) {
+TEST_F(AppendQueueStepTest, OneRejectedAppendDoesNotStopTheOthers) {
   Add("a", {0, 100});
   Add("b", {0, 100});
   const auto a = NextAppend();

@@ -12,8 +12,8 @@
 namespace routing_replay::client {
 namespace {
 
-constexpr Backoff::Options kRefusalBackoff{.initial = std::chrono::milliseconds(5),
-                                           .maximum = std::chrono::milliseconds(500)};
+constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::milliseconds(5),
+                                             .maximum = std::chrono::milliseconds(500)};
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
 constexpr std::chrono::hours kLongWait(1);
@@ -77,9 +77,9 @@ bool AppendQueue::IsUnrecorded(const std::vector<PieceState>& pieces) {
   return rows > 0 && rows == unrecorded;
 }
 
-void AppendQueue::CountRefusal(Reason reason) {
-  ++metrics_.refused_appends;
-  ++metrics_.refused_by_reason[reason];
+void AppendQueue::CountRejection(Reason reason) {
+  ++metrics_.rejected_appends;
+  ++metrics_.rejected_by_reason[reason];
 }
 
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
@@ -154,23 +154,23 @@ void AppendQueue::OnResponse(const AppendResponse& response, Clock::Time now) {
 void AppendQueue::OnCredit(const Credit& credit, Clock::Time now) {
   asked_ = false;
   const int64_t granted = static_cast<int64_t>(std::min<uint64_t>(credit.granted_bytes, kMaxWantBytes * 1024));
-  if (credit.refusal.ok() && granted > 0) {
+  if (credit.rejection.ok() && granted > 0) {
     credit_ += granted;
     ask_little_ = false;
     trouble_ = absl::OkStatus();
     backoff_.Reset();
     return;
   }
-  if (!credit.refusal.ok()) {
-    ++metrics_.credit_refusals;
-    trouble_ = credit.refusal;
+  if (!credit.rejection.ok()) {
+    ++metrics_.credit_rejections;
+    trouble_ = credit.rejection;
   }
   ask_little_ = true;
-  ask_after_ = now + RefusalDelay(credit.refusal);
+  ask_after_ = now + RejectionDelay(credit.rejection);
 }
 
-Clock::Duration AppendQueue::RefusalDelay(const absl::Status& refusal) {
-  const auto detail = GetErrorDetail(refusal);
+Clock::Duration AppendQueue::RejectionDelay(const absl::Status& rejection) {
+  const auto detail = GetErrorDetail(rejection);
   const int32_t said = detail ? detail->retry_after_ms.value_or(0) : 0;
   return std::max<Clock::Duration>(backoff_.Next(), std::chrono::milliseconds(said));
 }
@@ -182,7 +182,7 @@ void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
   const bool time_may_cure = IsOverBudget(ack.error) || ack.error.code() == absl::StatusCode::kUnavailable;
   if (time_may_cure) {
     trouble_ = ack.error;
-    send_after_ = now + RefusalDelay(ack.error);
+    send_after_ = now + RejectionDelay(ack.error);
     return SendAgain(ref);
   }
   in_flight_.erase(found);
@@ -335,11 +335,11 @@ std::optional<AppendTrouble> OpenAppends::TellTrouble(const SampleAttempt& key) 
 }
 
 AppendSession::AppendSession(const Options& options)
-    : AppendSession(options, Backoff(kRefusalBackoff), Backoff(kReconnectBackoff)) {}
+    : AppendSession(options, Backoff(kRejectionBackoff), Backoff(kReconnectBackoff)) {}
 
-AppendSession::AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff)
+AppendSession::AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff)
     : options_(options),
-      queue_(options.run, std::move(refusal_backoff), options.first_sequence, options.sequence_step),
+      queue_(options.run, std::move(rejection_backoff), options.first_sequence, options.sequence_step),
       reconnect_backoff_(std::move(reconnect_backoff)),
       log_(options.run) {}
 

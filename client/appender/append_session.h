@@ -30,7 +30,7 @@
 namespace routing_replay::client {
 
 // Appends of many samples that wait for their outcome, oldest first. What is not acknowledged is sent again: on the
-// next stream after a broken one, or after a refusal that time may cure. The server takes a repeated append once,
+// next stream after a broken one, or after a rejection that time may cure. The server takes a repeated append once,
 // because it trims the rows that it has. Appends of one sample are sent, and their outcomes given, in the order of Add.
 // Not thread-safe.
 class AppendQueue {
@@ -46,7 +46,7 @@ class AppendQueue {
     std::function<void(const AppendOutcome&)> note;  // Of its plan.
   };
 
-  // `backoff` says how long to wait after a refusal (at least what the server says).
+  // `backoff` says how long to wait after a rejection (at least what the server says).
   // Sequence numbers are `first`, `first` + `step`, …
   AppendQueue(std::string run, Backoff backoff, uint64_t first = 1, uint64_t step = 1)
       : run_(std::move(run)), backoff_(std::move(backoff)), next_sequence_(first), sequence_step_(step) {}
@@ -79,8 +79,8 @@ class AppendQueue {
   int64_t queued_bytes() const { return queued_bytes_; }
   const AppenderMetrics& metrics() const { return metrics_; }
   void CountReconnect() { ++metrics_.reconnects; }
-  // An append that the ingest checks refused before it could be added.
-  void CountRefusal(Reason reason);
+  // An append that the ingest checks rejected before it could be added.
+  void CountRejection(Reason reason);
 
  private:
   struct PieceState {
@@ -113,11 +113,11 @@ class AppendQueue {
   void OnCredit(const Credit& credit, Clock::Time now);
   void OnAck(const AppendAck& ack, Clock::Time now);
   void Acknowledge(PieceRef ref, const AppendAck& ack);
-  // The piece and what was sent of its sample after it: the server will refuse that for the gap.
+  // The piece and what was sent of its sample after it: the server will reject that for the gap.
   void SendAgain(PieceRef ref);
   void QueueToSend(PieceRef ref);
   void Finish(uint64_t sequence, const absl::Status& status);
-  Clock::Duration RefusalDelay(const absl::Status& refusal);
+  Clock::Duration RejectionDelay(const absl::Status& rejection);
 
   const std::string run_;
   Backoff backoff_;
@@ -135,7 +135,7 @@ class AppendQueue {
   bool named_run_ = false;
   int64_t credit_ = 0;
   bool asked_ = false;       // A want_bytes is unanswered.
-  bool ask_little_ = false;  // After a refusal: only for the next piece.
+  bool ask_little_ = false;  // After a rejection: only for the next piece.
   Clock::Time ask_after_;
   Clock::Time send_after_;
 
@@ -236,7 +236,7 @@ class AppendSession {
 
   explicit AppendSession(const Options& options);
   // With waits that do not depend on chance.
-  AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff);
+  AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff);
 
   // Whether an append of so many bytes may be added. A single one always may, however big.
   bool HasRoom(int64_t bytes) const;
@@ -244,7 +244,7 @@ class AppendSession {
   absl::Status NoRoom(absl::string_view sample) const;
   // Takes an append and gives its sequence number. Times must not go back from call to call.
   uint64_t Add(AppendPlan plan, Clock::Time now);
-  void CountRefusal(Reason reason) { queue_.CountRefusal(reason); }
+  void CountRejection(Reason reason) { queue_.CountRejection(reason); }
   // Takes only the mark of an append that there is no room for: DropPayload.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
 

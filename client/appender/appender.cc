@@ -42,7 +42,7 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
                                                       std::chrono::milliseconds timeout) override;
   absl::Status Close(std::chrono::milliseconds timeout, AppendFailures* failures) override;
   AppenderMetrics metrics() const override;
-  void CountRefusal(Reason reason) override;
+  void CountRejection(Reason reason) override;
 
  private:
   // An event on events_ that is not the stream's.
@@ -251,9 +251,9 @@ AppenderMetrics AppenderImpl::metrics() const {
   return session_.metrics();
 }
 
-void AppenderImpl::CountRefusal(Reason reason) {
+void AppenderImpl::CountRejection(Reason reason) {
   MutexLock lock(mutex_);
-  session_.CountRefusal(reason);
+  session_.CountRejection(reason);
 }
 
 void AppenderImpl::Loop() {

@@ -32,7 +32,7 @@ TEST_F(AppenderTest, EveryRowArrivesOnceAndOutcomesKeepTheirOrder) {
         case 1:
           return Do::kLoseAnswer;
         case 2:
-          return Do::kRefuse;
+          return Do::kReject;
         default:
           return Do::kAnswer;
       }
@@ -110,7 +110,7 @@ TEST_F(AppenderTest, AnAppendWhoseAnswerIsLostIsSentAgain) {
   ExpectStored("s", ids);
 }
 
-TEST_F(AppenderTest, RefusalsReachFlushAndTheRestGoesOn) {
+TEST_F(AppenderTest, RejectionsReachFlushAndTheRestGoesOn) {
   std::mt19937_64 random(4);
   const std::vector<uint8_t> ids = ModelIds(random, 100);
   const auto appender = run_->NewAppender();
@@ -122,7 +122,7 @@ TEST_F(AppenderTest, RefusalsReachFlushAndTheRestGoesOn) {
   EXPECT_EQ(appender->metrics().failed, 1);
 }
 
-TEST_F(AppenderTest, BadPayloadsAreRefusedAtOnce) {
+TEST_F(AppenderTest, BadPayloadsAreRejectedAtOnce) {
   const std::vector<uint8_t> ids(100);
   const auto appender = run_->NewAppender();
   EXPECT_EQ(appender->Append({.sample = "s"}, Tensor({0, 100}), Bytes(ids, {0, 99})).code(),
@@ -132,12 +132,12 @@ TEST_F(AppenderTest, BadPayloadsAreRefusedAtOnce) {
 }
 
 TEST_F(AppenderTest, AFullServerIsAnErrorWhenTheTimeIsUp) {
-  service_.OnAppend([](const AppendRequest&) { return Do::kRefuse; });
+  service_.OnAppend([](const AppendRequest&) { return Do::kReject; });
   const std::vector<uint8_t> ids(100);
   const auto appender = run_->NewAppender({.append_timeout = milliseconds(100)});
   ASSERT_OK(Append(*appender, "s", ids, {0, 100}));
   EXPECT_THAT(appender->Flush(kLong), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-  EXPECT_GT(appender->metrics().credit_refusals, 0);
+  EXPECT_GT(appender->metrics().credit_rejections, 0);
   // It is not given up for good, however long the pause before it asks again is against the time of one append.
   service_.OnAppend({});
   absl::Status status;
@@ -221,9 +221,9 @@ TEST_F(AppenderTest, SeveralInOneCallInTheirOrder) {
   queued = {};
   EXPECT_EQ(appender->AppendMany(appends, queued).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(queued.sequences, (std::vector<uint64_t>{12, 13, 14}));
-  EXPECT_EQ(appender->metrics().refused_by_reason, (std::map<Reason, int64_t>{{Reason::kRowCount, 1}}));
-  appender->CountRefusal(Reason::kShape);
-  EXPECT_EQ(appender->metrics().refused_appends, 2);
+  EXPECT_EQ(appender->metrics().rejected_by_reason, (std::map<Reason, int64_t>{{Reason::kRowCount, 1}}));
+  appender->CountRejection(Reason::kShape);
+  EXPECT_EQ(appender->metrics().rejected_appends, 2);
 }
 
 TEST_F(AppenderTest, WhatThereIsNoRoomForIsMarkedWhereItMayBeDropped) {

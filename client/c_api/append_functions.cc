@@ -86,7 +86,7 @@ class Appending {
 
   CallEnd Finish(absl::Status status) {
     if (status.ok() && !wrong_.ok()) {
-      appender_->appender->CountRefusal(DetailOf(wrong_).reason);
+      appender_->appender->CountRejection(DetailOf(wrong_).reason);
       status = wrong_;
     }
     if (!status.ok()) return count_ > 1 ? AtIndex(status, queued_.sequences.size()) : status;
@@ -137,8 +137,8 @@ rr_commit* NewCommit(const client::CommitOutcome& outcome) {
 std::vector<std::pair<std::string, int64_t>> CountersOf(const AppenderMetrics& metrics) {
   std::vector<std::pair<std::string, int64_t>> counters;
   for (const auto& [name, counter] : client::kAppenderCounters) counters.emplace_back(name, metrics.*counter);
-  for (const auto& [reason, count] : metrics.refused_by_reason) {
-    counters.emplace_back(absl::StrCat("refused_", absl::AsciiStrToLower(ReasonName(reason))), count);
+  for (const auto& [reason, count] : metrics.rejected_by_reason) {
+    counters.emplace_back(absl::StrCat("rejected_", absl::AsciiStrToLower(ReasonName(reason))), count);
   }
   return counters;
 }

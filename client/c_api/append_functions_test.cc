@@ -91,7 +91,7 @@ TEST_F(CAppendTest, ManyInOneCall) {
   appends[1].producer = 9;
   EXPECT_EQ(Failure(rr_appender_append(appender_, appends, 3, &kBlocking, sequences, &dropped)).code,
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Counter("refused_appends"), 4);
+  EXPECT_EQ(Counter("rejected_appends"), 4);
 }
 
 TEST_F(CAppendTest, AFlushNamesWhatFailed) {
@@ -177,8 +177,8 @@ TEST_F(CAppendTest, AFullQueueBlocksDropsOrRaises) {
 }
 
 TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
-  std::atomic<bool> refuse{false};
-  service_.OnAppend([&](const AppendRequest&) { return refuse ? Do::kRefuse : Do::kAnswer; });
+  std::atomic<bool> reject{false};
+  service_.OnAppend([&](const AppendRequest&) { return reject ? Do::kReject : Do::kAnswer; });
   rr_appender_options options = kDefaults;
   options.max_queued_bytes = 2000;
   Open(options);
@@ -192,7 +192,7 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   EXPECT_EQ(queue.Wait(1).at(0).message, "");
   ASSERT_DONE(rr_appender_flush(appender_, &kBlocking));
   // A large one is encoded elsewhere; then there is no room until the server takes something.
-  refuse = true;
+  reject = true;
   append = Append("s", 100, 500'100);
   call = queue.Call(1);
   ASSERT_DONE(rr_appender_append(appender_, &append, 1, &call, &sequences[1], &dropped[1]));
@@ -205,7 +205,7 @@ TEST_F(CAppendTest, WithAQueueSmallAppendsAreQueuedAtOnceAndNoneOvertakes) {
   auto ends = queue.Wait(2);
   EXPECT_EQ(ends[1].message, "");
   EXPECT_EQ(ends[20].code, absl::StatusCode::kCancelled);
-  refuse = false;
+  reject = false;
   for (const auto& [tag, failure] : queue.Wait(18)) EXPECT_EQ(failure.message, "") << tag;
   for (uint64_t i = 1; i < 20; ++i) EXPECT_EQ(sequences[i], i + 1) << i;
   EXPECT_EQ(sequences[20], 0U);

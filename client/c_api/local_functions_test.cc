@@ -15,11 +15,11 @@ rr_text Text(absl::string_view text) { return {text.data(), text.size()}; }
 std::string String(rr_text text) { return {text.data, text.size}; }
 
 // "REASON field", and frees it.
-std::string Refusal(rr_error* error) {
+std::string Rejection(rr_error* error) {
   if (error == nullptr) return "";
-  std::string refusal = absl::StrCat(String(error->reason), " ", String(error->field));
+  std::string rejection = absl::StrCat(String(error->reason), " ", String(error->field));
   rr_free(error);
-  return refusal;
+  return rejection;
 }
 
 std::vector<int64_t> Shape(const rr_form* form) { return {form->shape, form->shape + form->shape_count}; }
@@ -30,14 +30,14 @@ TEST(FormsTest, APayloadTellsItsShape) {
   rr_tensor tensor{
       .data = payload, .size = 24, .encoding = Text("RAW"), .dtype = Text("U16"), .shape = axes, .shape_count = 3};
   const rr_form* form = nullptr;
-  ASSERT_EQ(Refusal(rr_payload_shape(&tensor, &form)), "");
+  ASSERT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "");
   EXPECT_THAT(Shape(form), ElementsAre(2, 2, 3));
   EXPECT_EQ(String(form->dtype), "U16");
   rr_free(form);
   tensor.shape_count = 0;
-  EXPECT_EQ(Refusal(rr_payload_shape(&tensor, &form)), "SHAPE append.tensor.shape");
+  EXPECT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "SHAPE append.tensor.shape");
   tensor.dtype = Text("F32");
-  EXPECT_EQ(Refusal(rr_payload_shape(&tensor, &form)), "FIELD append.tensor.dtype");
+  EXPECT_EQ(Rejection(rr_payload_shape(&tensor, &form)), "FIELD append.tensor.dtype");
 }
 
 TEST(FormsTest, RowsOfFilesAreFound) {
@@ -45,24 +45,24 @@ TEST(FormsTest, RowsOfFilesAreFound) {
   header.resize(117, ' ');
   const std::string file = absl::StrCat(absl::string_view("\x93NUMPY\x01\x00\x76\x00", 10), header, "\nab");
   const rr_form* form = nullptr;
-  ASSERT_EQ(Refusal(rr_open_rows_file(file.data(), file.size(), {}, &form)), "");
+  ASSERT_EQ(Rejection(rr_open_rows_file(file.data(), file.size(), {}, &form)), "");
   EXPECT_EQ(file.substr(form->data.begin, form->data.end - form->data.begin), "ab");
   rr_free(form);
 
   const rr_ranges* ranges = nullptr;
-  ASSERT_EQ(Refusal(rr_trace_sequences(Text(R"({"seq_lens": [2, 3]})"), Text("file"), 5, &ranges)), "");
+  ASSERT_EQ(Rejection(rr_trace_sequences(Text(R"({"seq_lens": [2, 3]})"), Text("file"), 5, &ranges)), "");
   ASSERT_EQ(ranges->count, 2U);
   EXPECT_EQ(ranges->data[1].begin, 2);
   EXPECT_EQ(ranges->data[1].end, 5);
   rr_free(ranges);
-  EXPECT_THAT(Refusal(rr_trace_sequences(Text(R"({"seq_lens": [2]})"), Text("file"), 5, &ranges)),
+  EXPECT_THAT(Rejection(rr_trace_sequences(Text(R"({"seq_lens": [2]})"), Text("file"), 5, &ranges)),
               HasSubstr("ROW_COUNT"));
 }
 
 TEST(FormsTest, RoutesOfABodyAreFound) {
   const std::string body = R"({"choices": [{"routed_experts": "AAAA"}]})";
   const rr_routes* routes = nullptr;
-  ASSERT_EQ(Refusal(rr_find_routes(body.data(), body.size(), &routes)), "");
+  ASSERT_EQ(Rejection(rr_find_routes(body.data(), body.size(), &routes)), "");
   ASSERT_EQ(routes->count, 1U);
   const rr_route& route = routes->data[0];
   ASSERT_EQ(route.path_count, 3U);
@@ -72,7 +72,7 @@ TEST(FormsTest, RoutesOfABodyAreFound) {
   EXPECT_EQ(String(route.path[2].key), "routed_experts");
   EXPECT_EQ(body.substr(route.data.begin, route.data.end - route.data.begin), "AAAA");
   rr_free(routes);
-  EXPECT_EQ(Refusal(rr_find_routes("1", 1, &routes)), "ENCODING body");
+  EXPECT_EQ(Rejection(rr_find_routes("1", 1, &routes)), "ENCODING body");
 }
 
 }  // namespace

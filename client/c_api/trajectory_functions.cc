@@ -166,7 +166,7 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
     const auto given = std::make_shared<GivenTurn>();
     if (absl::Status status = given->Read(*turn); !status.ok()) {
       const Reason reason = GetErrorDetail(status).value_or(ErrorDetail()).reason;
-      if (!given->turn.cut) shared->appender->appender->CountRefusal(reason);
+      if (!given->turn.cut) shared->appender->appender->CountRejection(reason);
       return WithSample(status, shared->writer->sample());
     }
     const auto work = [shared, given, result](TrajectoryWriter::Place place) {

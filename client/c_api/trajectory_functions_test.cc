@@ -141,7 +141,7 @@ TEST_F(CTrajectoryTest, WhatIsWrongWithATurn) {
   const rr_counters* counters = nullptr;
   ASSERT_DONE(rr_appender_metrics(appender_, &counters));
   for (size_t i = 0; i < counters->count; ++i) {
-    if (String(counters->data[i].name) != "refused_appends") continue;
+    if (String(counters->data[i].name) != "rejected_appends") continue;
     EXPECT_EQ(counters->data[i].value, 4);  // Not the cut.
   }
   rr_free(counters);

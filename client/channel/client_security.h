@@ -47,7 +47,7 @@ class ClientSecurity {
   // Of a new call: the value of kAuthorizationKey, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
   // read, or its first line is no token.
   absl::StatusOr<std::string> Authorization() const;
-  // How a call ended that carried `authorization`, as retries are to see it: a token that was refused because another
+  // How a call ended that carried `authorization`, as retries are to see it: a token that was rejected because another
   // one has come into the file meanwhile is UNAVAILABLE, as time cures it.
   absl::Status Judge(absl::string_view authorization, const absl::Status& end) const;
 

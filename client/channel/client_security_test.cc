@@ -119,12 +119,12 @@ TEST_F(ClientSecurityTest, AReplacedTokenIsTriedAgain) {
   const auto security = Make({.token_file = Write("token", "one\nnot looked at\n")});
   const std::string first = *security->Authorization();
   EXPECT_EQ(first, "Bearer one");
-  const absl::Status refused = absl::UnauthenticatedError("no");
-  EXPECT_EQ(security->Judge(first, refused), refused);
+  const absl::Status rejected = absl::UnauthenticatedError("no");
+  EXPECT_EQ(security->Judge(first, rejected), rejected);
   Write("token", "two\n");
   EXPECT_EQ(*security->Authorization(), "Bearer two");
-  EXPECT_TRUE(absl::IsUnavailable(security->Judge(first, refused)));
-  EXPECT_EQ(security->Judge("Bearer two", refused), refused);
+  EXPECT_TRUE(absl::IsUnavailable(security->Judge(first, rejected)));
+  EXPECT_EQ(security->Judge("Bearer two", rejected), rejected);
   EXPECT_OK(security->Judge(first, absl::OkStatus()));
   EXPECT_EQ(security->Judge(first, absl::NotFoundError("x")), absl::NotFoundError("x"));
 }

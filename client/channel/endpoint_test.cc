@@ -22,7 +22,7 @@ TEST(EndpointTest, GoodOnes) {
   EXPECT_EQ(*GrpcTarget("unix:/run/rr.sock"), "unix:/run/rr.sock");
 }
 
-TEST(EndpointTest, BadOnesAreRefused) {
+TEST(EndpointTest, BadOnesAreRejected) {
   for (const char* bad : {"", "server", "server:", ":7400", "server:0", "server:65536", "server:74a", "server:-1",
                           "::1:7400", "[::1]", "[::1]:", "[::1", "[server]:7400", "[]:1", "unix:", "a b:7400",
                           "http://server:7400", "server:+7400", "server:7400/"}) {
@@ -49,7 +49,7 @@ TEST(EndpointTest, AListIsJudgedByItsMembersElsewhere) {
   EXPECT_EQ(ServerTargets("server:1,10.0.0.1:3")->at(1).judged(), "dns:///10.0.0.1:3");
 }
 
-TEST(EndpointTest, BadListsAreRefusedByTheMemberThatIsWrong) {
+TEST(EndpointTest, BadListsAreRejectedByTheMemberThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"a:1,b", "\"b\" has no port"},
       {"a:1,", "\"\" has no port"},

@@ -78,7 +78,7 @@ TEST(ServerChoiceTest, TheFileOfAListIsReadAgain) {
   }
 }
 
-TEST(ServerChoiceTest, ABadEndpointIsRefused) {
+TEST(ServerChoiceTest, ABadEndpointIsRejected) {
   EXPECT_THAT(ServerChoice("a:1,a:1", 0).Wait(kNow), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }
 

@@ -98,22 +98,22 @@ TEST_F(ReadCheckerTest, LeavingOutOrSwappingAnyPieceIsNoticed) {
   }
 }
 
-TEST_F(ReadCheckerTest, WrongGeometryOfAPieceIsRefused) {
+TEST_F(ReadCheckerTest, WrongGeometryOfAPieceIsRejected) {
   const ReadRequest request{.samples = {{.sample = "s"}}};
   const Messages messages = Serve(request, Codec::kPacked, 1);
-  const auto refuse = [&](auto change) {
+  const auto reject = [&](auto change) {
     std::vector<ReadResponse> changed = messages.messages;
     change(changed[1].pieces[0]);
     EXPECT_FALSE(Check(request, changed).ok());
   };
-  refuse([](Piece& p) { p.sample_index = 1; });
-  refuse([](Piece& p) { p.layer_begin = 3; });
-  refuse([](Piece& p) { p.layer_begin = 511; });
-  refuse([](Piece& p) { p.layer_count = 5, p.cut_crc32c.resize(5); });
-  refuse([](Piece& p) { p.rows.end += 1; });
-  refuse([](Piece& p) { p.rows.begin += 1; });
-  refuse([](Piece& p) { p.codec = Codec::kRaw; });
-  refuse([](Piece& p) { p.rows = {0, 4096}; });
+  reject([](Piece& p) { p.sample_index = 1; });
+  reject([](Piece& p) { p.layer_begin = 3; });
+  reject([](Piece& p) { p.layer_begin = 511; });
+  reject([](Piece& p) { p.layer_count = 5, p.cut_crc32c.resize(5); });
+  reject([](Piece& p) { p.rows.end += 1; });
+  reject([](Piece& p) { p.rows.begin += 1; });
+  reject([](Piece& p) { p.codec = Codec::kRaw; });
+  reject([](Piece& p) { p.rows = {0, 4096}; });
 }
 
 TEST_F(ReadCheckerTest, ALateRecordTakesTheSampleBack) {

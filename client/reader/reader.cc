@@ -155,7 +155,7 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
 // What became of asking one server for what is missing.
 struct Answer {
   absl::Status status;
-  bool broke = false;    // The server went away, or refused a token that was replaced meanwhile.
+  bool broke = false;    // The server went away, or rejected a token that was replaced meanwhile.
   bool brought = false;  // Some of it came.
 };
 

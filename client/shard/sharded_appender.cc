@@ -15,7 +15,7 @@ namespace {
 
 void AddTo(const AppenderMetrics& part, AppenderMetrics& total) {
   for (const auto& [name, counter] : kAppenderCounters) total.*counter += part.*counter;
-  for (const auto& [reason, count] : part.refused_by_reason) total.refused_by_reason[reason] += count;
+  for (const auto& [reason, count] : part.rejected_by_reason) total.rejected_by_reason[reason] += count;
 }
 
 // One appender per member that is appended to, each with an equal share of the queue: a member that does not answer
@@ -45,7 +45,7 @@ class ShardedAppender final : public PlanAppender {
     const AppendHeader& header = plan.pieces.front().header;
     if (header.prefix) {
       if (absl::Status status = servers_->CheckFork(header.sample, header.prefix->sample); !status.ok()) {
-        CountRefusal(Reason::kField);
+        CountRejection(Reason::kField);
         return status;
       }
     }
@@ -90,10 +90,10 @@ class ShardedAppender final : public PlanAppender {
     return total;
   }
 
-  void CountRefusal(Reason reason) override {
+  void CountRejection(Reason reason) override {
     MutexLock lock(mutex_);
-    ++rejected_.refused_appends;
-    ++rejected_.refused_by_reason[reason];
+    ++rejected_.rejected_appends;
+    ++rejected_.rejected_by_reason[reason];
   }
 
  private:

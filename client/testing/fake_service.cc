@@ -105,7 +105,7 @@ Do FakeService::Decide(const AppendRequest& request) {
 }
 
 AppendAck FakeService::Apply(const AppendRequest& request, Do action) {
-  if (action == Do::kRefuse) {
+  if (action == Do::kReject) {
     return {.append_id = request.append->append_id, .sample = request.append->sample, .error = OverBudget()};
   }
   MutexLock lock(store_->mutex);
@@ -146,8 +146,8 @@ grpc::Status FakeService::Append(grpc::ServerContext* context,
     }
     if (request.want_bytes > 0) {
       response.mutable_credit();
-      if (action == Do::kRefuse) {
-        response.mutable_credit()->mutable_refusal()->ParseFromString(EncodeStreamStatus(OverBudget()));
+      if (action == Do::kReject) {
+        response.mutable_credit()->mutable_rejection()->ParseFromString(EncodeStreamStatus(OverBudget()));
       } else {
         response.mutable_credit()->set_granted_bytes(request.want_bytes);
         credit += request.want_bytes;

@@ -21,7 +21,7 @@ enum class Do {
   kAnswer,
   kLoseMessage,  // The stream breaks before the server has looked at the message …
   kLoseAnswer,   // … or after it took it.
-  kRefuse,       // OVER_BUDGET, for credit or as the ack.
+  kReject,       // OVER_BUDGET, for credit or as the ack.
   kHang,         // No answer until the call is cancelled.
 };
 

@@ -11,7 +11,7 @@
 //   - The first write of a row wins: a turn that gives rows again, perhaps under newer weights, adds only what is new.
 //     Rows given again are compared with what was sent; a difference is counted, or an error in a strict run.
 //   - A turn that gives no rows, or not all of them (aborted, preempted, not recorded) leaves the rest open: the next
-//     one may give them. A turn that starts above the rows so far is refused, unless its gap is declared unrecorded.
+//     one may give them. A turn that starts above the rows so far is rejected, unless its gap is declared unrecorded.
 //   - The last token was never fed to the model: a row for it is left out (SurplusRows).
 //   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
 //

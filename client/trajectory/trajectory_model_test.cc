@@ -225,7 +225,7 @@ class World {
                               turn.row_start.value_or(-1), " seal ", turn.seal, " cut ", turn.cut));
     while (!::testing::Test::HasFailure()) {
       const absl::StatusOr<TurnPlan> plan = Plan(writer, turn);
-      if (!plan.ok()) return CheckRefusal(writer, turn, plan.status());
+      if (!plan.ok()) return CheckRejection(writer, turn, plan.status());
       if (plan->decision.step == Step::kAsk) {
         ASSERT_TRUE(writer.in_doubt);
         Ask(writer);
@@ -265,7 +265,7 @@ class World {
     return PlanTurn(turn, &rows, common_, TestedGeometry(), blocks_, writer.trajectory);
   }
 
-  void CheckRefusal(Writer& writer, const ReferenceTurn& turn, const absl::Status& status) {
+  void CheckRejection(Writer& writer, const ReferenceTurn& turn, const absl::Status& status) {
     int64_t keep = 0, shared = 0;
     ReferenceTrajectory copy = writer.model;
     ReferenceAnswer expected = writer.model.Keep(turn, keep);
@@ -544,7 +544,7 @@ uint64_t Seeds() {
   return seeds;
 }
 
-TEST(TurnPlanTest, WeightsOfRowsThatAreNotGivenAreRefused) {
+TEST(TurnPlanTest, WeightsOfRowsThatAreNotGivenAreRejected) {
   const std::vector<int32_t> tensor = Tensor({Label(1), Label(2), Label(3)});
   const std::vector<uint32_t> tokens = {7, 8, 9, 10, 11, 12};
   const TurnRows rows{.tensor = {.dtype = DType::kI32, .shape = {3, 3, kTopK}},

@@ -73,7 +73,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
   AppendOptions common = common_;
   if (!engine.empty()) common.engine = std::string(engine);
   auto result = Do(turn, rows, common);
-  if (absl::IsInvalidArgument(result.status()) && !turn.cut) appender().CountRefusal(ReasonOf(result.status()));
+  if (absl::IsInvalidArgument(result.status()) && !turn.cut) appender().CountRejection(ReasonOf(result.status()));
   return result;
 }
 

@@ -56,7 +56,7 @@ class TrajectoryWriter {
   // Queues the new rows of a turn, as PlanTurn decides; `rows` null: none. `engine` not empty: in the place of that of
   // the options. Waits for the server where rows must be taken back, or where an append failed and it must be asked
   // what it has; and for room, as the appender does. With an error nothing has changed but that rows may have been
-  // taken back. INVALID_ARGUMENT counts as a refused append, unless the turn is a cut.
+  // taken back. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut.
   // `place`: of order(); absent: as it comes.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);

@@ -125,7 +125,7 @@ TEST_F(TrajectoryWriterTest, AForkSharesWhatIsAcknowledged) {
   EXPECT_EQ(turn.appended, (std::vector<RowRange>{{60, 119}}));
 }
 
-TEST_F(TrajectoryWriterTest, DroppedRowsAreToldAndRefusedTurnsCounted) {
+TEST_F(TrajectoryWriterTest, DroppedRowsAreToldAndRejectedTurnsCounted) {
   service_.OnAppend([](const AppendRequest&) { return Do::kHang; });
   appender_ = run_->NewAppender(
       {.max_queued_bytes = 10, .queue_timeout = std::chrono::milliseconds(0), .drop_when_full = true});
@@ -135,7 +135,7 @@ TEST_F(TrajectoryWriterTest, DroppedRowsAreToldAndRefusedTurnsCounted) {
   EXPECT_EQ(turn.dropped_rows, 10);
   EXPECT_EQ(writer->state().counters.unrecorded_rows, 10);
   EXPECT_THAT(Add(*writer, {19, 25}, 40).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
-  EXPECT_EQ(appender_->metrics().refused_appends, 1);
+  EXPECT_EQ(appender_->metrics().rejected_appends, 1);
 }
 
 TEST_F(TrajectoryWriterTest, TurnsOfManyThreadsAreDoneOneAfterTheOther) {
@@ -159,7 +159,7 @@ TEST_F(TrajectoryWriterTest, TurnsOfManyThreadsAreDoneOneAfterTheOther) {
 
 TEST_F(TrajectoryWriterTest, ATurnThatIsBrokenOffIsRepeated) {
   std::atomic<bool> hang{true};
-  service_.OnAppend([&](const AppendRequest&) { return hang ? Do::kRefuse : Do::kAnswer; });
+  service_.OnAppend([&](const AppendRequest&) { return hang ? Do::kReject : Do::kAnswer; });
   const auto writer = New("s");
   ASSERT_OK(Add(*writer, {0, 99}, 100).status());
   tokens_[40] ^= 1;

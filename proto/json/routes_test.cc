@@ -116,7 +116,7 @@ TEST(RoutesInJsonTest, AsAParserThatTakesEverythingApart) {
   }
 }
 
-TEST(RoutesInJsonTest, WhatIsCutOffIsRefusedInBounds) {
+TEST(RoutesInJsonTest, WhatIsCutOffIsRejectedInBounds) {
   const std::string text =
       R"({"id": "a\"b", "choices": [{"index": 0, "routed_experts": "QUJD", "n": [1, 2.5, true, null]}], "usage": {}})";
   for (size_t size = 0; size < text.size(); ++size) {

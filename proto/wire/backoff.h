@@ -23,11 +23,11 @@ class Backoff {
     double jitter = 0.2;
   };
 
-  // `random` gives numbers in [0, 1); every thread has a seed of its own for the default.
+  // `random` returns numbers in [0, 1); the default has a seed per thread.
   explicit Backoff(const Options& options, std::function<double()> random = AnyNumber)
       : options_(options), random_(std::move(random)), nominal_(options.initial) {}
 
-  // The next wait: initial, initial * factor, …, spread, never above maximum.
+  // The next wait: initial, initial * factor, …, with jitter, never above maximum.
   Clock::Duration Next() {
     const double spread = 1 - options_.jitter + 2 * options_.jitter * random_();
     const Clock::Duration wait = std::min(options_.maximum, Scale(nominal_, spread));
@@ -38,7 +38,7 @@ class Backoff {
   void Reset() { nominal_ = options_.initial; }
 
  private:
-  // Every call has a Backoff and few ever wait, so that the engine, 20 us to make, is made by the first who does.
+  // Every call has a Backoff and few ever wait. So the engine, which takes 20 us to make, is made at the first wait.
   static double AnyNumber() {
     thread_local std::minstd_rand engine{std::random_device()()};
     return std::uniform_real_distribution<double>(0, 1)(engine);

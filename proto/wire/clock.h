@@ -1,4 +1,4 @@
-// Time as a dependency, so that tests move it by hand.
+// Clocks that are passed in, so that tests can move time by hand.
 #ifndef PROTO_WIRE_CLOCK_H_
 #define PROTO_WIRE_CLOCK_H_
 
@@ -17,15 +17,15 @@ class Clock {
 
   virtual ~Clock() = default;
   virtual Time Now() const = 0;  // Monotonic.
-  // The time of day, for what is written down and outlives the process. May jump.
+  // The time of day, for times that are written down and outlive the process. May jump.
   virtual std::chrono::system_clock::time_point TimeOfDay() const = 0;
 
-  // The machine's clock; lives for ever.
+  // The machine's clock. Never destroyed.
   static const Clock& Real();
 };
 
-// `timeout` after `now`, but not before it and no later than in a hundred years: neither a timeout that means
-// "for ever" nor one far below 0 may overflow.
+// `now` + `timeout`, but not before `now` and at most a hundred years later: so neither a timeout that means "for ever"
+// nor a very negative one overflows.
 inline Clock::Time DeadlineAfter(Clock::Time now, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 100);
   return now + std::clamp(timeout, std::chrono::milliseconds(0), kForEver);

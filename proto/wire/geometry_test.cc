@@ -168,7 +168,7 @@ struct BadCase {
   Geometry::Options options;
 };
 
-TEST(GeometryTest, RefusalsNameFieldAndLayer) {
+TEST(GeometryTest, RejectionsNameFieldAndLayer) {
   std::vector<int32_t> too_many(kMaxMoeLayers + 1);
   std::iota(too_many.begin(), too_many.end(), 0);
   const std::vector<BadCase> cases = {

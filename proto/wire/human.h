@@ -1,4 +1,4 @@
-// Text for people: figures on a terminal and on a page, and what a misspelled word was meant to be.
+// Text for people: figures for terminals and pages, and suggestions for misspelled words.
 #ifndef PROTO_WIRE_HUMAN_H_
 #define PROTO_WIRE_HUMAN_H_
 
@@ -18,10 +18,10 @@ std::string HumanBytes(double bytes);
 // "1,234,567"
 std::string HumanCount(int64_t count);
 
-// "1 sample", "2 samples"; `many` where that is not `one` with an s.
+// "1 sample", "2 samples"; `many` if the plural is not `one` with an s.
 std::string Counted(int64_t count, absl::string_view one, absl::string_view many = "");
 
-// Three digits, of a large one those before the point: "0.0123", "3.67", "1,234,568".
+// Three digits; for a large number all digits before the point: "0.0123", "3.67", "1,234,568".
 std::string HumanNumber(double number);
 
 // The two largest units that matter: "250 ms", "3.2 s", "5 min 12 s", "3 h 5 min", "2 d 3 h".
@@ -30,8 +30,8 @@ std::string HumanDuration(std::chrono::milliseconds duration);
 // RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".
 std::string Timestamp(std::chrono::system_clock::time_point time);
 
-// What a word that is not known was most likely meant to be: those of `words` that are nearest to `word`, in their
-// order: one letter differs, or a third of its letters; none where all differ more.
+// Suggestions for an unknown word: those of `words` nearest to `word`, in their order. They differ from it in one
+// letter, or in at most a third of its letters; empty if all differ more.
 std::vector<std::string> Nearest(absl::string_view word, const std::vector<std::string>& words);
 
 // "there is no KIND 'word'; did you mean a or b?"

@@ -39,7 +39,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 class CondVar {
  public:
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    // condition_.wait is a symbol of GCC 12's libstdc++, which systems that the wheels serve do not have.
+    // condition_.wait is a symbol of GCC 12's libstdc++, which some systems that the wheels support do not have.
     pthread_cond_wait(condition_.native_handle(), mutex.mutex_.native_handle());
   }
   // False if `deadline` passed first. Spurious wake-ups happen: test the condition in a loop.

@@ -65,9 +65,9 @@ std::optional<Durability> DurabilityFromName(absl::string_view name) {
 
 const char* SampleStatusName(SampleStatus status) {
   // By number.
-  static constexpr const char* kNames[] = {"UNSPECIFIED",     "OK",           "NOT_FOUND",       "NOT_RECORDED",
-                                           "NOT_READY",       "LOST",         "VERSION_REFUSED", "LENGTH_MISMATCH",
-                                           "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE",     "TOKENS_NOT_KNOWN"};
+  static constexpr const char* kNames[] = {"UNSPECIFIED",     "OK",           "NOT_FOUND",        "NOT_RECORDED",
+                                           "NOT_READY",       "LOST",         "VERSION_REJECTED", "LENGTH_MISMATCH",
+                                           "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE",      "TOKENS_NOT_KNOWN"};
   const auto number = static_cast<size_t>(status);
   return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }

@@ -1,5 +1,5 @@
-// Vector loads from bytes that lie anywhere, and the largest of many ids there. For files that Highway includes once
-// per instruction set.
+// Vector loads from unaligned bytes, and the largest of many ids there. For files that Highway includes once per
+// instruction set.
 #if defined(PROTO_WIRE_SIMD_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTO_WIRE_SIMD_LOAD_INL_H_
 #undef PROTO_WIRE_SIMD_LOAD_INL_H_
@@ -18,8 +18,8 @@ namespace routing_replay {
 inline namespace wire {
 namespace HWY_NAMESPACE {
 
-// As many T as the vector has, from an address of any alignment. As bytes: a copy into lanes becomes narrower stores,
-// for which the load of the whole vector waits.
+// As many T as the vector has, from an address of any alignment. Loads bytes: copying into lanes would become narrower
+// stores, and the load of the whole vector would wait for them.
 template <class D, typename T = hwy::HWY_NAMESPACE::TFromD<D>>
 hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
 #if HWY_TARGET == HWY_SCALAR
@@ -32,7 +32,7 @@ hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
 #endif
 }
 
-// The largest of `count` unsigned ids; 0 of none.
+// The largest of `count` unsigned ids; 0 if there are none.
 template <typename T>
 T LargestId(const uint8_t* ids, size_t count) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -1,4 +1,4 @@
-// Token ids as hosts hold them.
+// Token ids in the arrays of callers.
 #ifndef PROTO_WIRE_TOKEN_IDS_H_
 #define PROTO_WIRE_TOKEN_IDS_H_
 
@@ -12,18 +12,18 @@
 namespace routing_replay {
 inline namespace wire {
 
-// An array of token ids: `dtype` as numpy calls it, of elements that lie little-endian, at any alignment.
+// An array of token ids: little-endian elements of `dtype` (numpy's name), at any alignment.
 struct TokenArray {
   std::string dtype;
   int32_t axes = 1;
-  std::string field = "tokens";  // Names it in errors, …
-  std::string sample;            // … as this does; may be empty.
+  std::string field = "tokens";  // Named in errors, …
+  std::string sample;            // … as is this; may be empty.
   absl::Span<const uint8_t> bytes;
 };
 
-// Its ids as u32 little-endian. INVALID_ARGUMENT naming field and sample: kDType for what is not an integer, kShape for
-// other than one axis, kLength for no ids at all (a caller that says nothing of tokens gives none) or bytes that are
-// not whole ids, kField for an id that does not have 32 bits.
+// The ids as u32 little-endian. INVALID_ARGUMENT that names field and sample: kDType if the dtype is not an integer,
+// kShape if there is not exactly one axis, kLength if there are no ids (a caller without tokens passes no array) or the
+// bytes are not whole ids, kField for an id that does not fit 32 bits.
 absl::StatusOr<Buffer> TokenIds(const TokenArray& array);
 
 }  // namespace wire

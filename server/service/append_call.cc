@@ -266,7 +266,7 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
     const absl::Status entered = allowed.ok() ? EnterRun(run_) : allowed;
-    response.credit = entered.ok() ? Grant(rejected->want_bytes) : Credit{.granted_bytes = 0, .refusal = entered};
+    response.credit = entered.ok() ? Grant(rejected->want_bytes) : Credit{.granted_bytes = 0, .rejection = entered};
   }
   return response;
 }
@@ -274,7 +274,7 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
 Credit AppendCall::Grant(uint64_t want_bytes) {
   auto reservation = Promise(want_bytes);
   (reservation.ok() ? context_.metrics.credits : context_.metrics.credit_rejections).Increment();
-  if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
+  if (!reservation.ok()) return {.granted_bytes = 0, .rejection = reservation.status()};
   const auto granted = static_cast<uint64_t>(reservation->bytes());
   credit_.Merge(*std::move(reservation));
   return {.granted_bytes = granted};

@@ -74,8 +74,8 @@ SampleVerdict CheckWeights(const SampleState& state, const SampleRead& asked) {
         span.version <= asked.max_weight_version.value_or(span.version)) {
       continue;
     }
-    return {SampleStatus::kVersionRefused, absl::StrCat("rows ", ToString(span.rows), " are of weight version ",
-                                                        known ? absl::StrCat(span.version) : std::string("unknown"))};
+    return {SampleStatus::kVersionRejected, absl::StrCat("rows ", ToString(span.rows), " are of weight version ",
+                                                         known ? absl::StrCat(span.version) : std::string("unknown"))};
   }
   return {};
 }

@@ -2,11 +2,11 @@
 // conformance/.
 //
 // Steps of an append, the same in every store (conformance/ tests each one):
-//   1. the incarnation: revision or restart nonce fits, or the sample is opened (or forked from a prefix)
-//   2. the overlap with committed rows: tokens compared (other tokens: ALREADY_EXISTS), then routes (counted, or an
-//      error in a strict run), then trimmed: first write wins
-//   3. the rest starts at the committed count, or is rejected (GAP)
-//   4. blocks are charged, kept, and pieces of a completed window merged into one block
+//   1. the incarnation: revision or restart nonce must match, or the append opens (or forks) the sample
+//   2. the overlap with committed rows: tokens are compared (other tokens: ALREADY_EXISTS), then routes (differences
+//      are counted; in a strict run they are an error), then the overlap is trimmed: first write wins
+//   3. the remaining rows must start at the committed count, or the append is rejected (GAP)
+//   4. blocks are charged and kept, and the pieces of a completed window are merged into one block
 //   5. the seal, if the append carries one
 // An append that is rejected at any step changes nothing at all.
 #ifndef SERVER_STORE_STORE_H_
@@ -40,8 +40,8 @@ struct LoadedBlock {
   BlockView view;
 };
 
-// A block of the store, wherever its bytes are. It stays readable as long as somebody holds it, whatever happens to its
-// sample. Thread-safe. A run may have millions of them: members are as small as they can be.
+// A block in the store, wherever its bytes are. It stays readable as long as somebody holds it, whatever happens to its
+// sample. Thread-safe. A run may have millions of blocks, so members are as small as possible.
 class KeptBlock {
  public:
   // `rows` lie in one window.
@@ -55,7 +55,7 @@ class KeptBlock {
  private:
   friend absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block);
 
-  // What Load gives; without an owner, the block itself is it.
+  // Returns the bytes. If LoadedBlock::owner is null, the block itself owns them.
   virtual absl::StatusOr<LoadedBlock> LoadBytes() const = 0;
 
   const int64_t first_row_;
@@ -63,30 +63,31 @@ class KeptBlock {
   const Codec codec_;
 };
 
-// May read from a disk or a network. DATA_LOSS if the bytes are not there or not what was stored; UNAVAILABLE if they
-// cannot be read now. That bytes fit their CRCs is for whoever uses them to see.
+// May read from a disk or a network. DATA_LOSS if the bytes are missing or not those that were stored; UNAVAILABLE if
+// they cannot be read now. Does not check CRCs: whoever uses the bytes does.
 inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) {
   absl::StatusOr<LoadedBlock> loaded = block->LoadBytes();
   if (loaded.ok() && loaded->owner == nullptr) loaded->owner = std::move(block);
   return loaded;
 }
 
-// What is in force for a run; fixed when it is created.
+// The settings in force for a run; fixed when it is created.
 struct RunOptions {
-  Clock::Duration ttl = std::chrono::hours(24);  // A sample idle for so long is removed by Sweep.
+  Clock::Duration ttl = std::chrono::hours(24);  // Sweep removes a sample that was idle for this long.
   bool strict = false;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  std::optional<Durability> durability;  // Set of every run; asked for without: whatever the store does by default.
-  uint64_t shard_fingerprint = 0;        // Of the list of servers that the run is spread over; 0: none was stated.
+  std::optional<Durability> durability;  // Every existing run has one; in a request, nothing means the store's default.
+  // Fingerprint of the list of servers that the run is spread over; 0: no list was stated.
+  uint64_t shard_fingerprint = 0;
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 
 struct RunInfo {
   std::string run;
-  std::shared_ptr<const Geometry> geometry;  // Another object where the run was made again.
+  std::shared_ptr<const Geometry> geometry;  // A different object if the run was dropped and made again.
   RunOptions options;
-  bool created = false;  // By this call.
+  bool created = false;  // True if this call created the run.
 };
 
 struct RunState {
@@ -110,16 +111,16 @@ struct SampleRef {
 
 struct AppendCommand {
   std::string run;
-  // What the blocks were made with. If the run was dropped and made again with another one meanwhile, the append is
-  // rejected (FAILED_PRECONDITION, kGeometryMismatch). Null where there are no blocks.
+  // The geometry that the blocks were made with. If the run was dropped and made again with another one meanwhile, the
+  // append is rejected (FAILED_PRECONDITION, kGeometryMismatch). Null if there are no blocks.
   std::shared_ptr<const Geometry> geometry;
-  AppendHeader header;  // payload_kind is not looked at.
+  AppendHeader header;  // payload_kind is ignored.
   // Exactly header.rows without header.unrecorded, ascending; shape and CRC are checked.
   std::vector<Block> blocks;
-  ByteReservation reservation;  // Taken for the bytes on their way; the store charges from it first.
+  ByteReservation reservation;  // Taken when the bytes were expected; the store charges to it first.
 };
 
-// A range of rows of a block.
+// Some rows of a block.
 struct StoredRows {
   std::shared_ptr<const KeptBlock> block;
   RowRange rows;  // Absolute, inside block->rows().
@@ -128,11 +129,12 @@ struct StoredRows {
 // One consistent look at a sample.
 struct SampleSnapshot {
   SampleState state;
-  std::vector<StoredRows> rows;  // Ascending; exactly the asked rows that are committed and recorded.
+  std::vector<StoredRows> rows;  // Ascending; exactly the requested rows that are committed and recorded.
   TokenChecks tokens{kDefaultBlockRows};
 };
 
-// Asked before a snapshot is made what it will take in memory, about; its error is the snapshot's.
+// Called before a snapshot is made, with about the memory that it will take. If it returns an error, Snapshot returns
+// that error.
 using AdmitSnapshot = std::function<absl::Status(int64_t bytes)>;
 
 // Half-open range of groups.
@@ -145,7 +147,7 @@ struct GroupRange {
 
 struct ReleaseResult {
   int64_t samples = 0;
-  int64_t bytes = 0;  // Given back to the budget now.
+  int64_t bytes = 0;  // Given back to the budget by this call.
 };
 
 struct ListPage {
@@ -160,22 +162,22 @@ class Store {
   virtual ~Store() = default;
 
   virtual std::string name() const = 0;  // "memory", …
-  // Whether its calls may wait for a disk or a network.
+  // True if its calls may wait for a disk or a network.
   virtual bool MayWait() const { return true; }
 
-  // Makes the run or joins it. RESOURCE_EXHAUSTED (kOverBudget) where what is to be known of it has no room. Joining
-  // with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). Without a geometry
-  // and without such a run: NOT_FOUND. A run made without options has the defaults.
+  // Makes the run or joins it. RESOURCE_EXHAUSTED (kOverBudget) if there is no room for the run's own record. Joining
+  // with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). Without a geometry,
+  // and if there is no such run: NOT_FOUND. A run made without options has the defaults.
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  // As this process knows it, which costs nothing: for who goes on to an append. Of a run that was dropped elsewhere it
-  // may be the one before; then the append is rejected (kGeometryMismatch), or fits the run that was made since.
+  // The run as this process knows it, without a look at the disk or the network: for callers that append next. It may
+  // be out of date if another process dropped the run; then the append is rejected (kGeometryMismatch), or fits the run
+  // that was made since.
   virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
   // NOT_FOUND: kNoRun.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
-  // At most `limit`, which is above 0, by name. A run whose record cannot be read is not among them, and hides none of
-  // the others.
+  // At most `limit` (above 0) runs, by name. A run whose record cannot be read is left out and hides no other run.
   virtual absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) = 0;
   // All pages at once.
   absl::StatusOr<std::vector<RunState>> ListRuns() {
@@ -183,14 +185,14 @@ class Store {
     if (!all.ok()) return all.status();
     return std::move(all->runs);
   }
-  // About as many as ListRuns has, without a look at any.
+  // About as many runs as ListRuns returns, without reading their records.
   virtual absl::StatusOr<int64_t> CountRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
   // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
   // prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED
-  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows that it needs are damaged).
-  // committed_rows and revision of the sample are in every detail where the sample exists.
+  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows that it needs are damaged). If the
+  // sample exists, every detail has its committed_rows and revision.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
   // Errors: FAILED_PRECONDITION (kOldRevision, kSealed with another num_tokens, kNotCommitted with missing_rows),
   // INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
@@ -200,16 +202,18 @@ class Store {
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                int64_t rows, std::optional<int64_t> expected_revision) = 0;
 
-  // State and the recorded rows inside `rows` (normal list). Counts as use for the TTL. `admit` may be null.
+  // The sample's state and its recorded rows inside `rows` (normal list). Counts as use for the TTL. `admit` may be
+  // null.
   virtual absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                                   absl::Span<const RowRange> rows, const AdmitSnapshot& admit) = 0;
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows) {
     return Snapshot(run, producer, sample, rows, nullptr);
   }
-  // State alone; does not count as use.
+  // The state only; does not count as use.
   virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
-  // Stat of each, in this order, with fewer looks where a look takes time. An error of `take` ends it, and is its own.
+  // Stat of each sample, in this order, with fewer round trips where a round trip takes time. If `take` returns an
+  // error, the loop ends with that error.
   using TakeState = std::function<absl::Status(const SampleRef& sample, absl::StatusOr<SampleState> state)>;
   virtual absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
                                 const TakeState& take) {
@@ -218,8 +222,8 @@ class Store {
     }
     return absl::OkStatus();
   }
-  // `page_size` 0: 1000; at most 10000 come in one page, and fewer where they take more than about a megabyte.
-  // INVALID_ARGUMENT (kField) below 0.
+  // `page_size` 0 means 1000. A page has at most 10000 samples, and fewer if they take more than about a megabyte.
+  // INVALID_ARGUMENT (kField) if `page_size` is below 0.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         int32_t page_size, absl::string_view page_token) = 0;
 
@@ -230,10 +234,10 @@ class Store {
                                                       GroupRange groups) = 0;
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
-  // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. In a
-  // store that several servers share it takes a moment until others are heard: `changed` is called then, too. The
-  // watch ends with the returned object: after its destruction `changed` is not running and will not run. `changed` may
-  // call the store, but must not destroy its own watch.
+  // truncate, release, drop; also its creation). Register first and then call Snapshot, so that no change is missed. In
+  // a store that several servers share it takes a moment until changes by other servers are noticed; `changed` is
+  // called when that begins, too. The watch ends with the returned object: after its destruction `changed` is not
+  // running and will not run. `changed` may call the store, but must not destroy its own watch.
   class Watch {
    public:
     virtual ~Watch() = default;
@@ -242,45 +246,45 @@ class Store {
                                                              const SampleRef& sample,
                                                              std::function<void()> changed) = 0;
 
-  // Removes samples idle longer than their run's TTL, at most `limit` of them, and says how many.
+  // Removes samples idle longer than their run's TTL, at most `limit` of them, and returns how many.
   virtual int64_t Sweep(int64_t limit) = 0;
 
-  // The process is about to stop: calls that wait for something outside of it, and those that come later, may end at
-  // once with UNAVAILABLE.
+  // The process is about to stop. Calls that wait for a disk or a network, and later ones, may end at once with
+  // UNAVAILABLE.
   virtual void Abandon() {}
 
-  // OK, or why it takes no changes for now, whatever they are: what it builds on is broken or cannot be reached. A
-  // store whose budget is used up, or a part of which something is wrong with, is well. May wait, a few seconds at
-  // most. The message is for everybody.
+  // OK, or why the store can take no changes at all for now: the disk or the service below it is broken or cannot be
+  // reached. A full budget, or damage to a part of the data, is still OK. May wait a few seconds at most. The message
+  // may be shown to everybody.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // Where what the store is in cannot be asked: as they were when it last could.
+  // If the disk or service below the store cannot be asked, these are the figures of the last time.
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;
-    int64_t stored_bytes = 0;  // Charged to the budget for committed data, …
-    int64_t run_bytes = 0;     // … and for what is known of runs beside it.
-    // Of a store that moves cold samples to a disk.
+    int64_t stored_bytes = 0;  // Charged to the budget for committed data …
+    int64_t run_bytes = 0;     // … and for the records of runs.
+    // For a store that moves cold samples to a disk.
     struct Spill {
-      int64_t budget_bytes = 0;  // Of the disk.
-      int64_t disk_bytes = 0;    // What the files there take.
+      int64_t budget_bytes = 0;  // Of the disk directory.
+      int64_t disk_bytes = 0;    // Bytes that the files there take.
       // Since the store was made:
-      int64_t samples = 0;         // That were moved.
-      int64_t bytes = 0;           // Of memory that this gave back.
+      int64_t samples = 0;         // Samples moved.
+      int64_t bytes = 0;           // Memory that this freed.
       int64_t loads = 0;           // Blocks read back.
-      int64_t lost_blocks = 0;     // Loads that found other bytes than were written, or none.
+      int64_t lost_blocks = 0;     // Loads that found damaged bytes or none.
       int64_t write_failures = 0;  // Blocks that stayed in memory because the disk is full or broken.
     };
     std::optional<Spill> spill;
   };
   virtual Totals GetTotals() = 0;
 
-  // Moves cold data to where it takes nothing of the budget until `bytes` of it are free: false where there is not
-  // enough of it. May wait for a disk.
+  // Moves cold data out of the budget until `bytes` are free. False if there is not enough cold data. May wait for a
+  // disk.
   virtual bool MakeRoom(int64_t /*bytes*/) { return false; }
 };
 
-// ByteBudget::Reserve of the budget that `store` is on, after the store has made room where there is none.
+// ByteBudget::Reserve on the budget of `store`; if there is no room, the store makes room first.
 inline absl::StatusOr<ByteReservation> ReserveOrMakeRoom(Store& store, ByteBudget& budget, int64_t bytes) {
   absl::StatusOr<ByteReservation> reservation = budget.Reserve(bytes);
   if (reservation.ok() || !store.MakeRoom(bytes)) return reservation;

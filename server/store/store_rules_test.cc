@@ -48,14 +48,14 @@ TEST(RunOptionsTest, JoiningWithoutADurabilityTakesWhatTheRunHas) {
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
 }
 
-TEST(RunOptionsTest, AnotherListOfServersIsRefusedNamingBoth) {
+TEST(RunOptionsTest, AnotherListOfServersIsRejectedNamingBoth) {
   const RunInfo run{.run = "r", .options = {.shard_fingerprint = 0xabc}}, alone{.run = "r"};
   EXPECT_OK(CheckJoin(run, nullptr, RunOptions{}));
   EXPECT_OK(CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xabc}));
-  const absl::Status refused = CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xdef});
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
-  EXPECT_EQ(GetErrorDetail(refused)->field, "shard_fingerprint");
-  EXPECT_THAT(std::string(refused.message()),
+  const absl::Status rejected = CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xdef});
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+  EXPECT_EQ(GetErrorDetail(rejected)->field, "shard_fingerprint");
+  EXPECT_THAT(std::string(rejected.message()),
               ::testing::AllOf(::testing::HasSubstr("is spread over other servers than this client's endpoint names"),
                                ::testing::HasSubstr("0000000000000abc"), ::testing::HasSubstr("0000000000000def")));
   EXPECT_THAT(CheckJoin(alone, nullptr, RunOptions{.shard_fingerprint = 0xabc}),
@@ -69,14 +69,14 @@ TEST(RunOptionsTest, OneServerOfARunOfSeveralIsLookedAtButNotWrittenTo) {
   EXPECT_OK(CheckJoin(run, nullptr, std::nullopt));
   EXPECT_OK(CheckJoin(run, &geometry, RunOptions{.shard_fingerprint = 0xabc}));
   for (const auto& options : {std::optional<RunOptions>(), std::optional(RunOptions{})}) {
-    const absl::Status refused = CheckJoin(run, &geometry, options);
-    EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
-    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("this endpoint is one server"));
+    const absl::Status rejected = CheckJoin(run, &geometry, options);
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("this endpoint is one server"));
   }
   EXPECT_OK(CheckBlocks(run, {.geometry = run.geometry}));
 }
 
-TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRefused) {
+TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRejected) {
   const DurabilityLevels levels{Durability::kMemory, Durability::kWritten};
   const RunOptions defaults{.strict = true};
   ASSERT_OK_AND_ASSIGN(const RunOptions unasked, OptionsInForce(std::nullopt, defaults, levels));
@@ -84,9 +84,10 @@ TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRefused) {
   ASSERT_OK_AND_ASSIGN(const RunOptions asked,
                        OptionsInForce(RunOptions{.durability = Durability::kWritten}, defaults, levels));
   EXPECT_EQ(asked, RunOptions{.durability = Durability::kWritten});
-  const absl::Status refused = OptionsInForce(RunOptions{.durability = Durability::kSynced}, defaults, levels).status();
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
-  EXPECT_EQ(GetErrorDetail(refused)->field, "options.durability");
+  const absl::Status rejected =
+      OptionsInForce(RunOptions{.durability = Durability::kSynced}, defaults, levels).status();
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_EQ(GetErrorDetail(rejected)->field, "options.durability");
 }
 
 std::vector<Block> BlocksOf(const std::vector<RowRange>& ranges) {

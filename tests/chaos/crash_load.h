@@ -37,7 +37,7 @@ class CrashWriter {
   absl::Status Restart(Run& run);
   absl::Status Truncate(Run& run);
   absl::Status Release(Run& run, const std::string& sample);
-  // `sample` was refused a change.
+  // A change of `sample` was rejected.
   void ExpectUntouched(Run& run, const std::string& sample);
   absl::Status MakeRoom(Run& run);
 

@@ -1,7 +1,7 @@
 // A server with a RocksDB store is killed at random points under load, while another run is made and dropped. With
 // durability `written` and `synced` nothing that was acknowledged is lost. With `memory` it may be: what is there is
 // whole all the same, and has another revision. On a disk that is full, which takes root and a mount of its own, a
-// server refuses rows, goes on with all else, is killed, and starts again with all that was acknowledged; where others
+// server rejects rows, goes on with all else, is killed, and starts again with all that was acknowledged; where others
 // have filled the disk to its last byte, once they give room back.
 //
 // RR_CRASH_ROUNDS: how many servers are killed for each durability; a few if it is not set.
@@ -115,15 +115,15 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }
 
-  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has refused rows, and
-  // `others` have taken what the server keeps free. Before, none of their calls may fail otherwise.
+  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has rejected rows,
+  // and `others` have taken what the server keeps free. Before, none of their calls may fail otherwise.
   void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after, bool others) {
     ASSERT_OK_AND_ASSIGN(const ServerProcess server, StartServerProcess(RR_SERVER, flags_));
     std::atomic<bool> killed{false};
-    std::atomic<bool> refused{!GetParam().full_disk};
+    std::atomic<bool> rejected{!GetParam().full_disk};
     const auto go_on = [&](const absl::Status& status) {
       if (GetParam().full_disk && absl::IsResourceExhausted(status)) {
-        refused = true;
+        rejected = true;
         return !killed;
       }
       EXPECT_TRUE(status.ok() || killed) << status;
@@ -133,10 +133,10 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
     for (CrashWriter& writer : writers) threads.emplace_back([&] { writer.WriteWhile(server.endpoint, go_on); });
     if (!GetParam().full_disk) threads.emplace_back([&] { MakeAndDrop(server.endpoint, killed); });
     const auto deadline = std::chrono::steady_clock::now() + kFillTimeout;
-    while (!refused && std::chrono::steady_clock::now() < deadline) {
+    while (!rejected && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    EXPECT_TRUE(refused) << "the disk did not get full";
+    EXPECT_TRUE(rejected) << "the disk did not get full";
     if (disk_ && others) disk_->TakeAll();
     std::this_thread::sleep_for(after);
     killed = true;

@@ -1,4 +1,4 @@
-// Any bytes as a tensor: DecodeTensor refuses them with INVALID_ARGUMENT or gives blocks that pass every check.
+// Any bytes as a tensor: DecodeTensor rejects them with INVALID_ARGUMENT or gives blocks that pass every check.
 //
 // The first kHeaderBytes bytes of an input choose description and options, the rest is the payload.
 #include <cstddef>

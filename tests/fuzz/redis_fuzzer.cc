@@ -1,4 +1,4 @@
-// Any bytes as what a Redis server sends: they are refused, or give the same replies in whatever pieces they come, and
+// Any bytes as what a Redis server sends: they are rejected, or give the same replies in whatever pieces they come, and
 // what reads replies takes any of them. The same bytes as an endpoint.
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Any bytes as a JSON body of an engine, and as a file of rows: they are refused, or what is found in them lies inside
+// Any bytes as a JSON body of an engine, and as a file of rows: they are rejected, or what is found in them lies inside
 // and is what a reader of all of it finds there.
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,7 @@ void CheckRoutes(Bytes body) {
   const auto found = FindRoutes(body);
   const auto parsed = nlohmann::json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   const bool valid = !parsed.is_discarded() && parsed.is_structured();
-  Require(found.ok() || !valid, "a valid body is refused");
+  Require(found.ok() || !valid, "a valid body is rejected");
   if (!found.ok()) return;
   for (const RouteText& text : *found) {
     Require(text.begin > 0 && text.begin + text.size < body.size(), "a text lies outside");

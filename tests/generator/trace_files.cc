@@ -23,23 +23,23 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The data of a u8 .npy file in C order of this shape; anything else is refused.
+// The data of a u8 .npy file in C order of this shape; anything else is rejected.
 absl::StatusOr<std::string> ReadNpy(const std::string& path, const std::vector<int64_t>& shape) {
   absl::StatusOr<std::string> file = ReadFile(path);
   if (!file.ok()) return file.status();
-  const auto refused = [&](const char* why) { return absl::InvalidArgumentError(absl::StrCat(path, ": ", why)); };
+  const auto rejected = [&](const char* why) { return absl::InvalidArgumentError(absl::StrCat(path, ": ", why)); };
   if (file->size() < kNpyPreamble || file->compare(0, 8, std::string("\x93NUMPY\x01\x00", 8)) != 0) {
-    return refused("not a .npy file of version 1");
+    return rejected("not a .npy file of version 1");
   }
   const size_t header_bytes = static_cast<uint8_t>((*file)[8]) | static_cast<uint8_t>((*file)[9]) << 8;
   const std::string header = file->substr(kNpyPreamble, header_bytes);
   const std::string shape_text = absl::StrCat("(", shape[0], ", ", shape[1], ", ", shape[2], ")");
   if (header.find("'|u1'") == std::string::npos || header.find("'fortran_order': False") == std::string::npos ||
       header.find(shape_text) == std::string::npos) {
-    return refused("not the u8 array in C order that index.json announces");
+    return rejected("not the u8 array in C order that index.json announces");
   }
   std::string data = file->substr(std::min(file->size(), kNpyPreamble + header_bytes));
-  if (static_cast<int64_t>(data.size()) != shape[0] * shape[1] * shape[2]) return refused("too long or too short");
+  if (static_cast<int64_t>(data.size()) != shape[0] * shape[1] * shape[2]) return rejected("too long or too short");
   return data;
 }
 

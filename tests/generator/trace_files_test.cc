@@ -53,7 +53,7 @@ TEST_F(TraceFilesTest, CutsSequences) {
   EXPECT_THAT(traces[0].sequences[0].at(1, 0), ::testing::ElementsAre(5, 6));
 }
 
-TEST_F(TraceFilesTest, RefusesWhatDoesNotFit) {
+TEST_F(TraceFilesTest, RejectsWhatDoesNotFit) {
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kNotFound);
   Write("index.json", "[]");
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);

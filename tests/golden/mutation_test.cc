@@ -22,7 +22,7 @@ bool HasAllPairs(const Json& golden_case) {
 
 // Information that no unit answers: what a framework puts into rows without data, how and where it raised, what it
 // selected where it is wrong, which rows are recorded where nothing is expected of rows, and what Megatron makes of
-// indices that must be refused.
+// indices that must be rejected.
 bool IsInformation(const Json& golden_case, const std::string& pointer) {
   const auto has = [&](const char* part) { return pointer.find(part) != std::string::npos; };
   const bool wrong = golden_case.at("expect").value("known_wrong", false);

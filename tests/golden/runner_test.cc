@@ -114,7 +114,7 @@ TEST_F(RunnerTest, AnAcceptedInvalidSplitFails) {
   Json golden_case = FirstCase("megatron/layers");
   golden_case["expect"] = {{"raises", "ValueError"}, {"where", "config"}};
   EXPECT_EQ(RunCaseAs("layers_invalid", golden_case).failed, 1);
-  EXPECT_THAT(text_, HasSubstr("accepted, expected a refusal"));
+  EXPECT_THAT(text_, HasSubstr("accepted, expected a rejection"));
 }
 
 // What Megatron accepts of these is ours if its chunks hold each layer once, and else compared with its own rule.
@@ -200,13 +200,13 @@ TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
     golden_case = FirstCase(absl::StrCat("frameworks/", file));
     golden_case["expect"] = {{"error", true}};
     EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1) << file;
-    EXPECT_THAT(text_, HasSubstr("accepted, expected a refusal"));
+    EXPECT_THAT(text_, HasSubstr("accepted, expected a rejection"));
     golden_case["input"]["framework"] = "another";
     EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1) << file;
   }
 }
 
-// What only an unknown policy could refuse is not answered; what the layout says by itself is.
+// What only an unknown policy could reject is not answered; what the layout says by itself is.
 TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
   Json golden_case = CaseWith("frameworks/rows_slime_thd", "/expect/error");
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;

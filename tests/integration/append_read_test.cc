@@ -170,7 +170,7 @@ TEST_F(AppendReadTest, RecordsSayWhyASampleCannotAnswer) {
               ::testing::ElementsAre(SampleStatus::kNotFound, SampleStatus::kOk, SampleStatus::kNotReady,
                                      SampleStatus::kNotRecorded, SampleStatus::kOutOfRange,
                                      SampleStatus::kLengthMismatch, SampleStatus::kTokensMismatch,
-                                     SampleStatus::kVersionRefused, SampleStatus::kOk, SampleStatus::kTokensNotKnown));
+                                     SampleStatus::kVersionRejected, SampleStatus::kOk, SampleStatus::kTokensNotKnown));
   EXPECT_EQ(read[8].rows, (std::vector<RowRange>{{0, 20}}));
 }
 

@@ -97,7 +97,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
   ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("budget", geometry, {.codec = Codec::kRaw}));
 
   Queue sealed;
-  std::atomic<int64_t> acknowledged{0}, refused{0}, other_failures{0}, credit_refusals{0};
+  std::atomic<int64_t> acknowledged{0}, rejected{0}, other_failures{0}, credit_rejections{0};
   std::vector<std::thread> writers;
   for (int writer = 0; writer < kWriters; ++writer) {
     writers.emplace_back([&, writer] {
@@ -106,7 +106,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
           ++acknowledged;
           sealed.Push(std::stoll(outcome.sample.substr(1)));
         } else {
-          ++(outcome.status.code() == absl::StatusCode::kResourceExhausted ? refused : other_failures);
+          ++(outcome.status.code() == absl::StatusCode::kResourceExhausted ? rejected : other_failures);
         }
       };
       const auto appender = run->NewAppender({.max_queued_bytes = 16 << 20, .on_outcome = count});
@@ -116,7 +116,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
         if (!appender->Append(options, tensor, SampleTensor(i)).ok()) ++other_failures;
       }
       if (!appender->Flush(std::chrono::seconds(120)).ok()) ++other_failures;
-      credit_refusals += appender->metrics().credit_refusals;
+      credit_rejections += appender->metrics().credit_rejections;
     });
   }
 
@@ -134,13 +134,13 @@ TEST(BudgetTest, WritersFasterThanReaders) {
   }
   for (std::thread& writer : writers) writer.join();
   ASSERT_OK_AND_ASSIGN(const int64_t high_water, ProcessMemory(server.process->pid(), "VmHWM"));
-  std::cout << "server's peak memory " << (high_water >> 20) << " MiB, credit refused " << credit_refusals
+  std::cout << "server's peak memory " << (high_water >> 20) << " MiB, credit rejected " << credit_rejections
             << " times\n";
   EXPECT_EQ(acknowledged, samples);
-  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(rejected, 0);
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(other_failures, 0);
-  EXPECT_GT(credit_refusals, 0) << "the budget never filled up: the test proves nothing";
+  EXPECT_GT(credit_rejections, 0) << "the budget never filled up: the test proves nothing";
 #ifdef __SANITIZE_ADDRESS__
   std::cout << "the peak is not judged: AddressSanitizer keeps freed memory and a shadow of it\n";
 #else

@@ -265,7 +265,7 @@ TEST_F(CheckpointTest, AnImportThatEndedGoesOn) {
   ExpectSame(*run, *OpenRun("copy", run->geometry()));
 }
 
-TEST_F(CheckpointTest, OtherContentIsRefusedByName) {
+TEST_F(CheckpointTest, OtherContentIsRejectedByName) {
   const RunHandle run = OpenRun("r", Geometry::Uniform(2, 64, 4));
   FillRun(*run);
   ASSERT_OK(ExportRun(*run, directory_));
@@ -275,9 +275,9 @@ TEST_F(CheckpointTest, OtherContentIsRefusedByName) {
   std::vector<uint16_t>& layer = changed.layers[1];
   std::swap(layer[7 * 4], layer[7 * 4 + 1]);
   ASSERT_OK(PutRows(*copy, changed, {0, 19}, {.sample = "s/1", .weight_version = 2}));
-  const auto refused = ImportRun(*client_, directory_, {.run = "copy"});
-  ASSERT_THAT(refused, Fails(absl::StatusCode::kAlreadyExists, Reason::kConflictingRows));
-  EXPECT_EQ(GetErrorDetail(refused.status())->sample, "s/1");
+  const auto rejected = ImportRun(*client_, directory_, {.run = "copy"});
+  ASSERT_THAT(rejected, Fails(absl::StatusCode::kAlreadyExists, Reason::kConflictingRows));
+  EXPECT_EQ(GetErrorDetail(rejected.status())->sample, "s/1");
   EXPECT_EQ(copy->Stat("s/1")->committed_rows, 19);
   EXPECT_FALSE(copy->Stat("s/1")->sealed());
   EXPECT_THAT(ImportRun(*client_, directory_, {.run = OpenRun("other", Geometry::Uniform(2, 32, 4))->name()}),
@@ -292,9 +292,9 @@ TEST_F(CheckpointTest, DamagedFilesAreNotImported) {
   file.seekp(200);
   file.put(77);
   file.close();
-  const auto refused = ImportRun(*client_, directory_, {.run = "copy"});
-  ASSERT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-  EXPECT_EQ(GetErrorDetail(refused.status())->sample, "s");
+  const auto rejected = ImportRun(*client_, directory_, {.run = "copy"});
+  ASSERT_THAT(rejected, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  EXPECT_EQ(GetErrorDetail(rejected.status())->sample, "s");
   std::filesystem::remove(directory_ / "index.json");
   EXPECT_THAT(ImportRun(*client_, directory_, {.run = "copy"}),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));

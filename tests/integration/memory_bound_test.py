@@ -76,7 +76,7 @@ class MemoryBoundTest(unittest.TestCase):
         )
         return send(request, timeout=timeout)
 
-    def refused(self, method, request) -> grpc.RpcError:
+    def rejected(self, method, request) -> grpc.RpcError:
         with self.assertRaises(grpc.RpcError) as caught:
             self.call(method, request)
         return caught.exception
@@ -146,7 +146,7 @@ class MemoryBoundTest(unittest.TestCase):
         self.assertEqual(b"".join(answer.payload for answer in answers), b"\1")
 
     def at_once(self, count: int, ask) -> list:
-        """What `count` calls of ask() gave: an answer, or the code of a refusal."""
+        """What `count` calls of ask() gave: an answer, or the code of a rejection."""
 
         def one(index):
             try:
@@ -172,9 +172,9 @@ class MemoryBoundTest(unittest.TestCase):
         for name in names:
             self.put_ranges("r", name)
         before = self.resident()
-        refused = self.refused("Stat", M.StatRequest(run="r", samples=names))
-        self.assertEqual(refused.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
-        self.assertIn("ask in parts", refused.details())
+        rejected = self.rejected("Stat", M.StatRequest(run="r", samples=names))
+        self.assertEqual(rejected.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.assertIn("ask in parts", rejected.details())
         some = self.at_once(
             16, lambda i: self.call("Stat", M.StatRequest(run="r", samples=names[10 * i : 10 * i + 10]))
         )
@@ -251,7 +251,7 @@ class MemoryBoundTest(unittest.TestCase):
         calls = [read(M.ReadRequest(run="r", samples=[M.SampleRead(sample="a")])) for _ in range(120)]
         for call in calls:
             self.addCleanup(call.cancel)
-        # One answer is on its way for each that was not refused.
+        # One answer is on its way for each that was not rejected.
         self.wait_for(lambda: self.metric("routing_replay_reads_total") >= 120)
         self.others_are_served()
         self.check(before, 450)

@@ -195,7 +195,7 @@ class CapturedLog {
   std::ostringstream out_;
 };
 
-TEST_F(OperationsTest, ARefusedCallIsLoggedWithItsClientsIdentityAndNoIds) {
+TEST_F(OperationsTest, ARejectedCallIsLoggedWithItsClientsIdentityAndNoIds) {
   CapturedLog log;
   Start();
   const auto stub =
@@ -312,7 +312,7 @@ TEST_F(GuardedOperationsTest, WhatMakesOrDestroysIsAudited) {
   EXPECT_EQ(log.text().find("a-sample"), std::string::npos);
 }
 
-TEST_F(GuardedOperationsTest, ARefusedCallNamesItsToken) {
+TEST_F(GuardedOperationsTest, ARejectedCallNamesItsToken) {
   CapturedLog log;
   WriteTokens(", expires: 2001-01-01");
   EXPECT_FALSE(client_->GetServerInfo().ok());

@@ -156,9 +156,9 @@ class FiguresTest(ReportTest):
         page = self.directory / "there.html"
         page.write_text("mine")
         words = [RRCTL, "report", "hostile", "-o", page]
-        refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
-        self.assertEqual(refused.returncode, 1)
-        self.assertRegex(refused.stderr, r"^rrctl: ALREADY_EXISTS: .*there\.html .*--force.*\n$")
+        rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(rejected.returncode, 1)
+        self.assertRegex(rejected.stderr, r"^rrctl: ALREADY_EXISTS: .*there\.html .*--force.*\n$")
         self.assertEqual(page.read_text(), "mine")
         self.rrctl("report", "hostile", "-o", page, "--force")
         self.assertTrue(page.read_text().startswith("<!doctype html>"))
@@ -167,10 +167,10 @@ class FiguresTest(ReportTest):
         for name in (self.directory, "/dev/full"):
             for force in ([], ["--force"]):
                 words = [RRCTL, "report", "hostile", "-o", name, *force]
-                refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
-                self.assertEqual(refused.returncode, 2)
+                rejected = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
+                self.assertEqual(rejected.returncode, 2)
                 self.assertRegex(
-                    refused.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} is a directory"
+                    rejected.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} is a directory"
                 )
         self.assertTrue(Path("/dev/full").is_char_device())
 

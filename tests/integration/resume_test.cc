@@ -54,7 +54,7 @@ TEST_F(ResumeTest, WhatAnEarlierLifeLeftIsDropped) {
   EXPECT_EQ(made->dropped().samples, 0);
 }
 
-TEST_F(ResumeTest, ARefusedOpenDropsNothing) {
+TEST_F(ResumeTest, ARejectedOpenDropsNothing) {
   Fill("s", 4);
   EXPECT_THAT(client_->OpenRun("r", Geometry::Uniform(2, 32, 4), {}, 0),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));

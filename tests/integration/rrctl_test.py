@@ -404,7 +404,7 @@ class DoctorTest(RrctlTest):
     def test_things_that_are_broken(self):
         with tempfile.TemporaryDirectory() as directory:
             for endpoint, last, word in (
-                ("127.0.0.1:1", "connect", "refused"),
+                ("127.0.0.1:1", "connect", "rejected"),
                 ("nonesuch.invalid:7400", "name", "has no address"),
                 (f"unix:{directory}/none", "connect", "No such file"),
             ):
@@ -473,8 +473,8 @@ class FailureTest(RrctlTest):
         missing = self.run_rrctl("stat", "fail", "x", code=1)
         self.assertRegex(missing, r"^rrctl: NOT_FOUND \(NO_SAMPLE\): .*x.* \[sample=x\]\n$")
         bad = npy(1, 2, 4, [0, 1, 2, 3, 0, 1, 2, 128])
-        refused = self.run_rrctl("put", "fail", "s", "-", stdin=bad, code=1)
-        self.assertRegex(refused, r"^rrctl: INVALID_ARGUMENT \(ID_RANGE\): .* \[.*layer=1 row=3 .*\]\n$")
+        rejected = self.run_rrctl("put", "fail", "s", "-", stdin=bad, code=1)
+        self.assertRegex(rejected, r"^rrctl: INVALID_ARGUMENT \(ID_RANGE\): .* \[.*layer=1 row=3 .*\]\n$")
         self.assertIn("layer=9", self.run_rrctl("get", "fail", "s", "--layer", "9", code=1))
         for words in (
             ["nothing"],

@@ -250,7 +250,7 @@ TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
     EXPECT_THAT(rejected, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
     EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("begin the fork's id with \"parent:\""));
   }
-  EXPECT_EQ(rejecting->metrics().refused_appends, 1);
+  EXPECT_EQ(rejecting->metrics().rejected_appends, 1);
   // Another client goes on with a fork that it only knows by its name.
   const auto other = ConnectTo(servers.endpoint());
   ASSERT_OK_AND_ASSIGN(const auto joined, other->JoinRun("fork"));

@@ -69,7 +69,7 @@ class StatuszTest(unittest.TestCase):
         endpoint = os.environ["ROUTING_REPLAY_ENDPOINT"] = file.read_text().strip()
         for run, groups in (("grpo-42/long-name-of-an-experiment_with-hyper-parameters.v3", 12), ("dpo-7", 6)):
             subprocess.run([SCENE, endpoint, run, str(groups), "60"], check=True, timeout=PATIENCE)
-        for _ in range(3):  # Refused.
+        for _ in range(3):  # Rejected.
             subprocess.run([RRCTL, "stat", "nobody", "nothing"], capture_output=True, timeout=PATIENCE)
         # The census.
         wait_for(lambda: len(json.loads(fetch(cls.base + "/api/v1/status")[1]).get("runs", [])) == 2)

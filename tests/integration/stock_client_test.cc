@@ -126,13 +126,13 @@ TEST_F(StockClientTest, AppendStreamWithCredit) {
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().append_id(), 17u);
   EXPECT_EQ(response.ack().error().code(), 0) << response.ack().error().message();
-  // Without credit: refused in the ack, and the stream goes on.
+  // Without credit: rejected in the ack, and the stream goes on.
   append.mutable_append()->set_sample("c");
   ASSERT_TRUE(stream->Write(append));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().error().code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(response.ack().error().detail().reason(), v1::ErrorDetail::OVER_BUDGET);
-  // A header that makes no sense is refused in its ack, too.
+  // A header that makes no sense is rejected in its ack, too.
   append.mutable_append()->set_append_id(18);
   append.mutable_append()->set_weight_version(-5);
   append.set_want_bytes(AllLayersTensor().size());
@@ -152,7 +152,7 @@ TEST_F(StockClientTest, AppendStreamWithCredit) {
   ExpectSlice("c");
 }
 
-TEST_F(StockClientTest, RefusalCarriesItsDetail) {
+TEST_F(StockClientTest, RejectionCarriesItsDetail) {
   v1::AppendRequest request = Request("d");
   request.mutable_payload()->at(2 * 6 + 2) = 99;  // Row 2, layer 1.
   grpc::ClientContext context;

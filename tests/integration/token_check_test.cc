@@ -11,7 +11,7 @@ class TokenCheckTest : public ServerTest {
     run_ = OpenRun("tokens", geometry_);
     ASSERT_OK(PutRows(*run_, routes_, {0, 600}, {.sample = "a", .token_ids = tokens_, .seal_num_tokens = 601}));
   }
-  void ExpectRefused(const absl::StatusOr<AppendOutcome>& outcome, int64_t block) {
+  void ExpectRejected(const absl::StatusOr<AppendOutcome>& outcome, int64_t block) {
     EXPECT_THAT(outcome, Fails(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens));
     const auto detail = GetErrorDetail(outcome.status());
     ASSERT_TRUE(detail.has_value());
@@ -29,7 +29,7 @@ class TokenCheckTest : public ServerTest {
 TEST_F(TokenCheckTest, TwoWorkersWithOneId) {
   const RandomRoutes other = MakeRandomRoutes(geometry_, 700, 2);
   const std::vector<uint32_t> tokens = MakeTokens(701, 2);
-  ExpectRefused(PutRows(*run_, other, {0, 700}, {.sample = "a", .token_ids = tokens, .seal_num_tokens = 701}), 0);
+  ExpectRejected(PutRows(*run_, other, {0, 700}, {.sample = "a", .token_ids = tokens, .seal_num_tokens = 701}), 0);
 }
 
 TEST_F(TokenCheckTest, RegeneratedWithoutRestart) {
@@ -37,7 +37,7 @@ TEST_F(TokenCheckTest, RegeneratedWithoutRestart) {
   std::vector<uint32_t> tokens = MakeTokens(501, 3);
   std::copy_n(tokens_.begin(), 300, tokens.begin());
   const RandomRoutes other = MakeRandomRoutes(geometry_, 500, 3);
-  ExpectRefused(PutRows(*run_, other, {0, 500}, {.sample = "a", .token_ids = tokens, .seal_num_tokens = 501}), 1);
+  ExpectRejected(PutRows(*run_, other, {0, 500}, {.sample = "a", .token_ids = tokens, .seal_num_tokens = 501}), 1);
 }
 
 TEST_F(TokenCheckTest, RestartIsTheWayToRegenerate) {
@@ -57,7 +57,7 @@ TEST_F(TokenCheckTest, RowsShiftedByOne) {
   RandomRoutes shifted{.rows = 599};
   for (const auto& layer : routes_.layers) shifted.layers.emplace_back(layer.begin() + 8, layer.end());
   const std::vector<uint32_t> tokens(tokens_.begin() + 1, tokens_.end());
-  ExpectRefused(PutRows(*run_, shifted, {0, 599}, {.sample = "a", .token_ids = tokens}), 0);
+  ExpectRejected(PutRows(*run_, shifted, {0, 599}, {.sample = "a", .token_ids = tokens}), 0);
 }
 
 TEST_F(TokenCheckTest, EqualTokensAndOtherRoutesAreCountedAndNotStored) {

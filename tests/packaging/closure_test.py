@@ -51,7 +51,7 @@ class ClosureTest(unittest.TestCase):
         # A static library, headers alone, and headers of a shared library.
         self.assertLessEqual({"libzstd-dev", "libcli11-dev", "libgrpc++-dev"}, names)
 
-    def test_what_cannot_be_told_is_refused(self):
+    def test_what_cannot_be_told_is_rejected(self):
         with self.assertRaisesRegex(closure.ClosureError, "not a dynamic executable"):
             closure.shared_libraries(Path(__file__))
         with self.assertRaisesRegex(closure.ClosureError, "no Ninja build tree"):

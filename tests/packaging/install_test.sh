@@ -28,13 +28,13 @@ configure() {
     -DCMAKE_PREFIX_PATH="$prefix" -DVERSION="${VERSION%.*}" "$@"
 }
 
-# refused TEXT ARGUMENT…: the consumer cannot be configured, and the message says TEXT.
-refused() {
+# rejected TEXT ARGUMENT…: the consumer cannot be configured, and the message says TEXT.
+rejected() {
   local text=$1
   shift
-  if configure refused --fresh "$@" >"$work/refused.log" 2>&1; then fail "configured with $*"; fi
+  if configure rejected --fresh "$@" >"$work/rejected.log" 2>&1; then fail "configured with $*"; fi
   # CMake breaks lines.
-  tr -s ' \n' ' ' <"$work/refused.log" | grep -qF "$text" || { cat "$work/refused.log"; fail "no word of: $text"; }
+  tr -s ' \n' ' ' <"$work/rejected.log" | grep -qF "$text" || { cat "$work/rejected.log"; fail "no word of: $text"; }
 }
 
 # use NAME "COMPONENT…" ARGUMENT…: configures, builds and runs the consumers of these components.
@@ -79,12 +79,12 @@ echo "== the example host"
 "$CMAKE" --build "$work/example" --parallel 2
 "$CTEST" --test-dir "$work/example" --output-on-failure --no-tests=error
 
-echo "== what is refused"
-refused "routing_replay has no component 'nonesuch' here; installed are wire, trainer" -DCOMPONENTS="wire;nonesuch"
+echo "== what is rejected"
+rejected "routing_replay has no component 'nonesuch' here; installed are wire, trainer" -DCOMPONENTS="wire;nonesuch"
 IFS=. read -r major minor _ <<<"$VERSION"
-refused "\"$major.$((minor + 1))\"" -DCOMPONENTS=wire -DVERSION="$major.$((minor + 1))"
+rejected "\"$major.$((minor + 1))\"" -DCOMPONENTS=wire -DVERSION="$major.$((minor + 1))"
 if [[ " ${components[*]} " == *" client "* ]]; then
-  refused "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
+  rejected "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
     -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
 
   echo "== programs without the rest"

@@ -15,7 +15,7 @@ namespace routing_replay::reference {
 // First layer of chunk v of pipeline rank p. `split` must be valid, without a layout or a pattern.
 int32_t FirstLayer(const trainer::LayerSplit& split, int32_t p, int32_t v);
 
-// The stages of a layout's text, by the two substitutions that Megatron writes it out with; nothing if it refuses.
+// The stages of a layout's text, by the two substitutions that Megatron writes it out with; nothing if it rejects.
 // Repeats must fit an int.
 std::optional<std::vector<std::string>> LayoutStages(const std::string& text);
 

@@ -34,7 +34,7 @@ absl::Status CheckSizes(const PipelineSchedule& schedule) {
   return CheckTable(schedule.micro_batches, ChunksOf(schedule), GroupSizeOf(schedule));
 }
 
-// What only a run refuses, not the count.
+// What only a run rejects, not the count.
 absl::Status CheckRun(const PipelineSchedule& schedule) {
   if (!schedule.virtual_stages) {
     if (!schedule.overlap_expert_communication || schedule.pipeline_size == 1) return absl::OkStatus();

@@ -80,7 +80,7 @@ struct Pass {
 // passes that are left (forward_backward_no_pipelining, forward_backward_pipelining_without_interleaving and
 // forward_backward_pipelining_with_interleaving). With overlap the two passes of a turn run into each other: their
 // order here is that in which they begin. INVALID_ARGUMENT (kField) as CountPasses, for virtual stages or overlap in a
-// pipeline that has none, and for group sizes with which Megatron refuses to train: outside P … micro_batches, or with
+// pipeline that has none, and for group sizes with which Megatron does not train: outside P … micro_batches, or with
 // a last group of fewer than P.
 absl::StatusOr<std::vector<Pass>> PassOrder(const PipelineSchedule& schedule);
 

@@ -52,7 +52,7 @@ TEST(PassOrder, InterleavedBackwardsStartWithTheLastChunk) {
   EXPECT_THAT(PeakInFlight(order, 2), ElementsAre(2, 1));
 }
 
-TEST(Schedule, RefusesWhatCannotBe) {
+TEST(Schedule, RejectsWhatCannotBe) {
   const auto field = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
   EXPECT_THAT(ScheduleTable(0, 1, 1), field);
   EXPECT_THAT(ScheduleTable(1, 0, 1), field);

@@ -210,7 +210,7 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   ASSERT_TRUE(stream->Write(first) && stream->Read(&answer));
   ASSERT_TRUE(stream->Write(OneAppend("b-1", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
-  // What is refused brings no credit, understood or not.
+  // What is rejected brings no credit, understood or not.
   v1::AppendRequest wish = OneAppend("b-1", "theirs", 3);
   wish.set_want_bytes(64 << 20);
   v1::AppendRequest malformed = wish;
@@ -220,11 +220,11 @@ TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
     ASSERT_TRUE(stream->Write(request) && stream->Read(&answer));
     EXPECT_NE(answer.ack().error().code(), StatusCode::OK);
     EXPECT_EQ(answer.credit().granted_bytes(), 0u);
-    EXPECT_EQ(answer.credit().refusal().code(), StatusCode::NOT_FOUND);
+    EXPECT_EQ(answer.credit().rejection().code(), StatusCode::NOT_FOUND);
     ASSERT_TRUE(stub->GetServerInfo(NewCall("root").get(), {}, &info).ok());
     EXPECT_LE(info.reserved_bytes(), 1000u);  // The sample of the first message, and its credit.
   }
-  // The run of the message before goes on to be meant, and goes on to be refused.
+  // The run of the message before goes on to be meant, and goes on to be rejected.
   ASSERT_TRUE(stream->Write(OneAppend("", "theirs", 3)) && stream->Read(&answer));
   EXPECT_EQ(answer.ack().error().code(), StatusCode::NOT_FOUND);
   ASSERT_TRUE(stream->Write(OneAppend("a-1", "own", 3)) && stream->Read(&answer));

@@ -212,7 +212,7 @@ TEST_F(AttackTest, StaleWeights) {
   const auto reader = stub_->Read(call.get(), read);
   v1::ReadResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  EXPECT_EQ(response.records(0).status(), v1::SampleRecord::VERSION_REFUSED);
+  EXPECT_EQ(response.records(0).status(), v1::SampleRecord::VERSION_REJECTED);
   EXPECT_EQ(response.pieces_size(), 0);
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_TRUE(reader->Finish().ok());
@@ -343,18 +343,18 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   for (int i = 0; i < 8; ++i) begin("attacker", read);
   Await([&] { return Counted(Info(), kNoRoom) == 3; });
   v1::ReadResponse response;
-  const auto refusal = [&] {
+  const auto rejection = [&] {
     EXPECT_FALSE(waiting.back().reader->Read(&response));
     return FromGrpcStatus(waiting.back().reader->Finish());
   };
   begin("attacker", read);
-  const absl::Status full = refusal();
+  const absl::Status full = rejection();
   EXPECT_THAT(full, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(full)->field, "waiting-reads");
   // The greatest that are taken.
   while (read.samples_size() < kLongest) read.add_samples();
   for (int i = 0; i < 12; ++i) begin("attacker", read);
-  EXPECT_THAT(refusal(), Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_THAT(rejection(), Fails(kExhausted, Reason::kOverBudget));
   EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
 
   // Room is made for another run that waits, and it gets what it waits for.

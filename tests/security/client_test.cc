@@ -48,7 +48,7 @@ TEST(ClientTest, TheServerIsCheckedToo) {
   EXPECT_TRUE(absl::IsUnavailable((*client)->GetServerInfo().status()));
 }
 
-TEST(ClientTest, RefusalsAreTyped) {
+TEST(ClientTest, RejectionsAreTyped) {
   GuardedServer server(std::vector<TestToken>{{.token = "reads", .scopes = "read"}, {.token = "other", .runs = "o-"}});
   const ClientFiles reads(server.authority().certificate(), "reads");
   const ClientFiles wrong(server.authority().certificate(), "wrong");

@@ -16,7 +16,7 @@
 namespace routing_replay::testing {
 namespace {
 
-constexpr char kRefused[] = "routing_replay_connections_rejected_total 1";  // Or ten, or more.
+constexpr char kRejected[] = "routing_replay_connections_rejected_total 1";  // Or ten, or more.
 
 // They wait, and are served again when there are some.
 TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
@@ -29,7 +29,7 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   EXPECT_EQ(HttpAsk(http, "GET", "/readyz").code, 200);
   std::vector<std::unique_ptr<HttpConnection>> connections;
   for (int i = 0; i < 150; ++i) connections.push_back(std::make_unique<HttpConnection>(server_->endpoint()));
-  Await([&] { return HttpAsk(http, "GET", "/metrics").body.find(kRefused) != std::string::npos; });
+  Await([&] { return HttpAsk(http, "GET", "/metrics").body.find(kRejected) != std::string::npos; });
   connections.clear();
   Await([&] {
     const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
@@ -193,10 +193,10 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
     for (int i = 0; i < 1000; ++i) calls.push_back(known.StartCall(method, "attacker"));
     await_ends(known, calls);
     const v1::ServerInfo info = Info();
-    const auto refused = info.counters().find(
+    const auto rejected = info.counters().find(
         absl::StrCat("routing_replay_rpcs_total{code=\"RESOURCE_EXHAUSTED\",method=\"", method, "\"}"));
-    ASSERT_NE(refused, info.counters().end());
-    EXPECT_EQ(refused->second, 1000u - 2 * 256);
+    ASSERT_NE(rejected, info.counters().end());
+    EXPECT_EQ(rejected->second, 1000u - 2 * 256);
   }
   bystander.Await(2);
   EXPECT_LT(Threads(), 40);

@@ -142,7 +142,7 @@ class ClientTest(Guarded):
             for name in variables:
                 del os.environ[name]
 
-    def test_refusals(self):
+    def test_rejections(self):
         stranger = {**self.security, "cert": None, "key": None}
         with (
             rr.Client(self.endpoint, **stranger, call_timeout=0.5) as client,

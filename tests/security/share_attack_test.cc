@@ -57,9 +57,9 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   Await([&] { return Counter(Info(), "routing_replay_reads_total") == kStreams; });
   auto& reader = attacker.Read(WaitFor("run", "0"));
   EXPECT_FALSE(reader.Read(&rows));
-  const absl::Status refused = FromGrpcStatus(reader.Finish());
-  EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
-  EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
+  const absl::Status rejected = FromGrpcStatus(reader.Finish());
+  EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
 
   // As many of the other's, which get what they ask for.
   for (int i = 0; i < kStreams; ++i) {
@@ -174,7 +174,7 @@ TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
   for (size_t i = 1; i < streams.size(); ++i) streams[i]->Finish();
 }
 
-// Appends that are refused for what they say, and such that cost more than their payload, bring no credit beside the
+// Appends that are rejected for what they say, and such that cost more than their payload, bring no credit beside the
 // run's share.
 TEST_F(AttackTest, AppendsThatClaimMuchBringNoMoreCredit) {
   Start({"--run-budget", "4MiB"});
@@ -212,9 +212,9 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   const auto second = stub_->Append(second_call.get());
   ASSERT_TRUE(second->Write(Wish("run", 1)));
   EXPECT_FALSE(second->Read(&answer));
-  const absl::Status refused = FromGrpcStatus(second->Finish());
-  EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
-  EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
+  const absl::Status rejected = FromGrpcStatus(second->Finish());
+  EXPECT_THAT(rejected, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(rejected)->field, "run-streams");
   // Readers are counted apart, and a stream that goes on with another run leaves its place.
   v1::ReadRequest read;
   read.set_run("run");

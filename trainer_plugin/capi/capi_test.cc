@@ -198,7 +198,7 @@ TEST_F(TrainerCapiTest, AFetchOfLocalRows) {
   rr_object_free(source);
 }
 
-TEST_F(TrainerCapiTest, WhatALocalSourceRefuses) {
+TEST_F(TrainerCapiTest, WhatALocalSourceRejects) {
   rrt_source* source = NewSource();
   std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 1});
   tensor[2 * kLayers * kTopK + 3] = 300;
@@ -264,7 +264,7 @@ TEST(TrainerCapiRouterTest, ForwardAndBackwardInEveryDtype) {
   }
 }
 
-TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
+TEST(TrainerCapiRouterTest, RejectsWhatDoesNotFit) {
   const float logits[4] = {};
   float probs[4] = {7, 7, 7, 7};
   const uint8_t indices[] = {0, 1};
@@ -327,7 +327,7 @@ TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
   EXPECT_EQ(by_ids.rows, 6);
 }
 
-TEST_F(TrainerCapiTest, MoreRowsOfIdsThanAreGivenAreRefused) {
+TEST_F(TrainerCapiTest, MoreRowsOfIdsThanAreGivenAreRejected) {
   const int32_t none = -1;
   for (const int64_t rows : {int64_t{-1}, int64_t{1}, int64_t{1} << 61, std::numeric_limits<int64_t>::max()}) {
     const int64_t of_both[] = {rows, 0};

@@ -126,7 +126,7 @@ TEST_F(TrainerServiceTest, AReadThatFailedIsMadeAgainOrGivenUp) {
   rr_object_free(fetch);
 }
 
-TEST_F(TrainerServiceTest, APlanOfAnotherGeometryIsRefused) {
+TEST_F(TrainerServiceTest, APlanOfAnotherGeometryIsRejected) {
   rrt_plan* plan = NewPlan(R"({"num_layers": 1, "num_experts": 256, "top_k": 2})");
   rrt_fetch* fetch = NewFetch(plan, {.missing = RRT_LIVE});
   EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr)).reason, "GEOMETRY_MISMATCH");

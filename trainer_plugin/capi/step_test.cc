@@ -137,7 +137,7 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   EXPECT_EQ(Take(rrt_step_cache_end_step(cache_)), nullptr);
 }
 
-TEST_F(TrainerCapiStepTest, AheadNothingIsRefused) {
+TEST_F(TrainerCapiStepTest, AheadNothingIsRejected) {
   for (const int32_t ahead : {2, 1, 0}) {
     rrt_fetch* fetch = NewFetch(RRT_STRICT);
     int32_t reads = 0;
@@ -202,8 +202,8 @@ TEST_F(TrainerCapiStepTest, OneThatGivesUpLeavesItsSlicesToOthers) {
     ASSERT_EQ(Take(rrt_step_cache_next(reader, 0, &reads)), nullptr);
     ASSERT_EQ(Take(rrt_step_cache_attach(cache_, waiter, 0)), nullptr);
     EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads))[0], "DEADLINE_EXCEEDED");
-    const json refused = Take(rrt_fetch_give_up(reader, Text("late")));
-    EXPECT_EQ(refused.is_null(), missing == RRT_LIVE);
+    const json rejected = Take(rrt_fetch_give_up(reader, Text("late")));
+    EXPECT_EQ(rejected.is_null(), missing == RRT_LIVE);
     reads = 0;
     EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads)), nullptr) << missing;
     EXPECT_EQ(reads, 1);

@@ -117,7 +117,7 @@ TEST_P(DirectorySourceTest, EveryRankGetsWhatIsInMemory) {
   }
 }
 
-TEST_P(DirectorySourceTest, TwoSamplesWithOneHandleAreRefused) {
+TEST_P(DirectorySourceTest, TwoSamplesWithOneHandleAreRejected) {
   const auto opened = DirectorySource::Open(directory_, [](absl::string_view id) { return id == "s0" ? 1 : 5; });
   EXPECT_THAT(opened, Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
   EXPECT_EQ(opened.status().message(), "sample \"s2\" has the same handle as sample \"s1\"");

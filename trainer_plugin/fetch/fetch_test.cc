@@ -225,14 +225,14 @@ TEST_F(FetchTest, AnInspectionSaysWhatCameInTime) {
   EXPECT_EQ(InspectSamples(run_, sequences_, {}).status(), run_.end);
 }
 
-TEST_F(FetchTest, RefusesAPlanOfAnotherGeometry) {
+TEST_F(FetchTest, RejectsAPlanOfAnotherGeometry) {
   const Geometry other = Geometry::Uniform(2, 8, 3);
   ScriptedRun run(other);
   EXPECT_THAT(FetchSlices(run, plan_, sequences_, {.missing = MissingPolicy::kLive}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kGeometryMismatch));
 }
 
-TEST_F(FetchTest, RefusesAPlanOfMoreSequences) {
+TEST_F(FetchTest, RejectsAPlanOfMoreSequences) {
   sequences_.pop_back();
   EXPECT_THAT(Fetch(MissingPolicy::kLive), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
 }

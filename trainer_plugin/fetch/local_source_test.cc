@@ -148,7 +148,7 @@ TEST_P(LocalSourceTest, WhatARankRecordedItReplays) {
   }
 }
 
-TEST_P(LocalSourceTest, WhatCannotBeReadFallsBackOrIsRefused) {
+TEST_P(LocalSourceTest, WhatCannotBeReadFallsBackOrIsRejected) {
   EXPECT_EQ(StatusOf({.sample = "s"}), SampleStatus::kNotFound);
   ASSERT_OK(Add({.sample = "s", .token_ids = tokens_}));
   EXPECT_EQ(StatusOf({.sample = "s", .num_tokens = kTokens}), SampleStatus::kOk);
@@ -175,7 +175,7 @@ TEST_P(LocalSourceTest, SamplesByHandle) {
   EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kNotFound);
 }
 
-TEST_P(LocalSourceTest, TwoSamplesWithOneHandleAreRefused) {
+TEST_P(LocalSourceTest, TwoSamplesWithOneHandleAreRejected) {
   source_ = LocalSource(geometry_, [](absl::string_view id) { return id == "t" ? 1 : 5; });
   ASSERT_OK(Add({.sample = "s"}));
   ASSERT_OK(Add({.sample = "s"}));
@@ -199,7 +199,7 @@ TEST_P(LocalSourceTest, UnrecordedRowsAreTold) {
   EXPECT_THAT(staged.unrecorded[0], ElementsAre(RowRange{5, 15}));
 }
 
-TEST_P(LocalSourceTest, BadRowsAreRefusedAndTheOldOnesStay) {
+TEST_P(LocalSourceTest, BadRowsAreRejectedAndTheOldOnesStay) {
   ASSERT_OK(Add({.sample = "s"}));
   std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 1});
   tensor[300 * 4 * geometry_.layer(0).top_k] = 999;
@@ -216,7 +216,7 @@ TEST_P(LocalSourceTest, BadRowsAreRefusedAndTheOldOnesStay) {
   EXPECT_FALSE(source_.Remove("s"));
 }
 
-TEST_P(LocalSourceTest, RefusesAPlanOfAnotherGeometry) {
+TEST_P(LocalSourceTest, RejectsAPlanOfAnotherGeometry) {
   ASSERT_OK(Add({.sample = "s"}));
   const auto [experts, k] = GetParam();
   const auto dense_first =

@@ -24,7 +24,7 @@ TEST(ParseHybridPattern, EmptyDepthsAreNone) {
   EXPECT_EQ(pattern.mtp, "");
 }
 
-TEST(ParseHybridPattern, Refusals) {
+TEST(ParseHybridPattern, Rejections) {
   for (const char* text : {"MEX", "M E", "M*|D", "*+", "ME/*D", "ME/M|E", "ME/ME/MM", "ME/X", "ME//ME"}) {
     EXPECT_THAT(ParseHybridPattern(text), Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
   }
@@ -63,7 +63,7 @@ TEST(HybridPattern, GivenStages) {
   }
 }
 
-TEST(HybridPattern, RefusalsStateTheRule) {
+TEST(HybridPattern, RejectionsStateTheRule) {
   const auto rejected = [](const std::string& text, LayerSplit split, const std::string& words) {
     split.hybrid = *ParseHybridPattern(text);
     if (split.num_layers == 0) split.num_layers = split.hybrid->num_layers();

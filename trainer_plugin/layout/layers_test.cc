@@ -19,7 +19,7 @@ std::vector<OwnedLayer> Owned(const Geometry& geometry, const LayerSplit& split,
   return owned.value_or(std::vector<OwnedLayer>{});
 }
 
-TEST(LayerTable, RefusalsStateTheRule) {
+TEST(LayerTable, RejectionsStateTheRule) {
   const auto rejected = [](const LayerSplit& split, const std::string& words) {
     const auto table = LayerTable::Create(split);
     EXPECT_THAT(table, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -121,7 +121,7 @@ TEST(OwnedMoeLayers, ChunksOneByOneOrTogether) {
   EXPECT_THAT(one, ::testing::ElementsAre(OwnedLayer{6, 3, 1}));
 }
 
-TEST(OwnedMoeLayers, Refusals) {
+TEST(OwnedMoeLayers, Rejections) {
   const Geometry geometry = Geometry::Uniform(8, 8, 2);
   const LayerTable table = *LayerTable::Create({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 2});
   const auto fails = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);

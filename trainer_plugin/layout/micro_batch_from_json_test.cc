@@ -17,7 +17,7 @@ DescribedMicroBatch Read(const char* text) {
   return described.ok() ? *std::move(described) : DescribedMicroBatch{};
 }
 
-std::string Refusal(const char* text) {
+std::string Rejection(const char* text) {
   const auto described = MicroBatchFromJson(WithoutNulls(Json::parse(text)));
   EXPECT_EQ(described.status().code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(described.status().message());
@@ -52,17 +52,17 @@ TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
   EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("the policy makes none: padding: get_padding_to gives 6")));
 }
 
-TEST(MicroBatchFromJson, APolicyOfAnotherFormatOrGroupIsRefused) {
-  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "format": "BSHD", "padding": {"policy": "verl"}})"),
+TEST(MicroBatchFromJson, APolicyOfAnotherFormatOrGroupIsRejected) {
+  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "format": "BSHD", "padding": {"policy": "verl"}})"),
               HasSubstr("micro_batch.format: BSHD is given without its shape, verl makes THD"));
-  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "local_cp_size": 4,
+  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "local_cp_size": 4,
                           "padding": {"policy": "verl", "local_cp_size": 2}})"),
               HasSubstr("micro_batch.padding.local_cp_size: 2, the micro-batch has 4"));
-  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "local_cp_size": 0, "padding": {"policy": "verl"}})"),
+  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 30}], "local_cp_size": 0, "padding": {"policy": "verl"}})"),
               HasSubstr("cp_size"));
-  EXPECT_THAT(Refusal(R"({"padding": {"policy": "verl"}})"), HasSubstr("sequences"));
+  EXPECT_THAT(Rejection(R"({"padding": {"policy": "verl"}})"), HasSubstr("sequences"));
   EXPECT_THAT(
-      Refusal(R"({"sequences": [{"tokens": 30}], "padding": {"policy": "ms_swift", "fp8_recipe": "blokwise"}})"),
+      Rejection(R"({"sequences": [{"tokens": 30}], "padding": {"policy": "ms_swift", "fp8_recipe": "blokwise"}})"),
       HasSubstr("fp8_recipe"));
 }
 
@@ -94,9 +94,9 @@ TEST(MicroBatchFromJson, EveryPolicyByName) {
     ASSERT_OK(described) << policy;
     EXPECT_GE(described->layout.total_rows, 5) << policy;
   }
-  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "tunix"}})"),
+  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "tunix"}})"),
               HasSubstr("micro_batch.padding.policy: must be one of megatron, verl"));
-  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "slime", "qkv_format": "thd"}})"),
+  EXPECT_THAT(Rejection(R"({"sequences": [{"tokens": 5}], "padding": {"policy": "slime", "qkv_format": "thd"}})"),
               HasSubstr("micro_batch.padding.qkv_format: unknown field"));
 }
 

@@ -250,7 +250,7 @@ TEST(Padding, SlicesWithoutSequenceParallelismAreHazards) {
   }
 }
 
-TEST(Padding, HugeSizesAreRefusedNotWrapped) {
+TEST(Padding, HugeSizesAreRejectedNotWrapped) {
   UnpaddedBatch batch = Batch({1 << 20, 1 << 20}, 1 << 20, 1 << 20, true);
   const PaddingPolicy policies[] = {
       MegatronPadding{},        VerlPadding{.fp8 = true, .length_bucket = 67108863},

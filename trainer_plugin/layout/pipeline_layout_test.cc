@@ -28,7 +28,7 @@ TEST(ParsePipelineLayout, WritesRepeatsOut) {
   EXPECT_EQ(Written("(t)*2*3"), "tttt");
 }
 
-TEST(ParsePipelineLayout, RefusesWhatMegatronRefuses) {
+TEST(ParsePipelineLayout, RejectsWhatMegatronRejects) {
   for (const char* text : {"xy", "(ab)*2", "E((t|)*2)*2L", "t*2*2", "E t", "et|l", "Et*|tL", "E(tt|)3L", "()*2", "*3",
                            "t*-1", "(t", "t)"}) {
     EXPECT_THAT(ParsePipelineLayout(text), Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
@@ -54,7 +54,7 @@ TEST(PipelineLayoutFromNames, AnyCase) {
   }
 }
 
-TEST(PipelineLayout, RefusalsStateTheRule) {
+TEST(PipelineLayout, RejectionsStateTheRule) {
   const auto rejected = [](const std::string& text, int32_t pipeline_size, int32_t layers, int32_t mtp,
                            const std::string& words) {
     const auto table = LayerTable::Create({.num_layers = layers,

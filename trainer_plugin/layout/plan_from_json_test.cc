@@ -131,7 +131,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
   rejected("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
   rejected("rank", [](Json& d) { d["rank"] = 3; });
-  // Refused behind the description.
+  // Rejected behind the description.
   rejected("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
   rejected("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
   rejected("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });

@@ -107,7 +107,7 @@ TEST(MakeReplayPlan, SlicesAreTheRowsOfTheRank) {
   }
 }
 
-TEST(MakeReplayPlan, PassesRefusalsOn) {
+TEST(MakeReplayPlan, PassesRejectionsOn) {
   const LayerTable table = *LayerTable::Create({.num_layers = 27, .pipeline_size = 2, .first_stage_layers = 13});
   EXPECT_THAT(MakeReplayPlan(Moonlight(), table, ThirteenTokens(), {.pp_rank = 2}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kField));

@@ -208,69 +208,70 @@ TEST(BuildRowMap, NothingAtAll) {
   EXPECT_TRUE(Words(layout, {}).empty());
 }
 
-struct Refusal {
+struct Rejection {
   std::string words;
   Reason reason;
   MicroBatchLayout layout;
   RowRank rank;
 };
 
-void AddStreamRefusals(std::vector<Refusal>& list) {
+void AddStreamRejections(std::vector<Rejection>& list) {
   const MicroBatchLayout base = OneDocument(8, 8, 2);
   const auto add = [&](const char* words, Reason reason, auto change) {
     list.push_back({words, reason, base, {}});
     change(list.back());
   };
-  add("ends at 8, the stream has 16", Reason::kShape, [](Refusal& r) { r.layout.total_rows = 16; });
-  add("does not start at 0", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {1, 8}; });
-  add("does not start at 0", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {}; });
-  add("descends from 8 to 4", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {0, 8, 4, 8}; });
-  add("0 documents for 1", Reason::kShape, [](Refusal& r) {
+  add("ends at 8, the stream has 16", Reason::kShape, [](Rejection& r) { r.layout.total_rows = 16; });
+  add("does not start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {1, 8}; });
+  add("does not start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {}; });
+  add("descends from 8 to 4", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {0, 8, 4, 8}; });
+  add("0 documents for 1", Reason::kShape, [](Rejection& r) {
     r.layout.cu_seqlens_padded = {0};
     r.layout.total_rows = 0;
   });
-  add("multiple of 2 x cp_size = 4", Reason::kShape, [](Refusal& r) {
+  add("multiple of 2 x cp_size = 4", Reason::kShape, [](Rejection& r) {
     r.layout.cu_seqlens_padded = {0, 10};
     r.layout.total_rows = 10;
   });
-  add("multiple of cp_size = 2", Reason::kShape, [](Refusal& r) {
+  add("multiple of cp_size = 2", Reason::kShape, [](Rejection& r) {
     r.layout.cu_seqlens_padded = {0, 9};
     r.layout.total_rows = 9;
     r.layout.partition = Partition::kContiguous;
   });
-  add("9 recorded rows for 8 tokens", Reason::kShape, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 9; });
-  add("9 tokens in 8 padded rows", Reason::kShape, [](Refusal& r) { r.layout.sequences[0].tokens = 9; });
-  add("more than 4194304", Reason::kField, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
-  add("negative", Reason::kField, [](Refusal& r) { r.layout.sequences[0].recorded_rows = -1; });
-  add("not a multiple of tp_size = 3", Reason::kShape, [](Refusal& r) {
+  add("9 recorded rows for 8 tokens", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 9; });
+  add("9 tokens in 8 padded rows", Reason::kShape, [](Rejection& r) { r.layout.sequences[0].tokens = 9; });
+  add("more than 4194304", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
+  add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].recorded_rows = -1; });
+  add("not a multiple of tp_size = 3", Reason::kShape, [](Rejection& r) {
     r.layout.tp_size = 3;
     r.layout.sequence_parallel = true;
   });
-  add("not a multiple of 3: the MoE layer cannot", Reason::kShape, [](Refusal& r) {
+  add("not a multiple of 3: the MoE layer cannot", Reason::kShape, [](Rejection& r) {
     r.layout.cp_size = 1;
     r.layout.tokens_per_sample = 3;
   });
-  add("tokens_per_sample", Reason::kField, [](Refusal& r) { r.layout.tokens_per_sample = 0; });
-  add("router's order already", Reason::kField, [](Refusal& r) {
+  add("tokens_per_sample", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 0; });
+  add("router's order already", Reason::kField, [](Rejection& r) {
     r.layout.tokens_per_sample = 4;
     r.layout.partition = Partition::kExplicit;
   });
   add("8 tokens from row 1 on in 8 padded rows", Reason::kShape,
-      [](Refusal& r) { r.layout.sequences[0].first_row = 1; });
-  add("negative", Reason::kField, [](Refusal& r) { r.layout.sequences[0].first_row = -1; });
-  add("cp_size", Reason::kField, [](Refusal& r) { r.layout.cp_size = 0; });
-  add("rank.cp", Reason::kField, [](Refusal& r) { r.rank.cp_rank = 2; });
-  add("rank.tp", Reason::kField, [](Refusal& r) { r.rank.tp_rank = -1; });
-  add("total_rows", Reason::kField, [](Refusal& r) { r.layout.total_rows = int64_t{1} << 60; });
-  add("not explicit", Reason::kField, [](Refusal& r) { r.rank.positions = {0}; });
-  add("8 is not in [0, 8)", Reason::kShape, [](Refusal& r) {
+      [](Rejection& r) { r.layout.sequences[0].first_row = 1; });
+  add("negative", Reason::kField, [](Rejection& r) { r.layout.sequences[0].first_row = -1; });
+  add("cp_size", Reason::kField, [](Rejection& r) { r.layout.cp_size = 0; });
+  add("rank.cp", Reason::kField, [](Rejection& r) { r.rank.cp_rank = 2; });
+  add("rank.tp", Reason::kField, [](Rejection& r) { r.rank.tp_rank = -1; });
+  add("total_rows", Reason::kField, [](Rejection& r) { r.layout.total_rows = int64_t{1} << 60; });
+  add("not explicit", Reason::kField, [](Rejection& r) { r.rank.positions = {0}; });
+  add("8 is not in [0, 8)", Reason::kShape, [](Rejection& r) {
     r.layout.partition = Partition::kExplicit;
     r.rank.positions = {0, 8};
   });
-  add("partition of BSHD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kContiguousPerSequence; });
+  add("partition of BSHD", Reason::kField,
+      [](Rejection& r) { r.layout.partition = Partition::kContiguousPerSequence; });
 }
 
-void AddRectangleRefusals(std::vector<Refusal>& list) {
+void AddRectangleRejections(std::vector<Rejection>& list) {
   const MicroBatchLayout base{.format = TokenFormat::kBshd,
                               .sequences = {{4, 4}},
                               .batch_size = 1,
@@ -281,32 +282,32 @@ void AddRectangleRefusals(std::vector<Refusal>& list) {
     list.push_back({words, reason, base, {}});
     change(list.back());
   };
-  add("not a multiple of tp_size = 8", Reason::kShape, [](Refusal& r) {
+  add("not a multiple of tp_size = 8", Reason::kShape, [](Rejection& r) {
     r.layout.tp_size = 8;
     r.layout.sequence_parallel = true;
   });
-  add("cut as one list", Reason::kField, [](Refusal& r) {
+  add("cut as one list", Reason::kField, [](Rejection& r) {
     r.layout.partition = Partition::kExplicit;
     r.layout.row_order = RowOrder::kBatchMajor;
     r.layout.sp_slice = SpSlice::kBeforeFlatten;
     r.layout.sequence_parallel = true;
   });
-  add("are of THD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kContiguous; });
-  add("are of THD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kZigzagPerDocument; });
-  add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = int64_t{1} << 62; });
-  add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = 0; });
-  add("of a packed stream", Reason::kField, [](Refusal& r) { r.layout.tokens_per_sample = 4; });
-  add("1 for 2 sequences", Reason::kShape, [](Refusal& r) { r.layout.sequences.push_back({}); });
+  add("are of THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguous; });
+  add("are of THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kZigzagPerDocument; });
+  add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = int64_t{1} << 62; });
+  add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = 0; });
+  add("of a packed stream", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 4; });
+  add("1 for 2 sequences", Reason::kShape, [](Rejection& r) { r.layout.sequences.push_back({}); });
 }
 
-TEST(BuildRowMap, RefusalsNameTheNumbers) {
-  std::vector<Refusal> refusals;
-  AddStreamRefusals(refusals);
-  AddRectangleRefusals(refusals);
-  for (const Refusal& refusal : refusals) {
-    const auto map = BuildRowMap(refusal.layout, refusal.rank);
-    EXPECT_THAT(map, Fails(absl::StatusCode::kInvalidArgument, refusal.reason)) << refusal.words;
-    EXPECT_THAT(std::string(map.status().message()), ::testing::HasSubstr(refusal.words));
+TEST(BuildRowMap, RejectionsNameTheNumbers) {
+  std::vector<Rejection> rejections;
+  AddStreamRejections(rejections);
+  AddRectangleRejections(rejections);
+  for (const Rejection& rejection : rejections) {
+    const auto map = BuildRowMap(rejection.layout, rejection.rank);
+    EXPECT_THAT(map, Fails(absl::StatusCode::kInvalidArgument, rejection.reason)) << rejection.words;
+    EXPECT_THAT(std::string(map.status().message()), ::testing::HasSubstr(rejection.words));
   }
 }
 

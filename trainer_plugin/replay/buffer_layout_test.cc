@@ -29,7 +29,7 @@ TEST(BufferLayout, SlabsFollowEachOtherTwoByteIdsFirst) {
   }
 }
 
-TEST(BufferLayout, RefusesWhatCannotBe) {
+TEST(BufferLayout, RejectsWhatCannotBe) {
   const Geometry geometry = Geometry::Uniform(4, 60, 4);
   const auto field = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
   EXPECT_OK(BufferLayout::Create(geometry, {.ordinals = {}, .rows = 0, .ep_size = 1}));

@@ -123,7 +123,7 @@ TEST(CompareChoices, IsAsTheSlowComparison) {
   }
 }
 
-TEST(CompareChoices, RefusesOtherSizes) {
+TEST(CompareChoices, RejectsOtherSizes) {
   const RouterConfig config{.num_experts = 8, .top_k = 2};
   const std::vector<uint8_t> ids(6), shorter(4);
   const std::vector<RowState> states(3);

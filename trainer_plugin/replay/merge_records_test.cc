@@ -238,7 +238,7 @@ TEST(MergeRecords, RanksThatHaveTheSameRowsMustAgree) {
   EXPECT_EQ(detail.layer, 6);
 }
 
-TEST(MergeRecords, RefusesWhatDoesNotFit) {
+TEST(MergeRecords, RejectsWhatDoesNotFit) {
   Replica replica(Mixed(), TwoDocuments(), 3);
   replica.Record({0, 1, 2, 3, 4, 5});
   const std::vector<RankRecord> records = replica.records();

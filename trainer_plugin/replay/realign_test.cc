@@ -100,7 +100,7 @@ TEST(Realign, LastRowsOnFillerUnlessTheirSequenceFallsBack) {
   }
 }
 
-TEST(Realign, RefusesAnyMissingPieceThatTheMapNeeds) {
+TEST(Realign, RejectsAnyMissingPieceThatTheMapNeeds) {
   std::mt19937 random(3);
   int rejected = 0;
   for (int round = 0; round < 150; ++round) {
@@ -146,7 +146,7 @@ Scenario SmallScenario() {
           .staging = std::vector<uint8_t>(24, 1)};
 }
 
-TEST(Realign, RefusesWhatDoesNotFit) {
+TEST(Realign, RejectsWhatDoesNotFit) {
   const auto plan = [](auto change) {
     Scenario s = SmallScenario();
     EXPECT_OK(s.Plan());

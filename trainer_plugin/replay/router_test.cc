@@ -306,7 +306,7 @@ TEST(RouterReplay, NoRowsIsFine) {
   EXPECT_OK(t.Backward());
 }
 
-TEST(RouterReplay, RefusesTensorsThatDoNotFit) {
+TEST(RouterReplay, RejectsTensorsThatDoNotFit) {
   const auto forward = [](auto change) {
     Tensors t({.num_experts = 4, .top_k = 2}, 3);
     change(t);
@@ -340,7 +340,7 @@ TEST(RouterReplay, RefusesTensorsThatDoNotFit) {
   EXPECT_THAT(backward([](Tensors& t) { t.grad_logits.resize(8); }), shape);
 }
 
-TEST(RouterConfig, RefusesWhatCannotBe) {
+TEST(RouterConfig, RejectsWhatCannotBe) {
   const auto field = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
   const auto check = [](auto change) {
     RouterConfig config{.num_experts = 16, .top_k = 4};

@@ -1,20 +1,20 @@
-/* The C functions of librouting_replay.so: what the Python packages stand on. The library holds one whole C++ client,
- * gRPC included, and shows no symbol but these and those of routing_replay/trainer/capi.h.
+/* The C functions of librouting_replay.so, which the Python packages call. The library contains the whole C++ client,
+ * gRPC included, and exports only these symbols and those of routing_replay/trainer/capi.h.
  *
- * Calls. A function that may wait takes an rr_call. With no queue it blocks until it is done; with a queue it returns
- * at once, and what became of it comes out of the queue under its tag: then outputs are written before that, and have
- * to live as long, as have the bytes of payloads; everything else is copied. Both ways run the same code.
+ * Calls. A function that may wait takes an rr_call. Without a queue it blocks until it is done. With a queue it returns
+ * at once, and its end comes out of the queue under its tag. Outputs are written before the end is taken; outputs and
+ * the bytes of payloads must live until then, everything else is copied. Both ways run the same code.
  *
- * Errors. Functions that can fail return NULL on success, else an error for rr_free; with a queue that is only
- * what is wrong with the arguments. Outputs are untouched on failure. No exception leaves a function.
+ * Errors. Functions that can fail return NULL on success, else an error that the caller frees with rr_free; with a
+ * queue they return only errors in the arguments. Outputs are untouched on failure. No exception leaves a function.
  *
- * Memory. Results are structs for rr_free, with all that they point to. Objects are opaque, and for rr_object_free;
- * what an object was made from may be freed before it. Text is UTF-8 with its size beside it, and may hold no NUL. All
- * functions are thread-safe but rr_object_free. Structs begin with nothing: the library and its
- * header are of one version (rr_abi_version).
+ * Memory. Results are structs that rr_free frees together with all that they point to. Objects are opaque and freed by
+ * rr_object_free; the object from which another was made may be freed first. Text is UTF-8 with its size beside it, and
+ * must not contain NUL. All functions but rr_object_free are thread-safe. Structs carry no size or version field: the
+ * library and its header have the same version (rr_abi_version).
  *
- * Processes. After fork both sides may go on with all objects, if rr_fork_before and its partners were called around
- * it. */
+ * Processes. After a fork, parent and child may go on with all objects if rr_fork_before and its partners were called
+ * around it. */
 #ifndef ROUTING_REPLAY_C_API_H_
 #define ROUTING_REPLAY_C_API_H_
 
@@ -63,13 +63,13 @@ typedef struct rr_weight_span { /* Rows [begin, end) were routed under these wei
   rr_text label;
 } rr_weight_span;
 
-/* Errors: fields of ErrorDetail in common.proto, where they are said. */
+/* Errors: the fields of ErrorDetail in common.proto; those that are not set are absent. */
 typedef struct rr_error {
   int32_t code;                                      /* Of google.rpc.Code, not 0. */
   rr_text code_name, message, reason, field, sample; /* reason: a name, for example "ID_RANGE". */
   rr_integer row, layer, first_differing_block, retry_after_ms, committed_rows, revision;
   rr_ranges missing_rows;
-  /* Of a flush: every sample of which an append failed, up to 100,000, and the first 100 such appends. */
+  /* For a flush: every sample of which an append failed, up to 100,000, and the first 100 failed appends. */
   const rr_text* failed_samples;
   size_t failed_count;
   const struct rr_error* const* failures; /* Each with its sample. */
@@ -78,12 +78,12 @@ typedef struct rr_error {
 
 #define RR_ABI_VERSION 2
 RR_API int32_t rr_abi_version(void);
-RR_API const char* rr_version(void); /* Of the product. */
-/* Of a result or an error, which NULL is allowed to be. */
+RR_API const char* rr_version(void); /* Version of the product. */
+/* Frees a result or an error; NULL is allowed. */
 RR_API void rr_free(const void* result);
-/* Of an object of this header or of routing_replay/trainer/capi.h, or NULL. A client, a run, an appender and a
- * trajectory do not wait for anything: calls under way keep what they need, and appends without an outcome are
- * abandoned. A queue cancels its calls and waits for them. */
+/* Frees an object of this header or of routing_replay/trainer/capi.h; NULL is allowed. Freeing a client, a run, an
+ * appender or a trajectory waits for nothing: calls in progress keep what they need, and appends without an outcome are
+ * abandoned. Freeing a queue cancels its calls and waits for them. */
 RR_API void rr_object_free(void* object);
 
 /* --- Calls ------------------------------------------------------------------------------------------------------- */
@@ -96,25 +96,25 @@ typedef struct rr_call {
 
 typedef struct rr_ended {
   uint64_t tag;
-  const rr_error* error; /* NULL: done. For rr_free. */
+  const rr_error* error; /* NULL: success. The caller frees it with rr_free. */
 } rr_ended;
 
-/* Ends of calls that do not block. Its descriptor (an eventfd) is readable while there are some. */
+/* Collects the ends of calls that do not block. Its descriptor (an eventfd) is readable while it has any. */
 RR_API rr_error* rr_queue_new(rr_queue** queue);
 RR_API int32_t rr_queue_descriptor(const rr_queue* queue);
-/* Up to `capacity` ends; how many. Never waits. */
+/* Takes up to `capacity` ends and returns how many. Never waits. */
 RR_API size_t rr_queue_take(rr_queue* queue, rr_ended* ended, size_t capacity);
-/* Waits for one end: 1, or 0 if there is none after timeout_ms. For one thread at a time, and cheaper than the
- * descriptor, which stays as it is for an end that comes meanwhile. */
+/* Waits for one end: returns 1, or 0 if there is none after timeout_ms. For one thread at a time. Cheaper than the
+ * descriptor, which does not become readable for an end that this call takes. */
 RR_API int32_t rr_queue_wait(rr_queue* queue, int64_t timeout_ms, rr_ended* ended);
-/* The call ends with CANCELLED soon, unless it has ended. Nothing happens for a tag that is not under way. */
+/* The call ends with CANCELLED soon, unless it has ended already. Does nothing for a tag without a call. */
 RR_API void rr_queue_cancel(rr_queue* queue, uint64_t tag);
 
-/* Around fork(), in the thread that forks. `before` closes the door for new calls, brings those under way to a place
- * where they can stand (reads and other calls that may be repeated are broken off and go on afterwards), and ends all
- * threads of the library. It waits at most 5 s: if it is not at rest then, the child's calls give FAILED_PRECONDITION.
- * Objects of the parent go on in both; appends that are queued stay with the parent, the child's appenders are empty,
- * its queues have no calls, and its trajectories give FAILED_PRECONDITION. */
+/* Call these around fork(), in the thread that forks. rr_fork_before holds back new calls, pauses those in progress
+ * (reads and other calls that may be repeated are cut off and continued afterwards), and ends all threads of the
+ * library. It waits at most 5 s; if calls are still running then, the child's calls fail with FAILED_PRECONDITION.
+ * Objects of the parent keep working in both processes. Queued appends stay with the parent; the child's appenders are
+ * empty, its queues have no calls, and its trajectories fail with FAILED_PRECONDITION. */
 RR_API void rr_fork_before(void);
 RR_API void rr_fork_in_parent(void);
 RR_API void rr_fork_in_child(void);
@@ -124,7 +124,7 @@ RR_API void rr_fork_in_child(void);
 typedef struct rr_geometry {
   int32_t num_layers;
   const int32_t* moe_layers;  /* Global ids of the `count` MoE layers, ascending … */
-  const int32_t* num_experts; /* … and of each of them this. */
+  const int32_t* num_experts; /* … and one value for each of them. */
   const int32_t* top_k;
   size_t count;
 } rr_geometry;
@@ -140,7 +140,7 @@ RR_API rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometr
 
 /* --- Clients and runs -------------------------------------------------------------------------------------------- */
 
-/* As ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls 0: as the environment says. */
+/* ClientOptions and SecuritySettings of client.h and security.h. Absent texts and tls 0: taken from the environment. */
 typedef struct rr_client_options {
   rr_text endpoint;
   int32_t use_http_proxy;
@@ -165,7 +165,7 @@ typedef struct rr_run_info { /* A result. */
   rr_text name;
   rr_geometry geometry;
   rr_run_settings settings; /* In force. */
-  rr_released dropped;      /* By resume_at. */
+  rr_released dropped;      /* Removed by resume_at. */
 } rr_run_info;
 
 typedef struct rr_run_summary {
@@ -198,8 +198,8 @@ typedef struct rr_server_info { /* A result. */
 } rr_server_info;
 
 RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);
-/* geometry NULL: joins only. wait_ms: for a run that nobody has made yet, where there is no geometry to make it with,
- * and for a server that cannot be reached. */
+/* geometry NULL: only joins the run. wait_ms: how long to wait for a run that does not exist yet (if no geometry is
+ * given), and for a server that cannot be reached. */
 RR_API rr_error* rr_client_open_run(rr_client* client, rr_text name, const rr_geometry* geometry,
                                     const rr_run_settings* settings, rr_integer resume_at, int64_t wait_ms,
                                     const rr_call* call, rr_run** run);
@@ -247,7 +247,8 @@ RR_API rr_error* rr_run_seal(rr_run* run, rr_text sample, int32_t producer, int6
                              const rr_call* call, const rr_sample_states** state);
 RR_API rr_error* rr_run_truncate(rr_run* run, rr_text sample, int32_t producer, int64_t rows,
                                  rr_integer expected_revision, const rr_call* call, const rr_sample_states** state);
-/* Samples by id and by handle (0: none, skipped), or all of `groups` (then no others). producer 0: both. */
+/* Releases samples by id and by handle (0 is skipped), or all samples of `groups` (then name no others). producer 0:
+ * both. */
 RR_API rr_error* rr_run_release(rr_run* run, const rr_text* samples, size_t count, const int64_t* handles,
                                 size_t handle_count, const rr_range* groups, int32_t producer, const rr_call* call,
                                 rr_released* released);
@@ -255,14 +256,14 @@ RR_API rr_error* rr_run_drop(rr_run* run, const rr_call* call, rr_released* rele
 
 /* --- Rows in ----------------------------------------------------------------------------------------------------- */
 
-/* What a payload is. dtype NULL or shape_count 0: the payload says (.npy). */
+/* Describes a payload. dtype absent or shape_count 0: taken from the payload's .npy header. */
 typedef struct rr_tensor {
   const void* data;
   size_t size;
   rr_text encoding;    /* "RAW", "NPY", "BASE64", "BASE64_NPY". */
   rr_text compression; /* "NONE", "ZSTD". */
   rr_text dtype;       /* "U8", "I8", "U16", "I16", "I32", "I64". */
-  rr_text layer_basis; /* "ALL_LAYERS", "MOE_LAYERS", "EXPLICIT", "": by the axis. */
+  rr_text layer_basis; /* "ALL_LAYERS", "MOE_LAYERS", "EXPLICIT", "": from the axis length. */
   int64_t raw_size;
   const int64_t* shape; /* rows, layers, K. */
   size_t shape_count;
@@ -272,8 +273,8 @@ typedef struct rr_tensor {
   int32_t ids_and_weights; /* The K axis holds 2K slots, of which the ids are the first K. */
 } rr_tensor;
 
-/* Token ids: integers of `dtype` as numpy names it ("uint32", "int64", …), little-endian, `axes` of them. data NULL:
- * nothing is said. */
+/* Token ids: a little-endian array of `dtype` as numpy names it ("uint32", "int64", …) with `axes` axes. data NULL: no
+ * token ids. */
 typedef struct rr_tokens {
   const void* data;
   size_t size; /* Bytes. */
@@ -328,21 +329,21 @@ typedef struct rr_appender_options {
 } rr_appender_options;
 
 RR_API rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender);
-/* Queues appends, in this order: `sequences`, one each: 1, 2, …; `dropped`: how many of them the full queue did not
- * take, so that only marks of their rows are sent. Stops at the first that is wrong: those before it are queued, and
- * the error names the index as append[i] where there are several. With RR_BLOCK it waits for room for queue_timeout_ms,
- * or where it blocks for call->timeout_ms if that is said and less, and then drops. With a queue (rr_call) small
- * appends for which there is room are queued before it returns, and none overtakes one that was called before. */
+/* Queues appends in this order. `sequences` gets one number per append: 1, 2, …; `dropped` gets how many did not fit
+ * into the full queue, so that their rows are only marked as unrecorded. Stops at the first wrong append: those before
+ * it are queued, and the error names its index as append[i] if there are several. With RR_BLOCK it waits for room for
+ * queue_timeout_ms (a blocking call: at most call->timeout_ms, if set), and then drops. With a queue (rr_call), small
+ * appends for which there is room are queued before it returns, and none overtakes an earlier call. */
 RR_API rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, size_t count, const rr_call* call,
                                     uint64_t* sequences, size_t* dropped);
-/* Waits for the outcomes of all appends so far: call->timeout_ms, below 0: 120 s. */
+/* Waits for the outcomes of all appends so far, at most call->timeout_ms (below 0: 120 s). */
 RR_API rr_error* rr_appender_flush(rr_appender* appender, const rr_call* call);
-/* Flushes, then abandons what is left: appends fail from now on. What flush says; idempotent. */
+/* Flushes, then abandons what is left: appends fail from now on. Returns what the flush returned; idempotent. */
 RR_API rr_error* rr_appender_close(rr_appender* appender, const rr_call* call);
-/* Waits for outcomes since the last call; none once the appender is closed and all have been given. Only the next call
- * says that these have been seen, for which flush and close wait. call->timeout_ms below 0: without a limit. */
+/* Waits for outcomes since the last call; returns none once the appender is closed and all were returned. Outcomes
+ * count as handled when the next call is made; flush and close wait for that. call->timeout_ms below 0: no limit. */
 RR_API rr_error* rr_appender_outcomes(rr_appender* appender, const rr_call* call, const rr_outcomes** outcomes);
-/* Of AppenderMetrics, with refused_<reason> for those that were met, stale_appends, and the gauges queued_bytes and
+/* The counters of AppenderMetrics, rejected_<reason> for each reason that occurred, and the gauges queued_bytes and
  * open_appends. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, const rr_counters** counters);
 
@@ -355,7 +356,7 @@ typedef struct rr_commit {
 } rr_commit;
 
 /* Waits for the appends of one sample through any appender of the run object, at most call->timeout_ms (below 0: 120
- * s), and marks what did not come: see Run.commit of the Python package. */
+ * s), and marks rows that did not arrive as unrecorded: see Run.commit of the Python package. */
 RR_API rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, const rr_tokens* tokens,
                                rr_integer attempt, const rr_call* call, const rr_commit** commit);
 
@@ -372,7 +373,7 @@ typedef struct rr_turn {
   rr_tokens tokens;      /* The history from tokens_start on. */
   int64_t tokens_start;
   int64_t row_start;    /* Absolute row of the first row … */
-  int64_t missing_rows; /* … of which so many were not given, before those of `rows`. */
+  int64_t missing_rows; /* Rows from row_start on that were not given; `rows` follow them. */
   rr_text outcome;      /* "finished", "aborted", "preempted". */
   rr_integer weight_version;
   rr_text weight_label;
@@ -380,11 +381,11 @@ typedef struct rr_turn {
   size_t weights_count;
   int32_t missing_is_unrecorded;
   int32_t seal;
-  rr_integer cut; /* The history is cut to so many tokens, and there is nothing else but perhaps a seal. */
+  rr_integer cut; /* Cuts the history to this many tokens; then only a seal may be given besides. */
   rr_text engine; /* In place of the trajectory's. */
 } rr_turn;
 
-typedef struct rr_turn_result { /* A result. Fields as of Turn in the Python package. */
+typedef struct rr_turn_result { /* A result. Fields as in Turn of the Python package. */
   int64_t num_tokens, unrecorded_rows, truncated_rows, repeated_rows, conflicting_rows, late_rows, uncompared_rows,
       shared_rows, surplus_rows, dropped_rows;
   rr_integer retokenised_at;
@@ -397,10 +398,10 @@ typedef struct rr_trajectory_state { /* A result. */
   rr_counters counters; /* TrajectoryCounters in client/trajectory/turn.h. */
 } rr_trajectory_state;
 
-/* Appends go through `appender`, whose run it is. */
+/* The trajectory appends through `appender`, to its run. */
 RR_API rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_options* options,
                                             rr_trajectory** trajectory);
-/* Turns of one trajectory are done one after the other. call->timeout_ms is not used. */
+/* Turns of one trajectory run one after the other. call->timeout_ms is ignored. */
 RR_API rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, const rr_call* call,
                                    const rr_turn_result** result);
 /* A new sample that begins as this one. Waits at most call->timeout_ms (below 0: 1 s) for acknowledged rows. */
@@ -413,9 +414,9 @@ RR_API rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_traj
 /* --- Rows out ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rr_sample_read {
-  rr_text sample; /* Or, where it is absent, … */
+  rr_text sample; /* If absent, the handle names the sample. */
   int64_t handle;
-  rr_ranges rows; /* None: all that is committed. */
+  rr_ranges rows; /* Empty: all committed rows. */
   rr_integer num_tokens, min_weight_version, max_weight_version;
   const rr_token_check* token_checks;
   size_t token_checks_count;
@@ -428,14 +429,14 @@ typedef struct rr_read {
   size_t layer_count;
   int32_t producer; /* 0: rollout. */
   int32_t wait, only_begun;
-  /* NULL, or one per sample: memory for its ids, as rr_sample_rows lays them out, of `out_sizes` bytes. Too small is
-   * OUT_OF_RANGE with the size in the text. */
+  /* NULL, or one per sample: memory for its ids, as rr_sample_rows lays them out, of `out_sizes` bytes. Too little is
+   * OUT_OF_RANGE, and the message states the size needed. */
   void* const* out;
   const size_t* out_sizes;
 } rr_read;
 
 typedef struct rr_sample_rows {
-  rr_text status, message; /* "OK", or why not: a name of SampleStatus. */
+  rr_text status, message; /* status: "OK" or another name of SampleStatus. */
   int64_t committed_rows, revision;
   uint64_t content_id;
   rr_integer num_tokens;
@@ -444,7 +445,7 @@ typedef struct rr_sample_rows {
   size_t weights_count;
   rr_ranges rows;  /* Absolute rows that were read. */
   const void* ids; /* [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0. In `out`
-                      where that was given, else part of the result. NULL if the status is not OK. */
+                      if that was given, else part of the result. NULL if the status is not OK. */
   size_t ids_size;
 } rr_sample_rows;
 
@@ -460,14 +461,15 @@ RR_API rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* ca
 
 /* --- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Called on the thread that works: the caller's, where the call blocks. Not 0: the call ends with CANCELLED. */
+/* Called on the thread that does the work (the caller's, if the call blocks). If it returns anything but 0, the call
+ * ends with CANCELLED. */
 typedef int32_t (*rr_progress)(void* context, int64_t samples, int64_t total, int64_t bytes);
 
 typedef struct rr_export_options {
   rr_text directory, previous; /* previous: an export of the same run; empty: none. */
   const rr_range* groups;      /* NULL: all. */
   int32_t producer;
-  int64_t read_timeout_ms; /* Of one portion; below 0: the default. */
+  int64_t read_timeout_ms; /* For one portion; below 0: the default. */
   rr_progress progress;    /* NULL: none. */
   void* progress_context;
 } rr_export_options;
@@ -478,7 +480,7 @@ typedef struct rr_exported {
 
 typedef struct rr_import_options {
   rr_text directory;
-  rr_text run;            /* "": as it was exported. */
+  rr_text run;            /* "": the name under which it was exported. */
   const rr_range* groups; /* NULL: all. */
   rr_progress progress;
   void* progress_context;
@@ -489,7 +491,7 @@ typedef struct rr_imported { /* A result. */
   int64_t samples, appended, bytes;
 } rr_imported;
 
-/* call->timeout_ms is not used. */
+/* call->timeout_ms is ignored. */
 RR_API rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_call* call,
                                rr_exported* exported);
 RR_API rr_error* rr_client_import(rr_client* client, const rr_import_options* options, const rr_call* call,
@@ -502,21 +504,21 @@ typedef struct rr_form {
   rr_text dtype; /* As in rr_tensor. */
   const int64_t* shape;
   size_t shape_count;
-  rr_range data; /* Of a file: the ids' bytes in it. */
+  rr_range data; /* For a file: where the bytes of the ids are. */
 } rr_form;
 
-/* Dtype and shape as the tensor or its .npy header says. */
+/* Dtype and shape that the tensor or its .npy header states. */
 RR_API rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form);
-/* The rows in a .npy or safetensors file. name: of the tensor; "": the only one of rows. NOT_FOUND naming those that
- * are there. */
+/* Finds the rows in a .npy or safetensors file. name: of the tensor; "": the only tensor that can be rows. NOT_FOUND
+ * names the tensors that the file has. */
 RR_API rr_error* rr_open_rows_file(const void* file, size_t size, rr_text name, const rr_form** form);
-/* Rows of the sequences of a recorded trace, whose index is JSON with seq_lens, of the file's stem or at its root.
- * ROW_COUNT if they are not the file's `rows`. */
+/* Row ranges of the sequences of a recorded trace. `index` is JSON with seq_lens, under the file's stem or at its root.
+ * ROW_COUNT if their sum is not `rows`, the row count of the file. */
 RR_API rr_error* rr_trace_sequences(rr_text index, rr_text stem, int64_t rows, const rr_ranges** ranges);
 
-typedef struct rr_step { /* From a JSON value to one inside. */
+typedef struct rr_step { /* One step from a JSON value into it. */
   rr_text key;
-  int64_t index; /* -1: by the key. */
+  int64_t index; /* -1: the step is `key`. */
 } rr_step;
 
 typedef struct rr_route {
@@ -530,8 +532,8 @@ typedef struct rr_routes { /* A result. */
   size_t count;
 } rr_routes;
 
-/* The routed experts in a JSON body, where they are. Texts with escapes are left out. Places and fields are those of
- * routed_experts in the Python package's http module. */
+/* Finds the routed experts in a JSON body. Texts with escapes are skipped. It searches the places and fields that
+ * routed_experts in the Python package's http module lists. */
 RR_API rr_error* rr_find_routes(const void* body, size_t size, const rr_routes** routes);
 
 /* --- Small things ------------------------------------------------------------------------------------------------ */
@@ -546,19 +548,19 @@ typedef struct rr_texts { /* A result. */
   size_t count;
 } rr_texts;
 
-/* Waits for lines for people since the last call, of all clients of the process: warnings of what no error says, or not
- * yet. Nothing is kept before the first call. */
+/* Waits for log lines since the last call, from all clients of the process: warnings that no error reports, or not yet.
+ * Lines before the first call are not kept. */
 RR_API rr_error* rr_log(const rr_call* call, const rr_texts** lines);
-/* What a batch carries of a sample in place of its id: over several servers that of `run`, of one server that of any
- * run, which may be null. */
+/* The number that stands for a sample in a batch in place of its id. With one server it is the same in every run, and
+ * `run` may be NULL; with several servers it depends on the list of `run`. */
 RR_API rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle);
-/* `tokens` as u32; the one place that says what token ids are: INVALID_ARGUMENT naming `field` and `sample`. */
+/* `tokens` as u32, checked; INVALID_ARGUMENT names `field` and `sample`. */
 typedef struct rr_ids { /* A result. */
   const uint32_t* data;
   size_t count;
 } rr_ids;
 RR_API rr_error* rr_token_ids(const rr_tokens* tokens, rr_text field, rr_text sample, const rr_ids** ids);
-/* The token check of the tokens so far (0 of none), extended by more. */
+/* Extends the token check of earlier tokens (0 if there are none) by `tokens`. */
 RR_API uint32_t rr_token_crc(uint32_t check, const uint32_t* tokens, size_t count);
 
 #ifdef __cplusplus

@@ -166,7 +166,7 @@ class AppenderTest(ServerTest):
         gc.collect()
         self.assertEqual([reference() for reference in gone], [None] * 2)
 
-    def test_refusals(self) -> None:
+    def test_rejections(self) -> None:
         run = self.open()
         bad = ROWS[:10].copy()
         bad[3, 1, 2] = 64
@@ -386,9 +386,9 @@ class TroubleTest(unittest.TestCase):
             run.append(f"s{i}", big, group=i)
             time.sleep(0.02)
         deadline = time.monotonic() + 30
-        while run.metrics()["credit_refusals"] == 0 and time.monotonic() < deadline:
+        while run.metrics()["credit_rejections"] == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertGreater(run.metrics()["credit_refusals"], 0)
+        self.assertGreater(run.metrics()["credit_rejections"], 0)
         for i in range(8):
             while not run.stat_many([f"s{i}"]) or run.stat(f"s{i}").committed_rows < len(big):
                 self.assertLess(time.monotonic(), deadline + 60)

@@ -225,7 +225,7 @@ class FlushTest(AttachedTest):
         return queue
 
     def test_all_that_failed_are_named(self) -> None:
-        """What is refused here as well as what the server refuses."""
+        """What is rejected here as well as what the server rejects."""
         llm = Llm()
         attachment = self.attached(llm)
         for sample in ("0/0", "1/0"):

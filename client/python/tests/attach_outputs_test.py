@@ -132,7 +132,7 @@ class OutputsTest(ServerTest):
         state = self.run_.stat("s")
         self.assertEqual((state.num_tokens, state.unrecorded, state.sealed), (6, ((0, 5),), True))
         self.assertIs(events[-1]["meta_info"]["routed_experts"], text)  # They stay.
-        self.assertEqual(attachment.metrics()["refused"], 1)
+        self.assertEqual(attachment.metrics()["rejected"], 1)
 
     def test_a_stream_that_counts_nothing(self) -> None:
         events = [event("s", 3, None, None, [7]), event("s", 3, None, STOP, [8], routes_of(5))]
@@ -181,7 +181,7 @@ class OutputsTest(ServerTest):
         self.assertEqual(self.run_.stat("known").unrecorded, ((0, 2),))
         unknown = self.play(event("unknown", 0, 0, abort), None)
         unknown.flush()
-        self.assertEqual([unknown.metrics()[name] for name in ("without_rows", "refused", "unreadable")], [1, 0, 0])
+        self.assertEqual([unknown.metrics()[name] for name in ("without_rows", "rejected", "unreadable")], [1, 0, 0])
         with self.assertRaises(NotFoundError):
             self.run_.stat("unknown")
 

@@ -143,7 +143,7 @@ class AttachTest(ServerTest):
 
         self.assertTrue(asyncio.run(play()).closed)
 
-    def test_what_does_not_fit_is_refused_and_marked_and_the_engine_goes_on(self) -> None:
+    def test_what_does_not_fit_is_rejected_and_marked_and_the_engine_goes_on(self) -> None:
         llm = Llm()
         original = Llm.generate
 
@@ -161,7 +161,7 @@ class AttachTest(ServerTest):
             with self.assertRaises(RoutingReplayError):
                 attachment.flush()
         metrics = attachment.metrics()
-        self.assertEqual(metrics["refused"], 2)
+        self.assertEqual(metrics["rejected"], 2)
         attachment.detach()
         self.assertEqual(self.run_.stat("0/0").unrecorded, ((0, 7),))
         self.assertTrue(self.run_.stat("0/1").sealed)
@@ -604,14 +604,14 @@ class HandOverTest(unittest.TestCase):
         self.assertEqual(len(self.done), 41)
 
     def test_a_flush_that_raises_has_waited_for_the_rest(self) -> None:
-        def refuse() -> None:
-            raise RoutingReplayError("refused")
+        def reject() -> None:
+            raise RoutingReplayError("rejected")
 
         self.appender.flush = lambda _: self.done.append("flushed")
         queue = self.hand_over()
         with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put([_handover.Job("a", 1, refuse, lambda: self.done.append("-a"))])
-            with self.assertRaisesRegex(RoutingReplayError, "refused"):
+            queue.put([_handover.Job("a", 1, reject, lambda: self.done.append("-a"))])
+            with self.assertRaisesRegex(RoutingReplayError, "rejected"):
                 queue.flush(20)
         self.assertEqual(self.done, ["-a", "flushed"])
         queue.flush(20)

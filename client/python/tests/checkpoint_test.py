@@ -153,16 +153,16 @@ class CheckpointTest(ServerTest):
         self.client.restore(places[3], self.run_name + "-copy")
         self.assert_same(self.run_, self.client.run(self.run_name + "-copy"))
 
-    def test_another_content_is_refused_by_name(self) -> None:
+    def test_another_content_is_rejected_by_name(self) -> None:
         self.run_.checkpoint(self.directory)
         copy = self.client.run(self.run_name + "-copy", GEOMETRY)
         other = routes(30, 0)
         other[6, 2] = other[6, 2, ::-1]
         copy.put("s/0", other, weight_version=7)
-        with self.assertRaises(rr.AlreadyExistsError) as refused:
+        with self.assertRaises(rr.AlreadyExistsError) as rejected:
             self.client.restore(self.directory, copy.name)
-        self.assertEqual(refused.exception.reason, "CONFLICTING_ROWS")
-        self.assertEqual(refused.exception.sample, "s/0")
+        self.assertEqual(rejected.exception.reason, "CONFLICTING_ROWS")
+        self.assertEqual(rejected.exception.sample, "s/0")
         # What is there of the same rows is gone on from.
         copy.truncate("s/0", 5)
         self.assertEqual(self.client.restore(self.directory, copy.name).samples, SEALED)

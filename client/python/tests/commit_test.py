@@ -87,7 +87,7 @@ class CommitTest(QuietTest):
         self.assertEqual(self.unrecorded("never"), ((0, 9),))
         self.assertEqual(self.run_.read_one("never").status, "NOT_RECORDED")
 
-    def test_rows_that_the_server_refused(self) -> None:
+    def test_rows_that_the_server_rejected(self) -> None:
         run = self.run_
         run.append("gap", ROWS[:9], tokens=TOKENS[:9])
         run.append("gap", ROWS[20:30], row_start=20, tokens=TOKENS[20:30], seal=True)
@@ -253,7 +253,7 @@ class AttemptTest(QuietTest):
         with self.assertRaises(rr.FailedPreconditionError):
             run.flush()
 
-    def test_refusals_that_no_later_attempt_explains(self) -> None:
+    def test_rejections_that_no_later_attempt_explains(self) -> None:
         """Of the sample's own attempt after a truncation, and where the sample has none: rows are lost."""
         run = self.run_
         run.put("s", ROWS[:9], attempt=1)

@@ -67,7 +67,7 @@ class EngineTest(ServerTest):
             np.testing.assert_array_equal(recorded.tokens, TOKENS)
         return state
 
-    def refused(self, call: Any, reason: str, text: str = "", sample: str = "bad") -> rr.InvalidArgumentError:
+    def rejected(self, call: Any, reason: str, text: str = "", sample: str = "bad") -> rr.InvalidArgumentError:
         """The error of an adapter, or of the append of what it gave. Nothing is stored."""
         with self.assertRaises(rr.InvalidArgumentError) as caught:
             recorded = call()
@@ -93,10 +93,10 @@ class VllmTest(EngineTest):
             self.assertEqual(self.check(recorded).engine, "vllm")
 
     def test_a_row_for_the_last_token_is_left_out_where_all_tokens_are_said(self) -> None:
-        self.refused(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass the sampled ids as output_token_ids")
         choice = {"index": 0, "routed_experts": b64(npy(ALL))}
         body = {"choices": [choice], "usage": {"prompt_tokens": P, "completion_tokens": len(OUTPUT)}}
-        self.refused(lambda: vllm.rows(body), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: vllm.rows(body), "ROW_COUNT", "pass the sampled ids as output_token_ids")
         recorded = vllm.rows(body, output_token_ids=OUTPUT)
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
@@ -121,9 +121,11 @@ class VllmTest(EngineTest):
             }
         ):
             self.check(vllm.rows(body), unrecorded=((0, 5),))
-        self.refused(lambda: vllm.rows(self.output(None, prompt_routed_experts=prompt)), "FIELD", "preempted")
-        self.refused(lambda: vllm.rows(self.output(output[:, :2], prompt_routed_experts=prompt)), "SHAPE")
-        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "DTYPE", "int64")
+        self.rejected(lambda: vllm.rows(self.output(None, prompt_routed_experts=prompt)), "FIELD", "preempted")
+        self.rejected(lambda: vllm.rows(self.output(output[:, :2], prompt_routed_experts=prompt)), "SHAPE")
+        self.rejected(
+            lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "DTYPE", "int64"
+        )
 
     def test_http(self) -> None:
         text = b64(npy(ALL[:-1].astype(np.uint8)))
@@ -139,7 +141,7 @@ class VllmTest(EngineTest):
         self.assertIsNone(vllm.rows(body).tokens)
         self.check(vllm.rows(body), tokens=False)
         body["choices"] *= 2
-        self.refused(lambda: vllm.rows(body), "FIELD", "return_token_ids")
+        self.rejected(lambda: vllm.rows(body), "FIELD", "return_token_ids")
         view = http.routed_experts(json.dumps(body).encode())["choices"][0]["routed_experts"]
         self.assertIsInstance(view, memoryview)
 
@@ -150,24 +152,24 @@ class VllmTest(EngineTest):
             self.check(recorded, begin=start)
         ignored = self.output(ALL[:-1].astype(np.uint8))
         for start in (1, 5):
-            self.refused(
+            self.rejected(
                 lambda start=start: vllm.rows(ignored, prompt_start=start), "ROW_COUNT", "ignored the start row"
             )
-        self.refused(lambda: vllm.rows(ignored, prompt_start=P + 1), "FIELD", "start")
+        self.rejected(lambda: vllm.rows(ignored, prompt_start=P + 1), "FIELD", "start")
 
     def test_missing_at_front(self) -> None:
-        self.refused(lambda: vllm.rows(self.output(ALL[4:-1])), "ROW_COUNT")  # Or there is a token too many.
+        self.rejected(lambda: vllm.rows(self.output(ALL[4:-1])), "ROW_COUNT")  # Or there is a token too many.
 
     def test_absent(self) -> None:
-        self.refused(lambda: vllm.rows(self.output(None)), "FIELD", "enable-return-routed-experts")
+        self.rejected(lambda: vllm.rows(self.output(None)), "FIELD", "enable-return-routed-experts")
         body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT}]}
-        self.refused(lambda: vllm.rows(body), "FIELD", "proxy")
+        self.rejected(lambda: vllm.rows(body), "FIELD", "proxy")
         recorded = vllm.rows(body, absent="unrecorded")
         self.assertEqual((recorded.rows, recorded.missing_rows), (None, T - 1))
         aborted = self.output(None)
         aborted.outputs[0].finish_reason, aborted.outputs[0].token_ids = "abort", []
         self.assertEqual(vllm.rows(aborted).missing_rows, P - 1)
-        self.refused(lambda: vllm.rows(self.output(None), 1), "FIELD", "no item 1")
+        self.rejected(lambda: vllm.rows(self.output(None), 1), "FIELD", "no item 1")
 
     def test_weight_versions(self) -> None:
         spans = [{"version": "7", "start": 0, "end": 4}, {"version": "step-8", "start": 4, "end": G}]
@@ -180,7 +182,7 @@ class VllmTest(EngineTest):
         self.assertEqual([(w.begin, w.end, w.version, w.label) for w in recorded.weights], expected)
 
     def test_references(self) -> None:
-        self.refused(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "resolver")
+        self.rejected(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "resolver")
         self.check(vllm.rows(self.output(Object(ref=1)), resolver=lambda ref: ALL[:-1]))
 
     def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
@@ -190,13 +192,13 @@ class VllmTest(EngineTest):
             output = Object(prompt_token_ids=PROMPT, outputs=[Object(**chunk["choices"][0])])
             for response in (chunk, output):
                 ids = {"prompt_token_ids": PROMPT}
-                error = self.refused(lambda r=response, ids=ids: vllm.rows(r, **ids), "ROW_COUNT", "output_token_ids")
+                error = self.rejected(lambda r=response, ids=ids: vllm.rows(r, **ids), "ROW_COUNT", "output_token_ids")
                 self.assertEqual(error.field, "append.rows")
                 recorded = vllm.rows(response, output_token_ids=OUTPUT[:2], **ids)
                 self.assertEqual((recorded.surplus_rows, recorded.take), (0, (0, P + 1)))
                 np.testing.assert_array_equal(recorded.tokens, TOKENS[: P + 2])
             counted = chunk | {"usage": {"prompt_tokens": P, "completion_tokens": 2}}
-            self.refused(lambda r=counted: vllm.rows(r, prompt_token_ids=PROMPT), "ROW_COUNT")
+            self.rejected(lambda r=counted: vllm.rows(r, prompt_token_ids=PROMPT), "ROW_COUNT")
             del counted["choices"][0]["token_ids"]
             self.assertEqual(vllm.rows(counted, prompt_token_ids=PROMPT).take, (0, P + 1))
 
@@ -213,12 +215,12 @@ class VllmTest(EngineTest):
             np.testing.assert_array_equal(told.tokens, PROMPT + other)
         chunk = {"prompt_token_ids": PROMPT, "choices": [second]}
         self.assertEqual(vllm.rows(chunk, 1).take, (0, P + 3))
-        self.refused(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
+        self.rejected(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
         output = Object(prompt_token_ids=PROMPT, outputs=[Object(**second), Object(**first)])
         self.check(vllm.rows(output, 0))
-        self.refused(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 item 0")
+        self.rejected(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 item 0")
         for index in ("x", 0.0, None, -1, True):
-            self.refused(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
+            self.rejected(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
 
     def test_media_in_the_prompt(self) -> None:
         """The model sees more tokens than the caller, who counts a picture as one."""
@@ -232,7 +234,7 @@ class VllmTest(EngineTest):
         self.assertIsNone(recorded.tokens)
         self.check(vllm.rows(body | {"prompt_token_ids": PROMPT}))
         self.check(vllm.rows(body | {"prompt_token_ids": PROMPT, "usage": {"prompt_tokens": P + 3}}))  # Rows decide.
-        self.refused(lambda: vllm.rows(body | {"usage": {"prompt_tokens": P + 1}}), "ROW_COUNT")
+        self.rejected(lambda: vllm.rows(body | {"usage": {"prompt_tokens": P + 1}}), "ROW_COUNT")
         choice["routed_experts"] = None
         self.assertEqual(vllm.rows(body, absent="unrecorded").missing_rows, T - 1)
         meta = {"prompt_tokens": P, "completion_tokens": G, "routed_experts": b64(ALL[:-1])}
@@ -244,11 +246,11 @@ class VllmTest(EngineTest):
         value = {"data": b64(rows), "shape": list(rows.shape), "start": 3}
         for body in bodies({"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": value}]}):
             self.check(vllm.rows(body), begin=3)
-            self.refused(lambda body=body: vllm.rows(body, prompt_start=2), "ROW_COUNT")
+            self.rejected(lambda body=body: vllm.rows(body, prompt_start=2), "ROW_COUNT")
         del value["start"]
         body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": value}]}
         self.check(vllm.rows(body, prompt_start=3), begin=3)
-        self.refused(lambda: vllm.rows(body), "ROW_COUNT")
+        self.rejected(lambda: vllm.rows(body), "ROW_COUNT")
 
 
 def npy_payload(array: np.ndarray) -> str:
@@ -287,7 +289,7 @@ class SglangTest(EngineTest):
             response = self.response(b64(ALL[:-1]), place)
             response["choices"] = [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]
             for index in range(2):
-                self.refused(
+                self.rejected(
                     lambda i=index, r=response: sglang.rows(r, GEOMETRY, i, prompt_token_ids=PROMPT),
                     "FIELD",
                     "must be in a choice",
@@ -299,14 +301,14 @@ class SglangTest(EngineTest):
             self.check(sglang.rows(body, GEOMETRY), tokens=False)
         for dtype in ("float32", "", "int16", "uint64"):
             body = self.response(b64(ALL[:-1]), routed_experts_dtype=dtype)
-            self.refused(lambda body=body: sglang.rows(body, GEOMETRY), "DTYPE")
+            self.rejected(lambda body=body: sglang.rows(body, GEOMETRY), "DTYPE")
 
     def test_start_len(self) -> None:
         for start in (1, 4, P):
             recorded = sglang.rows(self.response(b64(ALL[start:-1])), GEOMETRY, start_len=start)
             self.check(recorded, begin=start, tokens=False)
         body = self.response(b64(ALL[:-1]))
-        error = self.refused(lambda: sglang.rows(body, GEOMETRY, start_len=4), "ROW_COUNT", "ignored the start row")
+        error = self.rejected(lambda: sglang.rows(body, GEOMETRY, start_len=4), "ROW_COUNT", "ignored the start row")
         self.assertEqual(error.field, "append.rows")
 
     def test_row_counts(self) -> None:
@@ -314,21 +316,21 @@ class SglangTest(EngineTest):
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
         counted = self.response(b64(ALL), "choice.meta_info")
-        self.refused(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.rejected(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass the sampled ids as output_token_ids")
         self.assertEqual(sglang.rows(counted, GEOMETRY, output_token_ids=OUTPUT).surplus_rows, 1)
         uncounted = {"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL)}}  # Of a stream?
         prompt = {"prompt_token_ids": PROMPT}
-        self.refused(lambda: sglang.rows(uncounted, GEOMETRY, **prompt), "ROW_COUNT", "output_token_ids")
-        self.refused(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
+        self.rejected(lambda: sglang.rows(uncounted, GEOMETRY, **prompt), "ROW_COUNT", "output_token_ids")
+        self.rejected(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
         twice = b64(np.concatenate([ALL[:-1]] * 2))  # An attention-TP group gathered into one buffer.
-        self.refused(lambda: sglang.rows(self.response(twice), GEOMETRY), "ROW_COUNT")
+        self.rejected(lambda: sglang.rows(self.response(twice), GEOMETRY), "ROW_COUNT")
         other = rr.Geometry(num_layers=5, num_experts=64, top_k=3)
-        self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1])), other), "LENGTH", "whole rows")
-        self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1]))), "SHAPE", "geometry")
+        self.rejected(lambda: sglang.rows(self.response(b64(ALL[:-1])), other), "LENGTH", "whole rows")
+        self.rejected(lambda: sglang.rows(self.response(b64(ALL[:-1]))), "SHAPE", "geometry")
 
     def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
         body = {"output_ids": OUTPUT[1:2], "meta_info": {"completion_tokens": 2, "routed_experts": b64(ALL[: P + 1])}}
-        self.refused(lambda: sglang.rows(body, GEOMETRY, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
+        self.rejected(lambda: sglang.rows(body, GEOMETRY, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
         ids = {"prompt_token_ids": PROMPT, "output_token_ids": OUTPUT[:2]}
         self.assertEqual(sglang.rows(body, GEOMETRY, **ids).surplus_rows, 0)
         ids["output_token_ids"] = OUTPUT[1:2]  # A stop was cut off.
@@ -337,16 +339,16 @@ class SglangTest(EngineTest):
     def test_tensors(self) -> None:
         for rows in (ALL[:-1], ALL[:-1].ravel(), ALL[:-1].reshape(T - 1, -1), Tensor(ALL[:-1])):
             self.check(sglang.rows(self.response(rows), GEOMETRY), tokens=False)
-        self.refused(lambda: sglang.rows(self.response(ALL[:-1].ravel()[:-1]), GEOMETRY), "LENGTH")
+        self.rejected(lambda: sglang.rows(self.response(ALL[:-1].ravel()[:-1]), GEOMETRY), "LENGTH")
 
     def test_absent_and_references(self) -> None:
         body = self.response(None)
-        self.refused(lambda: sglang.rows(body, GEOMETRY), "FIELD", "return_routed_experts")
+        self.rejected(lambda: sglang.rows(body, GEOMETRY), "FIELD", "return_routed_experts")
         self.assertEqual(sglang.rows(body, GEOMETRY, absent="unrecorded").missing_rows, T - 1)
         body["meta_info"]["finish_reason"] = {"type": "abort"}
         self.assertEqual(sglang.rows(body, GEOMETRY).missing_rows, T - 1)
         pickled = self.response(base64.b64encode(b"\x80\x04\x95" + bytes(60)).decode())
-        self.refused(lambda: sglang.rows(pickled, GEOMETRY), "ENCODING", "never opened")
+        self.rejected(lambda: sglang.rows(pickled, GEOMETRY), "ENCODING", "never opened")
         self.check(sglang.rows(pickled, GEOMETRY, resolver=lambda text: ALL[:-1]), tokens=False)
 
     def test_weight_versions(self) -> None:
@@ -405,8 +407,8 @@ class EnvelopeTest(EngineTest):
         later = {"data": b64(ALL[5:-1]), "shape": [T - 6, 4, 4], "start": 5, "dtype": "int32"}
         self.check(envelope.rows(later, tokens=TOKENS), begin=5)
         self.check(envelope.rows(ALL[5:-1], tokens=TOKENS, start=5), begin=5)
-        self.refused(lambda: envelope.rows(later, start=4), "ROW_COUNT")
-        self.refused(lambda: envelope.rows(later | {"start": 0}, start=5), "ROW_COUNT")
+        self.rejected(lambda: envelope.rows(later, start=4), "ROW_COUNT")
+        self.rejected(lambda: envelope.rows(later | {"start": 0}, start=5), "ROW_COUNT")
 
     def test_malformed(self) -> None:
         text, shape = b64(ALL[:-1]), [T - 1, 4, 4]
@@ -434,11 +436,11 @@ class EnvelopeTest(EngineTest):
             (ALL[:-1].astype(np.float32), {}, "DTYPE"),
         ):
             with self.subTest(value=str(value)[:40]):
-                self.refused(lambda value=value, options=options: envelope.rows(value, **options), reason)
+                self.rejected(lambda value=value, options=options: envelope.rows(value, **options), reason)
 
 
 class BadCaptureTest(EngineTest):
-    """Known bad captures: each is refused with its reason, row and layer, and counted."""
+    """Known bad captures: each is rejected with its reason, row and layer, and counted."""
 
     def test_each(self) -> None:
         def spoil(*at: Any, value: Any = 0) -> np.ndarray:
@@ -458,12 +460,12 @@ class BadCaptureTest(EngineTest):
         ]
         for rows, reason, text, row, layer in cases:
             with self.subTest(reason=reason, text=text):
-                counter = f"refused_{reason.lower()}"
+                counter = f"rejected_{reason.lower()}"
                 before = self.store.metrics()
-                error = self.refused(lambda rows=rows: envelope.rows(rows, tokens=TOKENS), reason, text)
+                error = self.rejected(lambda rows=rows: envelope.rows(rows, tokens=TOKENS), reason, text)
                 self.assertEqual((error.row, error.layer), (row, layer))
                 after = self.store.metrics()
-                for name in (counter, "refused_appends"):
+                for name in (counter, "rejected_appends"):
                     self.assertEqual(after[name], before.get(name, 0) + 1)
         whole = spoil(slice(5, 8), value=-1)
         self.check(envelope.rows(whole, tokens=TOKENS), unrecorded=((5, 8),))
@@ -475,7 +477,7 @@ class BadCaptureTest(EngineTest):
         self.store.append("lost", vllm.rows({"prompt_token_ids": PROMPT, "choices": [{"token_ids": []}]}), seal=True)
         self.store.flush()
         metrics = self.store.metrics()
-        known = ("surplus_rows", "narrowed_appends", "unrecorded_appends", "unrecorded_rows", "refused_appends")
+        known = ("surplus_rows", "narrowed_appends", "unrecorded_appends", "unrecorded_rows", "rejected_appends")
         self.assertEqual([metrics[name] for name in known], [1, 2, 1, P - 1, 0])
 
 
@@ -490,7 +492,7 @@ class CounterTest(EngineTest):
         with self.assertRaises(rr.InvalidArgumentError):
             trajectory.add(ALL[:-1], tokens=TOKENS.astype(float))
         metrics = self.store.metrics()
-        known = ("refused_appends", "refused_row_count", "refused_all_zero_layer", "refused_dtype")
+        known = ("rejected_appends", "rejected_row_count", "rejected_all_zero_layer", "rejected_dtype")
         self.assertEqual([metrics[name] for name in known], [3, 1, 1, 1])
 
 

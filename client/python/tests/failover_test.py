@@ -113,7 +113,7 @@ class FailoverTest(ServerTest):
                 np.testing.assert_array_equal(run.read_one("s0").rows, ROWS)
                 shut.open()
 
-    def test_bad_endpoints_are_refused_at_once(self) -> None:
+    def test_bad_endpoints_are_rejected_at_once(self) -> None:
         for endpoint in ("a:1,a:1", "a:1,", "a:1,unix:/s", "dns:///a:1,b:1"):
             with self.subTest(endpoint), self.assertRaises(rr.InvalidArgumentError) as caught:
                 rr.Client(endpoint)

@@ -87,19 +87,19 @@ class FilesTest(ServerTest):
                 append("s", recorded)
             self.assertEqual((caught.exception.reason, caught.exception.field), ("LENGTH", "payload"))
 
-    def test_refusals(self) -> None:
+    def test_rejections(self) -> None:
         two = safetensors(a=ROWS, b=ROWS, c=np.zeros(3, np.float32))
         with self.assertRaises(rr.NotFoundError) as caught:
             files.rows(two)
         self.assertIn("a U8[100, 3, 4]", str(caught.exception))
         files.rows(two, tensor="b")
         for bad, reason in ((b"", "ENCODING"), (two[:-1], "LENGTH"), (npy(ROWS.astype(">u2")), "DTYPE")):
-            with self.assertRaises(rr.InvalidArgumentError) as refused:
+            with self.assertRaises(rr.InvalidArgumentError) as rejected:
                 files.rows(bad)
-            self.assertEqual(refused.exception.reason, reason)
-        with self.assertRaises(rr.InvalidArgumentError) as refused:
+            self.assertEqual(rejected.exception.reason, reason)
+        with self.assertRaises(rr.InvalidArgumentError) as rejected:
             files.trace(npy(ROWS), b'{"seq_lens": [99]}')
-        self.assertEqual(refused.exception.reason, "ROW_COUNT")
+        self.assertEqual(rejected.exception.reason, "ROW_COUNT")
         with self.assertRaises(rr.NotFoundError):
             files.trace(npy(ROWS), b"{}", name="x")
         with self.assertRaises(OSError):

@@ -19,7 +19,7 @@ def counted(prompt: int, output: int) -> _forms.Tokens:
 
 
 class Case(unittest.TestCase):
-    def refused(self, reason: str, call: Any, text: str = "") -> None:
+    def rejected(self, reason: str, call: Any, text: str = "") -> None:
         with self.assertRaises(rr.InvalidArgumentError) as caught:
             call()
         self.assertEqual(caught.exception.reason, reason, caught.exception)
@@ -35,11 +35,11 @@ class Nrlre1Test(Case):
 
     def test_other_texts(self) -> None:
         for text in ("nrlre1:int8:1x1x1", f"nrlre1:int8:{'0' * 200}1x1x1:AA=="):
-            self.refused("ENCODING", lambda text=text: envelope.rows(text))
+            self.rejected("ENCODING", lambda text=text: envelope.rows(text))
         for dtype in ("uint8", "int64", "float32", "", "int8 "):
-            self.refused("DTYPE", lambda dtype=dtype: envelope.rows(f"nrlre1:{dtype}:1x1x1:AA=="))
+            self.rejected("DTYPE", lambda dtype=dtype: envelope.rows(f"nrlre1:{dtype}:1x1x1:AA=="))
         for axes in ("1x1", "1x1x1x1", "", "-1x1x1", "+1x1x1", " 1x1x1", "1xx1", "1x1x1 ", "0x1x" + "9" * 20, "1X1x1"):
-            self.refused("SHAPE", lambda axes=axes: envelope.rows(f"nrlre1:int8:{axes}:AA=="))
+            self.rejected("SHAPE", lambda axes=axes: envelope.rows(f"nrlre1:int8:{axes}:AA=="))
 
 
 class ObjectTest(Case):
@@ -59,17 +59,19 @@ class ObjectTest(Case):
             with self.subTest(dialect=dialect, more=more):
                 opened = lambda: _forms.object_payload(described | more, dialect, "x")  # noqa: B023, E731
                 if reason:
-                    self.refused(reason, opened)
+                    self.rejected(reason, opened)
                 else:
                     self.assertEqual(opened()[0].shape, [5, 4, 8])
 
     def test_shapes_and_starts(self) -> None:
         for shape in ([5, 4], [5, True, 4], [5.0, 2, 2], [-1, 2, 2], "5x4x8", None, [4194305, 1, 1], {1: 2}):
             value = {"data": "", "dtype": "uint8", "shape": shape}
-            self.refused("SHAPE", lambda value=value: _forms.object_payload(value, "prime_rl", "x"))
+            self.rejected("SHAPE", lambda value=value: _forms.object_payload(value, "prime_rl", "x"))
         for start in (-1, "3", 1.5, True, 4194305):
             value = {"data": "", "dtype": "uint8", "shape": [1, 1, 1], "start": start}
-            self.refused("FIELD", lambda value=value: _forms.object_payload(value, "prime_rl", "x"), "append.row_start")
+            self.rejected(
+                "FIELD", lambda value=value: _forms.object_payload(value, "prime_rl", "x"), "append.row_start"
+            )
 
     def test_the_narrowest_dtype_follows_the_largest_id(self) -> None:
         for name, ids, reason in (
@@ -84,7 +86,7 @@ class ObjectTest(Case):
             data = base64.b64encode(np.array(ids, name).tobytes())
             value = {"data": data, "shape": [len(ids), 1, 1], "dtype": name}
             if reason:
-                self.refused(reason, lambda value=value: envelope.rows(value, dialect="skyrl"))
+                self.rejected(reason, lambda value=value: envelope.rows(value, dialect="skyrl"))
             else:
                 envelope.rows(value, dialect="skyrl")
 
@@ -99,11 +101,11 @@ class ObjectTest(Case):
             ):
                 if more:
                     reason = "LENGTH" if element == 1 else "ENCODING"
-                    self.refused(reason, lambda payload=payload: _forms.with_shape(payload))
+                    self.rejected(reason, lambda payload=payload: _forms.with_shape(payload))
                 else:
                     self.assertEqual(_forms.with_shape(payload).shape, [rows, 5, 1])
-        self.refused("LENGTH", lambda: _forms.with_shape(rr.Payload(bytes(24), "RAW", dtype="I32", shape=(5, 1))))
-        self.refused("ENCODING", lambda: _forms.with_shape(rr.Payload(b"abc", "BASE64", dtype="U8", shape=(1, 1))))
+        self.rejected("LENGTH", lambda: _forms.with_shape(rr.Payload(bytes(24), "RAW", dtype="I32", shape=(5, 1))))
+        self.rejected("ENCODING", lambda: _forms.with_shape(rr.Payload(b"abc", "BASE64", dtype="U8", shape=(1, 1))))
 
 
 class AccountTest(Case):
@@ -116,7 +118,7 @@ class AccountTest(Case):
                 claim = np.zeros((rows, 1, 1)), counted(prompt, output), start
                 surplus = rows > 0 and start + rows == prompt + output and start != 1
                 if rows != len(asked) and not surplus:
-                    self.refused("ROW_COUNT", lambda claim=claim: _forms.account(*claim))
+                    self.rejected("ROW_COUNT", lambda claim=claim: _forms.account(*claim))
                     continue
                 found = _forms.account(*claim)
                 self.assertEqual((found.surplus_rows, found.missing_rows), (int(surplus), 0))
@@ -129,15 +131,15 @@ class AccountTest(Case):
     def test_an_ignored_start_is_named(self) -> None:
         for rows in (9, 10):
             claim = np.zeros((rows, 1, 1)), counted(6, 4), 3
-            self.refused("ROW_COUNT", lambda claim=claim: _forms.account(*claim), "ignored the start row")
+            self.rejected("ROW_COUNT", lambda claim=claim: _forms.account(*claim), "ignored the start row")
         # One row more from row 1 on: of the last token, or row 0. Nobody can tell.
         claim = np.zeros((9, 1, 1)), counted(6, 4), 1
-        self.refused("ROW_COUNT", lambda: _forms.account(*claim), "one of the last token is among them, or")
+        self.rejected("ROW_COUNT", lambda: _forms.account(*claim), "one of the last token is among them, or")
 
     def test_counts_out_of_range(self) -> None:
         for prompt, output, start in ((-1, 4, 0), (4, -1, 0), (4, 4, -1), (4, 4, 5), (2**63 - 1, 2**63 - 1, 0)):
             claim = np.zeros((2, 1, 1)), counted(prompt, output), start
-            self.refused("FIELD", lambda claim=claim: _forms.account(*claim))
+            self.rejected("FIELD", lambda claim=claim: _forms.account(*claim))
 
 
 class OutputWeightsTest(Case):
@@ -181,7 +183,7 @@ class OutputWeightsTest(Case):
 
     def test_spans_out_of_order_are_named(self) -> None:
         for spans in ([(0, 0, 5)], [(0, 0, 2), (1, 1, 3)], [(0, 2, 1)], [(0, -1, 2)], [(0, 0, 1), (1, 3, 9)]):
-            self.refused("FIELD", lambda spans=spans: self.weights(spans, 3, 4), "weight_versions")
+            self.rejected("FIELD", lambda spans=spans: self.weights(spans, 3, 4), "weight_versions")
 
 
 if __name__ == "__main__":

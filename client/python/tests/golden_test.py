@@ -24,7 +24,7 @@ from routing_replay.engines import envelope, sglang, vllm
 
 DATA = Path(os.environ.get("ROUTING_REPLAY_GOLDEN") or Path(__file__).resolve().parents[3] / "tests/golden/data")
 
-# The files' names of refusals. For a source that marks no rows, -1 is just a negative id.
+# The files' names of rejections. For a source that marks no rows, -1 is just a negative id.
 REASONS = {
     "ENCODING": {"encoding"},
     "DTYPE": {"dtype"},
@@ -124,18 +124,18 @@ class GoldenTest(ServerTest):
                 append(sample, recorded)
                 run.flush()
             except rr.InvalidArgumentError as error:
-                self.check_refusal(error, expect)
+                self.check_rejection(error, expect)
                 state = run.stat_many([sample])
                 self.assertLessEqual(sum(one.committed_rows for one in state), expect.get("row_start", 0))
                 continue
             if expect.get("error"):
-                self.assertTrue(expect.get("may_accept"), "accepted, expected a refusal")
+                self.assertTrue(expect.get("may_accept"), "accepted, expected a rejection")
                 continue
             self.assertEqual(recorded.surplus_rows, expect.get("dropped_tail_rows", 0))
             self.assertEqual(recorded.row_start, expect.get("row_start", 0))
             self.check_rows(run.read_one(sample), recorded.row_start, run.geometry, expect)
 
-    def check_refusal(self, error: rr.InvalidArgumentError, expect: Case) -> None:
+    def check_rejection(self, error: rr.InvalidArgumentError, expect: Case) -> None:
         if not expect.get("error"):
             self.assertTrue(expect.get("may_refuse"), f"refused: {error}")
             return
@@ -192,7 +192,7 @@ class GoldenTest(ServerTest):
                 expected = np.frombuffer(base64.b64decode(expect["data"]), np.uint8).reshape(wanted, -1)
                 np.testing.assert_array_equal(run.read_one("s").rows[..., 0], expected[: min(wanted, rows)])
 
-    def test_what_primerls_encoder_refuses(self) -> None:
+    def test_what_primerls_encoder_rejects(self) -> None:
         arrays = {
             "negative": np.array([[[-2]]], np.int32),
             "above-uint16": np.array([[[65536]]], np.int32),

@@ -16,14 +16,14 @@ from routing_replay import files, http
 from routing_replay.engines import envelope, sglang, vllm
 
 
-class RefusalTest(unittest.TestCase):
-    def refused(self, call: Any, field: str, reason: str = "FIELD") -> None:
+class RejectionTest(unittest.TestCase):
+    def rejected(self, call: Any, field: str, reason: str = "FIELD") -> None:
         with self.assertRaises(rr.InvalidArgumentError) as caught:
             call()
         self.assertEqual((caught.exception.field, caught.exception.reason), (field, reason), caught.exception)
 
 
-class OddValueTest(RefusalTest):
+class OddValueTest(RejectionTest):
     """Whatever a response or a caller says: a typed error that names the field."""
 
     def test_vllm(self) -> None:
@@ -42,7 +42,7 @@ class OddValueTest(RefusalTest):
         ):
             choice = {"token_ids": OUTPUT, "routed_experts": rows, "weight_versions": spans}
             body = {"prompt_token_ids": PROMPT, "choices": [choice]}
-            self.refused(lambda body=body: vllm.rows(body), field)
+            self.rejected(lambda body=body: vllm.rows(body), field)
         del body["choices"][0]["weight_versions"]
         for options, field in (
             ({"prompt_start": "3"}, "start"),
@@ -51,7 +51,7 @@ class OddValueTest(RefusalTest):
             ({"prompt_token_ids": "abc"}, "prompt_token_ids"),
             ({"output_token_ids": {1: 2}}, "token_ids"),
         ):
-            self.refused(lambda options=options: vllm.rows(body, **options), field)
+            self.rejected(lambda options=options: vllm.rows(body, **options), field)
         for usage, field in (
             ({"prompt_tokens": "x", "completion_tokens": 3}, "usage.prompt_tokens"),
             ({"prompt_tokens": 3, "completion_tokens": [1]}, "usage.completion_tokens"),
@@ -59,21 +59,21 @@ class OddValueTest(RefusalTest):
             ("x", "prompt_token_ids"),
         ):
             odd = {"choices": [{"routed_experts": rows}], "usage": usage}
-            self.refused(lambda odd=odd: vllm.rows(odd), field)
+            self.rejected(lambda odd=odd: vllm.rows(odd), field)
         for response, field in ((None, "outputs"), ("x", "outputs"), (5, "outputs"), ({"choices": "xx"}, "choices")):
-            self.refused(lambda response=response: vllm.rows(response), field)
+            self.rejected(lambda response=response: vllm.rows(response), field)
 
     def test_others(self) -> None:
         meta = {"prompt_tokens": P, "completion_tokens": G, "routed_experts": b64(ALL[:-1])}
         for geometry in (5, "x", {"num_layers": 4}):
-            self.refused(lambda g=geometry: sglang.rows({"meta_info": meta}, g), "geometry")
-            self.refused(lambda g=geometry: envelope.rows(b64(ALL), g), "geometry")
+            self.rejected(lambda g=geometry: sglang.rows({"meta_info": meta}, g), "geometry")
+            self.rejected(lambda g=geometry: envelope.rows(b64(ALL), g), "geometry")
         for name in ("prompt_tokens", "completion_tokens"):
-            self.refused(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
-        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
-        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
-        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
-        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
+            self.rejected(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
+        self.rejected(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
+        self.rejected(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
+        self.rejected(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
+        self.rejected(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
         for value, options, field, reason in (
             ({"data": "AA==", "shape": object()}, {}, "append.tensor.shape", "SHAPE"),
             (ALL, {"start": "x"}, "start", "FIELD"),
@@ -81,50 +81,50 @@ class OddValueTest(RefusalTest):
             (np.zeros((0, 4, 4), np.float32), {}, "routed_experts", "DTYPE"),
             ([[[10**30]]], {}, "routed_experts", "DTYPE"),
         ):
-            self.refused(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
+            self.rejected(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
 
     def test_arguments(self) -> None:
         rows = b64(npy(ALL[:-1]))
         answer = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
         odd = (5, None, [1], object(), np.zeros(3), np.array(5), {1: 2}, memoryview(np.zeros((2, 2))))
         for value in odd:
-            self.refused(lambda v=value: envelope.rows(rows, dialect=v), "dialect")
+            self.rejected(lambda v=value: envelope.rows(rows, dialect=v), "dialect")
             if value is not None:
-                self.refused(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
-                self.refused(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
+                self.rejected(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
+                self.rejected(lambda v=value: vllm.rows(answer, resolver=v), "resolver")
         shape: list[Any] = [1, 4]
         shape.append(shape)
-        self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor.shape", "SHAPE")
+        self.rejected(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor.shape", "SHAPE")
         for tokens in (np.array(5), 5, {}):
-            self.refused(lambda t=tokens: envelope.rows(rows, tokens=t), "tokens")
+            self.rejected(lambda t=tokens: envelope.rows(rows, tokens=t), "tokens")
         body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
         for choices in (np.array(5), memoryview(np.zeros((2, 2)))):
-            self.refused(lambda c=choices: vllm.rows(body | {"choices": c}), "choices")
+            self.rejected(lambda c=choices: vllm.rows(body | {"choices": c}), "choices")
         for index in (np.zeros(3), np.array(["a"]), object()):
             choice = body["choices"][0] | {"index": index}
-            self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "choices")
+            self.rejected(lambda c=choice: vllm.rows(body | {"choices": [c]}), "choices")
         for end in (np.array(["a"]), np.zeros(3), object()):
             spans = [{"version": "7", "start": 0, "end": end}]
             choice = body["choices"][0] | {"weight_versions": spans}
-            self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "weight_versions[0].end")
+            self.rejected(lambda c=choice: vllm.rows(body | {"choices": [c]}), "weight_versions[0].end")
 
     def test_geometry(self) -> None:
         circular: dict[str, Any] = {}
         circular["itself"] = circular
         for config in (None, 5, [], circular, {("a",): 1}):
-            self.refused(lambda c=config: rr.Geometry.from_hf_config(c), "config")
+            self.rejected(lambda c=config: rr.Geometry.from_hf_config(c), "config")
         for path in ("Qwen/Qwen3-30B-A3B", "/nowhere/config.json", Path("/nowhere"), "/", "a\0b", "x" * 5000):
-            self.refused(lambda path=path: rr.Geometry.from_hf_config(path), "config")
+            self.rejected(lambda path=path: rr.Geometry.from_hf_config(path), "config")
         with self.assertRaisesRegex(rr.InvalidArgumentError, "path of the model's config.json"):
             rr.Geometry.from_hf_config("Qwen/Qwen3-30B-A3B")
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"\xff\xfe{}")
             file.flush()
-            self.refused(lambda: rr.Geometry.from_hf_config(file.name), "config")
+            self.rejected(lambda: rr.Geometry.from_hf_config(file.name), "config")
         for config in (None, 5, circular):
-            self.refused(lambda c=config: rr.Geometry.from_megatron_config(c), "config")
+            self.rejected(lambda c=config: rr.Geometry.from_megatron_config(c), "config")
         for text in ("{", "[" * 100_000, '{"num_layers": 1, "num_layers": 2}'):
-            self.refused(lambda t=text: rr.Geometry.from_json(t), "geometry")
+            self.rejected(lambda t=text: rr.Geometry.from_json(t), "geometry")
 
 
 class Bfloat16:
@@ -139,7 +139,7 @@ class Bfloat16:
         raise TypeError("Got unsupported ScalarType BFloat16")
 
 
-class AppendedValueTest(RefusalTest, ServerTest):
+class AppendedValueTest(RejectionTest, ServerTest):
     """What is given to a run: nothing is sent of it."""
 
     def setUp(self) -> None:
@@ -166,19 +166,19 @@ class AppendedValueTest(RefusalTest, ServerTest):
                 (rr.Payload(memoryview(bytes(8))[::2]), "payload", "FIELD"),
                 (rr.Payload(5), "payload", "FIELD"),  # type: ignore[arg-type]
             ):
-                self.refused(lambda rows=rows, call=call: call(rows), field, reason)
+                self.rejected(lambda rows=rows, call=call: call(rows), field, reason)
         for text in (b64(good), {"routed_experts": b64(good)}):
             with self.assertRaisesRegex(rr.InvalidArgumentError, r"routing_replay\.engines \(sglang\.rows"):
                 self.append(text)
-        self.refused(lambda: self.append(good, tokens=np.array(5)), "append.token_ids", "SHAPE")
+        self.rejected(lambda: self.append(good, tokens=np.array(5)), "append.token_ids", "SHAPE")
 
     def test_files(self) -> None:
         for source in (123, None, 1.5, memoryview(b"abcdef")[::2], ["x"]):
-            self.refused(lambda source=source: files.rows(source), "source")
+            self.rejected(lambda source=source: files.rows(source), "source")
         file = npy(ALL[:-1].astype(np.uint8))
-        self.refused(lambda: files.rows(file, tensor=5), "tensor")  # type: ignore[arg-type]
-        self.refused(lambda: files.trace(file, 123), "index")  # type: ignore[arg-type]
-        self.refused(lambda: files.trace(file, b"{}", name=5), "name")  # type: ignore[arg-type]
+        self.rejected(lambda: files.rows(file, tensor=5), "tensor")  # type: ignore[arg-type]
+        self.rejected(lambda: files.trace(file, 123), "index")  # type: ignore[arg-type]
+        self.rejected(lambda: files.trace(file, b"{}", name=5), "name")  # type: ignore[arg-type]
 
 
 class HttpTest(unittest.TestCase):
@@ -197,7 +197,7 @@ class HttpTest(unittest.TestCase):
         for end in (b"data: [DONE]", b"data: [DONE]\n\n", b"data:[DONE]\r\n\r\n"):
             self.assertIsNone(http.routed_experts(end))
 
-    def test_refusals(self) -> None:
+    def test_rejections(self) -> None:
         answer = b'{"routed_experts":"AAAA"}'
         for body in (
             b"",

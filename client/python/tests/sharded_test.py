@@ -89,7 +89,7 @@ class ShardedTest(unittest.TestCase):
         self.expect(self.run_, {f"a/{i}": rows[:20] for i in range(8)})
         with self.assertRaises(rr.InvalidArgumentError):
             self.run_.append("bad", np.full((2, 3, 4), 64, np.int32))
-        self.assertEqual(self.run_.metrics()["refused_appends"], 1)
+        self.assertEqual(self.run_.metrics()["rejected_appends"], 1)
 
     def test_forks_are_with_their_parents(self) -> None:
         rows, more = self.routes(30), self.routes(5)
@@ -135,9 +135,9 @@ class ShardedTest(unittest.TestCase):
             self.expect(run, samples, gone)
             there = sorted(samples.keys() - gone)
             self.assertEqual([state.sample for state in run.stat_many(there)], there)
-            for refused in (run.list, lambda run=run: run.stat_many(samples)):
+            for rejected in (run.list, lambda run=run: run.stat_many(samples)):
                 with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
-                    refused()
+                    rejected()
         self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
 
     def test_a_server_that_lost_the_run(self) -> None:
@@ -149,9 +149,9 @@ class ShardedTest(unittest.TestCase):
             lost = self.connect(endpoint).run("run").drop().samples
             self.assertGreater(lost, 0)
             whole = (self.run_.list, lambda: self.run_.checkpoint(following, previous=place))
-            for refused in whole:
+            for rejected in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
-                    refused()
+                    rejected()
             again = self.client.run("run", GEOMETRY)
             self.assertEqual(len(again.list()), len(samples) - lost)
             self.assertEqual(again.checkpoint(following, previous=place).samples, len(samples))
@@ -167,13 +167,13 @@ class ShardedTest(unittest.TestCase):
         run = client.run("run")
         self.servers[2].process.kill()
         self.servers[2].process.wait()
-        for refused in (
+        for rejected in (
             run.list,
             lambda: run.seal(name, 1),
             lambda: client.run("new", GEOMETRY),
         ):
             with self.assertRaises(rr.UnavailableError) as raised:
-                refused()
+                rejected()
             for error in (raised.exception, pickle.loads(pickle.dumps(raised.exception))):
                 self.assertIn(f"server {endpoint}: ", str(error))
                 self.assertEqual(str(error).count("UNAVAILABLE"), 1)
@@ -208,7 +208,7 @@ class ShardedTest(unittest.TestCase):
             held = {state.sample for state in self.connect(server.endpoint).run("tags").list()}
             self.assertEqual(held, {name for name in names if name.startswith(tag)})
 
-    def test_another_list_is_refused(self) -> None:
+    def test_another_list_is_rejected(self) -> None:
         fewer = self.connect("shard:" + ",".join(server.endpoint for server in self.servers[1:]))
         for geometry in (GEOMETRY, None):
             with self.assertRaisesRegex(rr.FailedPreconditionError, "spread over other servers"):

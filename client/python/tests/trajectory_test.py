@@ -340,7 +340,7 @@ class TrajectoryTest(ServerTest):
         self.assertEqual(sum(end - begin for begin, end in state.unrecorded), dropped)
         self.assertEqual(trajectory.metrics()["unrecorded_rows"], dropped)
 
-    def test_a_queue_that_refuses(self) -> None:
+    def test_a_queue_that_rejects(self) -> None:
         gate = Gate(self.server)
         self.addCleanup(gate.shut)
         run, engine = self.open(gate.endpoint), Engine()

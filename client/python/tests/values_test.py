@@ -96,7 +96,7 @@ class ModelConfigTest(unittest.TestCase):
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Geometry.from_megatron_config(fields)
 
-    def test_refusals(self) -> None:
+    def test_rejections(self) -> None:
         with self.assertRaisesRegex(rr.InvalidArgumentError, "no routed experts"):
             rr.Geometry.from_hf_config({"model_type": "llama", "num_hidden_layers": 4})
         with self.assertRaisesRegex(rr.InvalidArgumentError, "num_experts_per_tok"):
@@ -126,7 +126,7 @@ class ErrorTest(unittest.TestCase):
 
 
 class EndpointTest(unittest.TestCase):
-    def test_bad_ones_are_refused_at_once(self) -> None:
+    def test_bad_ones_are_rejected_at_once(self) -> None:
         for endpoint in ("server", "a:b:c", ":1", "file:", "server:0"):
             with self.assertRaises(rr.InvalidArgumentError, msg=endpoint):
                 rr.Client(endpoint)
@@ -163,7 +163,7 @@ class ArgumentTest(ServerTest):
         self.addCleanup(self.client.close)
         self.run_ = self.client.run(self.run_name, rr.Geometry(1, 8, 1))
 
-    def refused(self, field: str, function: Any, *arguments: Any, **options: Any) -> None:
+    def rejected(self, field: str, function: Any, *arguments: Any, **options: Any) -> None:
         with self.assertRaises(rr.InvalidArgumentError, msg=f"{field}: {arguments} {options}") as caught:
             function(*arguments, **options)
         self.assertEqual((caught.exception.field, caught.exception.reason), (field, "FIELD"))
@@ -181,29 +181,29 @@ class ArgumentTest(ServerTest):
                 if name == "restart" and type(value) is int and value == 2**63:  # Newer numpy compares no such int.
                     value = 2**64
                 if value is not None or name in ("revision", "restart"):
-                    self.refused(f"append.{names.get(name, name)}", plan, **{name: value})
+                    self.rejected(f"append.{names.get(name, name)}", plan, **{name: value})
         for value in ([(0.5, 1)], [(0, 1, 2)], [3], 3, "01", [(0, 2**63)]):
-            self.refused("append.unrecorded", plan, unrecorded=value)
-        self.refused("append.rows", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
+            self.rejected("append.unrecorded", plan, unrecorded=value)
+        self.rejected("append.rows", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
         for value in ((0, 1.5), (0,), 2, "01"):
-            self.refused("append.tensor.take", plan, take=value)
-        self.refused("append.tensor.take", plan, rows=None, take=(0, 1))
+            self.rejected("append.tensor.take", plan, take=value)
+        self.rejected("append.tensor.take", plan, rows=None, take=(0, 1))
         for value in ([0.0], [True], [2**31], 5):
-            self.refused("layers", plan, layers=value)
-        self.refused("layers", plan, layers="some")
+            self.rejected("layers", plan, layers=value)
+        self.rejected("layers", plan, layers="some")
         for value in (("p", 2), "p"):
-            self.refused("append.prefix", plan, prefix=value)
-        self.refused("append.prefix.rows", plan, prefix=rr.Prefix("p", 1.5))  # type: ignore[arg-type]
+            self.rejected("append.prefix", plan, prefix=value)
+        self.rejected("append.prefix.rows", plan, prefix=rr.Prefix("p", 1.5))  # type: ignore[arg-type]
         for name in ("weight_label", "engine", "producer"):
             for value in (3, b"text", "\ud800"):
-                self.refused(f"append.{name}", plan, **{name: value})
-        self.refused("append.producer", plan, producer="nobody")
-        self.refused("append.sample", plan, sample=b"s")
+                self.rejected(f"append.{name}", plan, **{name: value})
+        self.rejected("append.producer", plan, producer="nobody")
+        self.rejected("append.sample", plan, sample=b"s")
         for field, value in (("raw_size", 1.5), ("shape", [1.5, 1, 1]), ("encoding", 3), ("dtype", 8)):
             payload = rr.Payload(b"1", **{"dtype": "U8", "shape": (1, 1, 1), field: value})
-            self.refused(f"append.tensor.{field}", plan, rows=payload)
+            self.rejected(f"append.tensor.{field}", plan, rows=payload)
         for data in (None, 5, memoryview(b"1234")[::2]):
-            self.refused("payload", plan, rows=rr.Payload(data, dtype="U8", shape=(2, 1, 1)))  # type: ignore[arg-type]
+            self.rejected("payload", plan, rows=rr.Payload(data, dtype="U8", shape=(2, 1, 1)))  # type: ignore[arg-type]
 
     def test_reads(self) -> None:
         def read(samples: Any = ("s",), layers: Any = None, producer: Any = "rollout") -> None:
@@ -211,16 +211,16 @@ class ArgumentTest(ServerTest):
 
         read(layers=np.array([0]))
         for layers in ([], (), np.empty(0, int), [0.0], [2**31], "0", 0):
-            self.refused("layers", read, layers=layers)
+            self.rejected("layers", read, layers=layers)
         for samples in ("s", 3, rr.SampleRead("s")):
-            self.refused("samples", read, samples)
-        self.refused("samples[1]", read, ["s", 1.5])
-        self.refused("samples[0].rows", read, [rr.SampleRead("s", rows=[(0, 1.5)])])  # type: ignore[list-item]
-        self.refused("samples[0].num_tokens", read, [rr.SampleRead("s", num_tokens=1.5)])  # type: ignore[arg-type]
-        self.refused("samples[0].handle", read, [rr.SampleRead(handle=2**70)])
-        self.refused("samples[0].token_checks", read, [rr.SampleRead("s", token_checks=[rr.TokenCheck(1, 2**32)])])
+            self.rejected("samples", read, samples)
+        self.rejected("samples[1]", read, ["s", 1.5])
+        self.rejected("samples[0].rows", read, [rr.SampleRead("s", rows=[(0, 1.5)])])  # type: ignore[list-item]
+        self.rejected("samples[0].num_tokens", read, [rr.SampleRead("s", num_tokens=1.5)])  # type: ignore[arg-type]
+        self.rejected("samples[0].handle", read, [rr.SampleRead(handle=2**70)])
+        self.rejected("samples[0].token_checks", read, [rr.SampleRead("s", token_checks=[rr.TokenCheck(1, 2**32)])])
         for producer in ("nobody", 1, None):
-            self.refused("producer", read, producer=producer)
+            self.rejected("producer", read, producer=producer)
 
     def test_calls(self) -> None:
         run = rr.Client("127.0.0.1:9", call_timeout=1)
@@ -232,36 +232,36 @@ class ArgumentTest(ServerTest):
             ("block_rows", 1.5),
             ("block_rows", 2**31),
         ):
-            self.refused(name, run.run, "r", geometry, **{name: value})
+            self.rejected(name, run.run, "r", geometry, **{name: value})
         for codec in ("ZIP", "raw", 1):
-            self.refused("codec", run.run, "r", geometry, codec=codec)
-        self.refused("run", run.run, 5)
+            self.rejected("codec", run.run, "r", geometry, codec=codec)
+        self.rejected("run", run.run, 5)
         for value in (1.5, True, 2**63):
-            self.refused("num_tokens", self.run_.seal, "s", value)
-            self.refused("revision", self.run_.seal, "s", 1, revision=value)
-            self.refused("rows", self.run_.truncate, "s", value)
-            self.refused("expected_revision", self.run_.truncate, "s", 1, expected_revision=value)
-            self.refused("groups", self.run_.release_groups, 0, value)
+            self.rejected("num_tokens", self.run_.seal, "s", value)
+            self.rejected("revision", self.run_.seal, "s", 1, revision=value)
+            self.rejected("rows", self.run_.truncate, "s", value)
+            self.rejected("expected_revision", self.run_.truncate, "s", 1, expected_revision=value)
+            self.rejected("groups", self.run_.release_groups, 0, value)
         for producer in ("nobody", None, 1, []):
-            self.refused("producer", self.run_.stat, "s", producer=producer)
+            self.rejected("producer", self.run_.stat, "s", producer=producer)
         for samples in ("s", 5, [b"s"]):
-            self.refused("samples", self.run_.stat_many, samples)
+            self.rejected("samples", self.run_.stat_many, samples)
 
     def test_times_and_sizes(self) -> None:
         for value in (-1, -0.5, float("nan"), True, "1", [1], 1j):
-            self.refused("call_timeout", rr.Client, "127.0.0.1:9", call_timeout=value)
-            self.refused("call_timeout", aio.Client, "127.0.0.1:9", call_timeout=value)
+            self.rejected("call_timeout", rr.Client, "127.0.0.1:9", call_timeout=value)
+            self.rejected("call_timeout", aio.Client, "127.0.0.1:9", call_timeout=value)
             for name in ("queue_timeout", "append_timeout"):
-                self.refused(name, self.run_.appender, **{name: value})
+                self.rejected(name, self.run_.appender, **{name: value})
             appender = self.run_.appender()
-            self.refused("timeout", appender.flush, value)
-            self.refused("timeout", appender.close, value)
-            self.refused("timeout", self.client.close, value)
+            self.rejected("timeout", appender.flush, value)
+            self.rejected("timeout", appender.close, value)
+            self.rejected("timeout", self.client.close, value)
             appender.close()
         for value in (-1, 1.5, 2**63, "1"):
-            self.refused("max_queued_bytes", self.run_.appender, max_queued_bytes=value)
+            self.rejected("max_queued_bytes", self.run_.appender, max_queued_bytes=value)
         for on_full in ("wait", 1, []):
-            self.refused("on_full", self.run_.appender, on_full=on_full)
+            self.rejected("on_full", self.run_.appender, on_full=on_full)
         server = Server()
         self.addCleanup(server.stop)
         client = rr.Client(server.endpoint)
@@ -275,11 +275,11 @@ class ArgumentTest(ServerTest):
         client.close(math.inf)
 
     def test_geometries(self) -> None:
-        self.refused("geometry.num_layers", rr.Geometry, 2.5, 8, 1)
-        self.refused("geometry.num_layers", rr.Geometry, 2**32, 8, 1)
-        self.refused("geometry.num_experts", rr.Geometry, 2, [8, 8.5], 1)
-        self.refused("geometry.top_k", rr.Geometry, 2, 8, True)
-        self.refused("geometry.moe_layers", rr.Geometry, 2, 8, 1, [0, 1.5])
+        self.rejected("geometry.num_layers", rr.Geometry, 2.5, 8, 1)
+        self.rejected("geometry.num_layers", rr.Geometry, 2**32, 8, 1)
+        self.rejected("geometry.num_experts", rr.Geometry, 2, [8, 8.5], 1)
+        self.rejected("geometry.top_k", rr.Geometry, 2, 8, True)
+        self.rejected("geometry.moe_layers", rr.Geometry, 2, 8, 1, [0, 1.5])
         self.assertEqual(rr.Geometry(2, np.array(8), 1), rr.Geometry(2, 8, 1))
 
 

@@ -18,7 +18,7 @@
 namespace routing_replay {
 inline namespace wire {
 
-// A block that somebody else owns. Valid as long as the owner.
+// A block that somebody else owns. Valid as long as its owner.
 struct BlockView {
   RowRange rows;  // Absolute.
   Codec codec = Codec::kRaw;
@@ -47,18 +47,18 @@ struct BlockRows {
   RowRange rows;  // Absolute, inside block.rows.
 };
 
-// Lengths, CRC count and codec fit the geometry and `block_rows`, and the rows lie in one window.
+// Checks that lengths, CRC count and codec match the geometry and `block_rows`, and that the rows lie in one window.
 // INVALID_ARGUMENT (kLength, kField) otherwise. Reads no payload byte.
 absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_t block_rows);
-// Every plane's CRC fits. INVALID_ARGUMENT (kChecksum) naming the first layer that does not.
+// Checks every plane's CRC. INVALID_ARGUMENT (kChecksum) names the first layer that does not match.
 absl::Status CheckCrc(const Geometry& geometry, const BlockView& block);
-// Every id is below its layer's E, and PACKED padding bits are zero; with `duplicates`, no id occurs twice in a row.
-// INVALID_ARGUMENT (kIdRange, kDuplicateId, kEncoding) naming row and layer.
+// Checks that every id is below its layer's E and that PACKED padding bits are zero; with `duplicates`, also that no id
+// occurs twice in a row. INVALID_ARGUMENT (kIdRange, kDuplicateId, kEncoding) names row and layer.
 absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool duplicates);
 
 // Fills plane_crc32c from the bytes.
 void ComputeCrc(const Geometry& geometry, Block& block);
-// The same rows in another codec, with its own CRCs. PACKED that would not be smaller than RAW comes back as RAW.
+// The same rows in another codec, with new CRCs. Returns RAW where PACKED would not be smaller.
 Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec);
 
 }  // namespace wire

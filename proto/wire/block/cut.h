@@ -12,14 +12,13 @@
 namespace routing_replay {
 inline namespace wire {
 
-// DATA_LOSS naming the layer if the plane's bytes do not fit its stored CRC32C.
+// DATA_LOSS naming the layer if the plane's bytes do not match its stored CRC32C.
 absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal);
 
-// Writes rows `rows` (absolute, non-empty, inside block.rows) of layer `ordinal` to `out`, which must have exactly
-// geometry.cut_bytes(ordinal, rows.begin - block.rows.begin, rows.size(), codec) bytes, and gives the CRC32C of what it
-// wrote. The cut starts at the byte of its first bit; PACKED bits outside the cut are zero.
-// The whole plane is verified against its stored CRC first: DATA_LOSS naming the layer if it does not fit, `out`
-// untouched.
+// Writes rows `rows` (absolute, non-empty, inside block.rows) of layer `ordinal` to `out` and returns the CRC32C of
+// what it wrote. `out` must have exactly geometry.cut_bytes(ordinal, rows.begin - block.rows.begin, rows.size(), codec)
+// bytes. The cut starts at the byte of its first bit; PACKED bits outside the cut are zero. The whole plane is verified
+// against its stored CRC first: if it does not match, DATA_LOSS names the layer and `out` is untouched.
 absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
                                   absl::Span<uint8_t> out);
 

@@ -1,4 +1,4 @@
-// Merging the pieces of a window, and comparing rows with rows.
+// Merges the pieces of a window, and compares rows.
 #ifndef PROTO_WIRE_BLOCK_MERGE_H_
 #define PROTO_WIRE_BLOCK_MERGE_H_
 
@@ -12,12 +12,12 @@ namespace routing_replay {
 inline namespace wire {
 
 // One block of codec `codec` (or RAW where PACKED does not shrink it) from parts whose rows follow each other without a
-// gap inside one window. Every part's planes are verified against their CRC first: DATA_LOSS naming row and layer.
-// However the rows were split, the result is the same bytes.
+// gap inside one window. Every part's planes are verified against their CRC first: DATA_LOSS names row and layer. The
+// result has the same bytes however the rows were split.
 absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec);
 
-// How many of the rows differ in at least one id of any layer. Both sides must show the same absolute rows; codecs may
-// differ. Ids are compared, not bytes.
+// How many rows differ in at least one id of any layer. Both sides must have the same absolute rows; codecs may differ.
+// Compares ids, not bytes.
 int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
 
 }  // namespace wire

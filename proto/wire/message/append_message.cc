@@ -319,8 +319,8 @@ std::string EncodeAppendResponse(const AppendResponse& response) {
   v1::AppendResponse message;
   if (response.credit) {
     message.mutable_credit()->set_granted_bytes(response.credit->granted_bytes);
-    if (!response.credit->refusal.ok()) {
-      message.mutable_credit()->mutable_refusal()->ParseFromString(EncodeStreamStatus(response.credit->refusal));
+    if (!response.credit->rejection.ok()) {
+      message.mutable_credit()->mutable_rejection()->ParseFromString(EncodeStreamStatus(response.credit->rejection));
     }
   }
   if (response.ack) SetAck(*response.ack, *message.mutable_ack());
@@ -333,8 +333,8 @@ absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes) {
   AppendResponse response;
   if (message.has_credit()) {
     response.credit = Credit{.granted_bytes = message.credit().granted_bytes()};
-    if (message.credit().has_refusal()) {
-      response.credit->refusal = DecodeStreamStatus(message.credit().refusal().SerializeAsString());
+    if (message.credit().has_rejection()) {
+      response.credit->rejection = DecodeStreamStatus(message.credit().rejection().SerializeAsString());
     }
   }
   const FieldPath root;

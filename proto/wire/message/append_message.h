@@ -66,24 +66,24 @@ std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_siz
 // INVALID_ARGUMENT naming the field (kField), or for bytes that are not a message (kEncoding). Unknown fields are
 // skipped. `request.payload` points into `bytes`.
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes);
-// What ParseAppendRequest says of a header on its own.
+// The checks of ParseAppendRequest that concern the header alone.
 absl::Status CheckAppendHeader(const AppendHeader& header);
 
-// Of a message that ParseAppendRequest rejects for what its append says: whose append it is, so that the error can be
-// that append's ack and the stream goes on.
+// Names the append in a message that ParseAppendRequest rejects because of the append's own values. So the error can
+// become the ack of that append, and the stream goes on.
 struct RejectedAppend {
   std::string run;
   uint64_t want_bytes = 0;
   uint64_t append_id = 0;
-  std::string sample;  // Empty if it is not an id.
+  std::string sample;  // Empty if it is not a valid id.
   size_t payload_bytes = 0;
 };
-// Nothing if the message has no append or is malformed: then nobody can be told but the stream.
+// Nothing if the message has no append or is malformed: then the error ends the stream.
 std::optional<RejectedAppend> ParseRejectedAppend(const ByteChain& bytes);
 
 struct Credit {
   uint64_t granted_bytes = 0;
-  absl::Status refusal;
+  absl::Status rejection;
 };
 
 struct AppendAck {

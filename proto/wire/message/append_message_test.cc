@@ -150,7 +150,7 @@ TEST(AppendMessageTest, DamageIsNeverWorseThanAnError) {
 }
 
 // The status of a small valid request after `change`.
-absl::Status Refusal(const std::function<void(v1::AppendRequest&)>& change) {
+absl::Status Rejection(const std::function<void(v1::AppendRequest&)>& change) {
   v1::AppendRequest message;
   v1::AppendHeader& header = *message.mutable_append();
   header.set_sample("s");
@@ -163,13 +163,13 @@ absl::Status Refusal(const std::function<void(v1::AppendRequest&)>& change) {
   return ParseAppendRequest(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()})).status();
 }
 
-struct RefusalCase {
+struct RejectionCase {
   const char* field;
   Reason reason;
   std::function<void(v1::AppendRequest&)> change;
 };
 
-std::vector<RefusalCase> HeaderRefusals() {
+std::vector<RejectionCase> HeaderRejections() {
   using M = v1::AppendRequest;
   return {
       {"run", Reason::kField, [](M& m) { m.set_run("a b"); }},
@@ -193,7 +193,7 @@ std::vector<RefusalCase> HeaderRefusals() {
   };
 }
 
-std::vector<RefusalCase> PartRefusals() {
+std::vector<RejectionCase> PartRejections() {
   using M = v1::AppendRequest;
   const auto hole = [](M& m, uint64_t begin, uint64_t end) {
     v1::RowRange& range = *m.mutable_append()->add_unrecorded();
@@ -240,12 +240,12 @@ std::vector<RefusalCase> PartRefusals() {
   };
 }
 
-TEST(AppendMessageTest, RefusalsNameTheField) {
-  EXPECT_OK(Refusal([](v1::AppendRequest&) {}));
-  std::vector<RefusalCase> cases = HeaderRefusals();
-  for (RefusalCase& c : PartRefusals()) cases.push_back(std::move(c));
+TEST(AppendMessageTest, RejectionsNameTheField) {
+  EXPECT_OK(Rejection([](v1::AppendRequest&) {}));
+  std::vector<RejectionCase> cases = HeaderRejections();
+  for (RejectionCase& c : PartRejections()) cases.push_back(std::move(c));
   for (size_t i = 0; i < cases.size(); ++i) {
-    const absl::Status status = Refusal(cases[i].change);
+    const absl::Status status = Rejection(cases[i].change);
     EXPECT_THAT(status, Fails(kInvalid, cases[i].reason)) << i << " " << cases[i].field;
     const auto detail = GetErrorDetail(status);
     ASSERT_TRUE(detail) << i;
@@ -265,13 +265,13 @@ TEST(AppendMessageTest, ARejectedAppendIsStillKnownByName) {
   Random random(7);
   const std::string bytes = message.SerializeAsString();
   EXPECT_FALSE(ParseAppendRequest(RandomChain(random, bytes)).ok());
-  const auto refused = ParseRejectedAppend(RandomChain(random, bytes));
-  ASSERT_TRUE(refused);
-  EXPECT_EQ(refused->run, "run");
-  EXPECT_EQ(refused->want_bytes, 9u);
-  EXPECT_EQ(refused->append_id, 77u);
-  EXPECT_EQ(refused->sample, "s");
-  EXPECT_EQ(refused->payload_bytes, 3u);
+  const auto rejected = ParseRejectedAppend(RandomChain(random, bytes));
+  ASSERT_TRUE(rejected);
+  EXPECT_EQ(rejected->run, "run");
+  EXPECT_EQ(rejected->want_bytes, 9u);
+  EXPECT_EQ(rejected->append_id, 77u);
+  EXPECT_EQ(rejected->sample, "s");
+  EXPECT_EQ(rejected->payload_bytes, 3u);
 
   message.mutable_append()->set_sample("no id");
   const std::string nameless = message.SerializeAsString();
@@ -283,7 +283,7 @@ TEST(AppendMessageTest, ARejectedAppendIsStillKnownByName) {
 }
 
 TEST(AppendMessageTest, ReservedCodecIsNotImplemented) {
-  const absl::Status status = Refusal([](v1::AppendRequest& m) {
+  const absl::Status status = Rejection([](v1::AppendRequest& m) {
     v1::BlockHeader& b = *m.mutable_append()->mutable_blocks()->add_blocks();
     b.set_row_start(100);
     b.set_rows(50);
@@ -321,10 +321,10 @@ v1::AppendResponse RandomResponse(Random& random) {
     if (Below(random, 2)) {
       credit.set_granted_bytes(random());
     } else {
-      credit.mutable_refusal()->set_code(8);
-      credit.mutable_refusal()->set_message("full");
-      credit.mutable_refusal()->mutable_detail()->set_reason(v1::ErrorDetail::OVER_BUDGET);
-      credit.mutable_refusal()->mutable_detail()->set_retry_after_ms(Below(random, 100));
+      credit.mutable_rejection()->set_code(8);
+      credit.mutable_rejection()->set_message("full");
+      credit.mutable_rejection()->mutable_detail()->set_reason(v1::ErrorDetail::OVER_BUDGET);
+      credit.mutable_rejection()->mutable_detail()->set_retry_after_ms(Below(random, 100));
     }
   }
   if (Below(random, 4)) {

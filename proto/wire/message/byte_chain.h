@@ -30,7 +30,7 @@ class ByteChain {
   void CopyTo(size_t offset, absl::Span<uint8_t> out) const;
   // The chain of bytes [offset, offset + size). Requires that they exist.
   ByteChain Sub(size_t offset, size_t size) const;
-  // The bytes in one piece: of the only span if they lie in one, else copied into `scratch`.
+  // The bytes in one piece: those of the only span if there is one, else copied into `scratch`.
   absl::Span<const uint8_t> Flatten(Buffer& scratch) const;
 
  private:
@@ -38,8 +38,8 @@ class ByteChain {
   size_t size_ = 0;
 };
 
-// A read position in a chain, which must outlive it. Only moves forward, so a walk over the whole chain is linear; a
-// copy marks a place.
+// A read position in a chain; the chain must outlive it. It only moves forward, so a walk over the whole chain takes
+// linear time. A copy of the cursor remembers a place.
 class ChainCursor {
  public:
   explicit ChainCursor(const ByteChain& chain) : chain_(&chain) {}
@@ -47,7 +47,7 @@ class ChainCursor {
   size_t position() const { return position_; }
   size_t left() const { return chain_->size() - position_; }
 
-  // Calls `visit` for each stretch of the next `bytes` bytes and passes them. Requires left() >= bytes.
+  // Calls `visit` for each contiguous part of the next `bytes` bytes and moves past them. Requires left() >= bytes.
   template <typename Visit>
   void Pass(size_t bytes, Visit visit) {
     while (bytes > 0) {
@@ -66,9 +66,9 @@ class ChainCursor {
   void Skip(size_t bytes) {
     Pass(bytes, [](absl::Span<const uint8_t>) {});
   }
-  // Copies and passes the next out.size() bytes. Requires that they exist.
+  // Copies the next out.size() bytes and moves past them. Requires that they exist.
   void CopyTo(absl::Span<uint8_t> out);
-  // Passes the next `bytes` bytes and gives them in one piece: where they are if they lie in one span, else copied into
+  // Moves past the next `bytes` bytes and returns them in one piece: in place if they lie in one span, else copied into
   // `scratch`, which grows as needed. Requires left() >= bytes.
   absl::Span<const uint8_t> Take(size_t bytes, Buffer& scratch);
 

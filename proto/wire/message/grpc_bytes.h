@@ -49,7 +49,7 @@ class ByteBufferBuilder {
 
 // The code, the message and the ErrorDetail survive the way.
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// At a client. A bare CANCELLED is UNAVAILABLE: so a server that ends refuses calls that come at its last moment. (Who
+// At a client. A bare CANCELLED is UNAVAILABLE: so a server that ends rejects calls that come at its last moment. (Who
 // cancels a call does not look at its end; what our servers cancel says so in its details.)
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

@@ -1,5 +1,5 @@
-// Generated messages ⇄ values. On the way into values every number is inside its limits, and an error names the field
-// by its path. The server and the client use the same.
+// Conversion between generated messages and values. Every number is checked against its limits on the way into values,
+// and an error names the field by its path. The server and the client use the same code.
 #ifndef PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 #define PROTO_WIRE_MESSAGE_MESSAGE_FIELDS_H_
 
@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMaxTokens = kMaxRows + 1;
 inline constexpr size_t kMaxLabelBytes = 128;
 
-// Of one message and what is in it: a small message takes no memory but the stack's.
+// Memory for one protobuf message and its sub-messages: a small message uses only the stack.
 class StackArena {
  public:
   google::protobuf::Arena* get() { return &arena_; }
@@ -38,7 +38,7 @@ class StackArena {
   google::protobuf::Arena arena_{first_, sizeof(first_)};
 };
 
-// Where in a message a field stands: "append.blocks[3].rows". Made into text only when there is an error to report.
+// The position of a field in a message: "append.blocks[3].rows". It becomes text only when there is an error to report.
 struct FieldPath {
   const FieldPath* parent = nullptr;
   const char* name = "";  // Empty: the message itself.
@@ -54,9 +54,9 @@ absl::Status FieldError(const FieldPath& path, absl::string_view message, Reason
 // INVALID_ARGUMENT (kEncoding): the bytes are not a message.
 absl::Status MalformedMessage();
 
-// How often fields stand in a message, for limits that hold before the message is built: an empty sub-message is two
-// bytes there and fifty times that in memory. `path` leads through sub-messages: of {4, 5} the first count is that of
-// fields 4, the second that of fields 5 in these. Malformed bytes end the count.
+// Counts the fields of an encoded message, for limits that are checked before the message is built: an empty
+// sub-message is two bytes there and fifty times that in memory. `path` leads through sub-messages: with {4, 5} the
+// first count is that of fields 4, the second that of fields 5 inside them. Malformed bytes end the count.
 void CountFields(absl::string_view message, absl::Span<const int> path, size_t* counts);
 template <size_t kDepth>
 std::array<size_t, kDepth> CountFields(absl::string_view message, const int (&path)[kDepth]) {
@@ -65,7 +65,7 @@ std::array<size_t, kDepth> CountFields(absl::string_view message, const int (&pa
   return counts;
 }
 
-// The fields of one message. The first error is what status() gives; what is read after it is of no use.
+// Reads the fields of one message. status() returns the first error; values read after an error must not be used.
 class MessageFields {
  public:
   explicit MessageFields(const FieldPath& path = {}) : path_(path) {}
@@ -74,29 +74,29 @@ class MessageFields {
 
   // A number in [minimum, maximum].
   int64_t Count(const char* name, uint64_t value, int64_t maximum = kMaxInt64, int64_t minimum = 0);
-  // An enum of which the numbers up to `last` are known; 0 is an error unless `zero_is` says what it is taken as.
+  // An enum whose numbers up to `last` are known. 0 is an error unless `zero_is` says which value it stands for.
   template <typename Enum>
   Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
-  // Unspecified is the rollout engine.
+  // An unspecified producer is the rollout engine.
   Producer ReadProducer(const char* name, v1::Producer value);
   Codec ReadCodec(const char* name, v1::Codec value);
-  // Unspecified is nothing.
+  // An unspecified codec is nothing.
   std::optional<Codec> ReadAnyCodec(const char* name, v1::Codec value);
   std::optional<Durability> ReadAnyDurability(const char* name, v1::Durability value);
-  // At most `max_bytes`; protobuf has seen to its UTF-8.
+  // At most `max_bytes`; protobuf has already checked that it is UTF-8.
   const std::string& Text(const char* name, const std::string& value, size_t max_bytes = kMaxLabelBytes);
   RowRange Range(const char* name, std::optional<size_t> index, const v1::RowRange& value);
   WeightSpan Weights(const char* name, size_t index, const v1::WeightSpan& value);
-  // Ranges of a normal list inside `bounds`.
+  // A normal list of ranges inside `bounds`.
   template <typename Repeated>
   std::vector<RowRange> NormalRanges(const char* name, const Repeated& values, RowRange bounds);
 
-  // For what is found besides: keeps the first error.
+  // For further checks: keeps the first error.
   void Fail(const absl::Status& status) { status_.Update(status); }
   void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
     Fail(FieldError(path_.Child(name), message, reason));
   }
-  // UNIMPLEMENTED: a number that is kept for a later version.
+  // UNIMPLEMENTED: a number that is reserved for a later version.
   void FailReserved(const char* name, absl::string_view what);
 
  private:

@@ -24,23 +24,23 @@ TEST(ConvertTest, GeometrySurvives) {
   EXPECT_EQ(mixed_back.fingerprint(), mixed.fingerprint());
 }
 
-TEST(ConvertTest, BadGeometriesAreRefused) {
-  const auto refuse = [](auto change) {
+TEST(ConvertTest, BadGeometriesAreRejected) {
+  const auto reject = [](auto change) {
     v1::RoutingGeometry geometry = ToProto(Geometry::Uniform(4, 8, 2));
     change(geometry);
     return FromProto(geometry).status();
   };
   using G = v1::RoutingGeometry;
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(refuse([](G& g) { g.set_order_policy(v1::ORDER_POLICY_SET); }),
+  EXPECT_THAT(reject([](G& g) { g.set_order_policy(v1::ORDER_POLICY_SET); }),
               Fails(absl::StatusCode::kUnimplemented, Reason::kField));
-  EXPECT_THAT(refuse([](G& g) { g.set_order_policy(static_cast<v1::OrderPolicy>(9)); }),
+  EXPECT_THAT(reject([](G& g) { g.set_order_policy(static_cast<v1::OrderPolicy>(9)); }),
               Fails(kInvalid, Reason::kField));
-  EXPECT_THAT(refuse([](G& g) { g.set_num_layers(0xFFFFFFFFu); }), Fails(kInvalid, Reason::kField));
-  EXPECT_THAT(refuse([](G& g) { g.set_moe_layer_ids(1, 0x80000000u); }), Fails(kInvalid, Reason::kField));
-  EXPECT_THAT(refuse([](G& g) { g.set_num_experts(0, 0xFFFFFFFFu); }), Fails(kInvalid, Reason::kField));
-  EXPECT_THAT(refuse([](G& g) { g.set_top_k(0, 0x80000001u); }), Fails(kInvalid, Reason::kField));
-  EXPECT_OK(refuse([](G& g) { g.clear_order_policy(); }));
+  EXPECT_THAT(reject([](G& g) { g.set_num_layers(0xFFFFFFFFu); }), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(reject([](G& g) { g.set_moe_layer_ids(1, 0x80000000u); }), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(reject([](G& g) { g.set_num_experts(0, 0xFFFFFFFFu); }), Fails(kInvalid, Reason::kField));
+  EXPECT_THAT(reject([](G& g) { g.set_top_k(0, 0x80000001u); }), Fails(kInvalid, Reason::kField));
+  EXPECT_OK(reject([](G& g) { g.clear_order_policy(); }));
 }
 
 TEST(ConvertTest, SampleStateSurvives) {
@@ -70,7 +70,7 @@ TEST(ConvertTest, SampleStateSurvives) {
   }
 }
 
-TEST(ConvertTest, UnknownEnumsAndHugeNumbersAreRefused) {
+TEST(ConvertTest, UnknownEnumsAndHugeNumbersAreRejected) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   const auto status_of = [](auto read) {
     MessageFields f;

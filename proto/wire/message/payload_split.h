@@ -12,14 +12,15 @@ inline namespace wire {
 
 struct SplitMessage {
   std::string header;  // Every field but the payload, as it stood on the wire.
-  ByteChain payload;   // Points into the bytes given. Empty if the field is absent; of several the last one counts.
+  // Points into the bytes given. Empty if the field is absent; if it occurs several times, the last one counts.
+  ByteChain payload;
 };
 
-// Splits off the length-delimited field `payload_field`, wherever in the message it stands and however the bytes are
-// spread over spans. Looks at the tags of the outermost message only. INVALID_ARGUMENT (kEncoding) if they are
-// malformed.
+// Splits off the length-delimited field `payload_field`, wherever in the message it is and however the bytes are spread
+// over spans. Reads only the tags of the outermost message. INVALID_ARGUMENT (kEncoding) if they are malformed.
 absl::StatusOr<SplitMessage> SplitPayload(const ByteChain& bytes, int payload_field);
-// Tag and length of the field, after a message without it: the payload's bytes are sent right behind. Nothing for 0.
+// Appends tag and length of the field to a message without it; the payload's bytes are sent right after. Does nothing
+// for size 0.
 void AppendPayloadPrefix(int payload_field, size_t payload_size, std::string& message);
 
 }  // namespace wire

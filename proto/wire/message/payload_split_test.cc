@@ -116,20 +116,20 @@ TEST(PayloadSplitTest, OfSeveralPayloadsTheLastCounts) {
   EXPECT_EQ(split.header, std::string("\x08\x07"));
 }
 
-TEST(PayloadSplitTest, MalformedTagsAreRefused) {
+TEST(PayloadSplitTest, MalformedTagsAreRejected) {
   Random random(4);
-  const auto refuses = [&](const std::string& bytes) {
+  const auto rejects = [&](const std::string& bytes) {
     const ByteChain chain = RandomChain(random, bytes);
     EXPECT_THAT(SplitPayload(chain, 15).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
   };
-  refuses("\x80");  // A tag that does not end.
-  refuses(
+  rejects("\x80");  // A tag that does not end.
+  rejects(
       "\x7a\x05"
       "abc");                                               // Longer than the message.
-  refuses("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");  // 2^64 - 1 bytes.
-  refuses("\x0b");                                          // A group.
-  refuses("\x09\x01");                                      // A cut fixed64.
-  refuses(std::string("\x08") + std::string(11, '\xff'));   // A varint of more than ten bytes.
+  rejects("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");  // 2^64 - 1 bytes.
+  rejects("\x0b");                                          // A group.
+  rejects("\x09\x01");                                      // A cut fixed64.
+  rejects(std::string("\x08") + std::string(11, '\xff'));   // A varint of more than ten bytes.
 }
 
 }  // namespace

@@ -34,13 +34,14 @@ struct ReadResponse {
   ByteChain payload;  // Points into the bytes that were parsed; pieces in order, sizes add up to it.
 };
 
-// Token checks of one sample, as many as it can have windows and the last row; and of one read.
+// Limits on token checks: for one sample (one per window, plus one for the last row), and for one read.
 inline constexpr size_t kMaxSampleTokenChecks = kMaxRows / kMinBlockRows + 1;
 inline constexpr size_t kMaxReadTokenChecks = size_t{1} << 20;
 
 std::string EncodeReadRequest(const ReadRequest& request);
-// `admit` is asked once, before the request is built, with the bytes that it will take at most: an empty sample is two
-// bytes of a message and seventy times that in memory. What it refuses with is returned.
+// `admit` is called once, before the request is built, with an upper bound of the memory that it will take: an empty
+// sample is two bytes of a message and seventy times that in memory. If `admit` returns an error, that error is
+// returned.
 absl::StatusOr<ReadRequest> ParseReadRequest(
     const ByteChain& bytes,
     const std::function<absl::Status(int64_t)>& admit = [](int64_t) { return absl::OkStatus(); });

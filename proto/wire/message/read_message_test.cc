@@ -136,7 +136,7 @@ ByteChain AsChain(const std::string& bytes) {
 }
 
 template <typename Message, typename Parse>
-void ExpectRefused(const Message& message, Parse parse, const std::string& field, Reason reason = Reason::kField) {
+void ExpectRejected(const Message& message, Parse parse, const std::string& field, Reason reason = Reason::kField) {
   const std::string bytes = message.SerializeAsString();
   const absl::Status status = parse(AsChain(bytes)).status();
   EXPECT_THAT(status, Fails(kInvalid, reason)) << field;
@@ -145,38 +145,38 @@ void ExpectRefused(const Message& message, Parse parse, const std::string& field
 
 absl::StatusOr<ReadRequest> ParseRequest(const ByteChain& bytes) { return ParseReadRequest(bytes); }
 
-TEST(ReadMessageTest, RequestRefusalsNameTheField) {
-  const auto refuse = [](const std::string& field, const std::function<void(v1::ReadRequest&)>& change,
+TEST(ReadMessageTest, RequestRejectionsNameTheField) {
+  const auto reject = [](const std::string& field, const std::function<void(v1::ReadRequest&)>& change,
                          Reason reason = Reason::kField) {
     v1::ReadRequest message;
     message.set_run("run");
     for (int i = 0; i < 5; ++i) message.add_samples()->set_sample("s");
     change(message);
-    ExpectRefused(message, ParseRequest, field, reason);
+    ExpectRejected(message, ParseRequest, field, reason);
   };
-  refuse("run", [](v1::ReadRequest& m) { m.clear_run(); });
-  refuse("producer", [](v1::ReadRequest& m) { m.set_producer(static_cast<v1::Producer>(9)); });
-  refuse("layers", [](v1::ReadRequest& m) { m.add_layers(3), m.add_layers(3); });
-  refuse("layers", [](v1::ReadRequest& m) { m.add_layers(kMaxLayers); });
-  refuse("samples[2].sample", [](v1::ReadRequest& m) { m.mutable_samples(2)->set_sample("a b"); });
-  refuse("samples[3].row_bounds", [](v1::ReadRequest& m) { m.mutable_samples(3)->add_row_bounds(1); });
-  refuse("samples[4].row_bounds", [](v1::ReadRequest& m) {
+  reject("run", [](v1::ReadRequest& m) { m.clear_run(); });
+  reject("producer", [](v1::ReadRequest& m) { m.set_producer(static_cast<v1::Producer>(9)); });
+  reject("layers", [](v1::ReadRequest& m) { m.add_layers(3), m.add_layers(3); });
+  reject("layers", [](v1::ReadRequest& m) { m.add_layers(kMaxLayers); });
+  reject("samples[2].sample", [](v1::ReadRequest& m) { m.mutable_samples(2)->set_sample("a b"); });
+  reject("samples[3].row_bounds", [](v1::ReadRequest& m) { m.mutable_samples(3)->add_row_bounds(1); });
+  reject("samples[4].row_bounds", [](v1::ReadRequest& m) {
     for (const uint64_t bound : {1, 5, 5, 6}) m.mutable_samples(4)->add_row_bounds(bound);
   });
-  refuse("samples[0].row_bounds", [](v1::ReadRequest& m) {
+  reject("samples[0].row_bounds", [](v1::ReadRequest& m) {
     for (const uint64_t bound : {5, 5}) m.mutable_samples(0)->add_row_bounds(bound);
   });
-  refuse("samples[0].row_bounds", [](v1::ReadRequest& m) {
+  reject("samples[0].row_bounds", [](v1::ReadRequest& m) {
     for (const uint64_t bound : {uint64_t{0}, ~uint64_t{0}}) m.mutable_samples(0)->add_row_bounds(bound);
   });
-  refuse(
+  reject(
       "samples",
       [](v1::ReadRequest& m) {
         while (m.samples_size() <= static_cast<int>(kMaxReadSamples)) m.add_samples();
       },
       Reason::kLength);
-  refuse("samples[1].num_tokens", [](v1::ReadRequest& m) { m.mutable_samples(1)->set_num_tokens(~uint64_t{0}); });
-  refuse("samples[1].token_checks[0].rows",
+  reject("samples[1].num_tokens", [](v1::ReadRequest& m) { m.mutable_samples(1)->set_num_tokens(~uint64_t{0}); });
+  reject("samples[1].token_checks[0].rows",
          [](v1::ReadRequest& m) { m.mutable_samples(1)->add_token_checks()->set_rows(~uint64_t{0}); });
 }
 
@@ -193,10 +193,10 @@ TEST(ReadMessageTest, TokenChecksAreBounded) {
   std::string bytes = message.SerializeAsString();
   EXPECT_OK(ParseReadRequest(AsChain(bytes)));
   with_checks(0, kMaxSampleTokenChecks + 1);
-  ExpectRefused(message, ParseRequest, "samples[0].token_checks", Reason::kLength);
+  ExpectRejected(message, ParseRequest, "samples[0].token_checks", Reason::kLength);
   message.clear_samples();
   for (int i = 0; i < 8; ++i) with_checks(i, kMaxReadTokenChecks / 8 + (i == 7 ? 1 : 0));
-  ExpectRefused(message, ParseRequest, "samples", Reason::kLength);
+  ExpectRejected(message, ParseRequest, "samples", Reason::kLength);
 }
 
 // What is admitted covers what the request takes, and is asked before anything is built.
@@ -214,14 +214,14 @@ TEST(ReadMessageTest, MemoryIsAdmittedBeforeItIsTaken) {
     return absl::OkStatus();
   }));
   EXPECT_GE(asked, static_cast<int64_t>(1000 * sizeof(SampleRead) + 2 * sizeof(RowRange) + sizeof(TokenCheck) + 100));
-  message.add_samples()->set_sample("not a name");  // Would be refused, had it been parsed.
+  message.add_samples()->set_sample("not a name");  // Would be rejected, had it been parsed.
   const std::string bad = message.SerializeAsString();
   EXPECT_EQ(ParseReadRequest(AsChain(bad), [](int64_t) { return absl::ResourceExhaustedError("full"); }).status(),
             absl::ResourceExhaustedError("full"));
 }
 
-TEST(ReadMessageTest, ResponseRefusalsNameTheField) {
-  const auto refuse = [](const std::string& field, Reason reason,
+TEST(ReadMessageTest, ResponseRejectionsNameTheField) {
+  const auto reject = [](const std::string& field, Reason reason,
                          const std::function<void(v1::ReadResponse&)>& change) {
     v1::ReadResponse message;
     message.add_records()->set_status(v1::SampleRecord::OK);
@@ -234,16 +234,16 @@ TEST(ReadMessageTest, ResponseRefusalsNameTheField) {
     piece.add_cut_crc32c(2);
     message.set_payload("abcd");
     change(message);
-    ExpectRefused(message, ParseReadResponse, field, reason);
+    ExpectRejected(message, ParseReadResponse, field, reason);
   };
-  refuse("payload", Reason::kLength, [](v1::ReadResponse& m) { m.set_payload("abc"); });
-  refuse("payload", Reason::kLength, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bytes(0xFFFFFFFFu); });
-  refuse("pieces[0].cut_crc32c", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->add_cut_crc32c(3); });
-  refuse("pieces[0].codec", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->clear_codec(); });
-  refuse("pieces[0].bit_offset", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bit_offset(8); });
-  refuse("pieces[0].bit_offset", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bit_offset(1); });
-  refuse("pieces[0].rows", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->clear_rows(); });
-  refuse("records[0].unrecorded", Reason::kField, [](v1::ReadResponse& m) { m.mutable_records(0)->add_unrecorded(); });
+  reject("payload", Reason::kLength, [](v1::ReadResponse& m) { m.set_payload("abc"); });
+  reject("payload", Reason::kLength, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bytes(0xFFFFFFFFu); });
+  reject("pieces[0].cut_crc32c", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->add_cut_crc32c(3); });
+  reject("pieces[0].codec", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->clear_codec(); });
+  reject("pieces[0].bit_offset", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bit_offset(8); });
+  reject("pieces[0].bit_offset", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->set_bit_offset(1); });
+  reject("pieces[0].rows", Reason::kField, [](v1::ReadResponse& m) { m.mutable_pieces(0)->clear_rows(); });
+  reject("records[0].unrecorded", Reason::kField, [](v1::ReadResponse& m) { m.mutable_records(0)->add_unrecorded(); });
 }
 
 TEST(ReadMessageTest, AStatusOfALaterVersionIsNotOk) {

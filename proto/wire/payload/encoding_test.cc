@@ -100,7 +100,7 @@ TEST(Base64Test, PaddingOnlyAtTheEndAndNotTooMuch) {
   }
 }
 
-TEST(Base64Test, WhiteSpaceAndUrlAlphabetAreRefused) {
+TEST(Base64Test, WhiteSpaceAndUrlAlphabetAreRejected) {
   for (const absl::string_view text : {"Zm9v\n   ", "Zm9\n", " Zm9", "Zm 9", "Zm9v\r\n\r\n", "Zm9-", "Zm9_"}) {
     EXPECT_THAT(Decode(text), IsMalformed()) << text;
   }
@@ -147,7 +147,7 @@ absl::StatusOr<std::string> Decompress(absl::string_view frame, int64_t raw_size
   return std::string(bytes->span().begin(), bytes->span().end());
 }
 
-auto Refuses(Reason reason) { return Fails(absl::StatusCode::kInvalidArgument, reason); }
+auto Rejects(Reason reason) { return Fails(absl::StatusCode::kInvalidArgument, reason); }
 
 TEST(ZstdFrameTest, DecompressesToWhatWentIn) {
   for (const size_t size : {0, 1, 2, 255, 256, 257, 65535, 65536, 300000}) {
@@ -169,7 +169,7 @@ TEST(ZstdFrameTest, RawSizeMustBeTheFrames) {
   const std::string frame = Compress(RandomBytes(1000));
   for (const int64_t raw_size : {int64_t{0}, int64_t{999}, int64_t{1001}, int64_t{-1}, kLimit, INT64_MAX, INT64_MIN}) {
     const absl::Status status = Decompress(frame, raw_size).status();
-    EXPECT_THAT(status, Refuses(Reason::kLength)) << raw_size;
+    EXPECT_THAT(status, Rejects(Reason::kLength)) << raw_size;
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "append.tensor.raw_size");
   }
 }
@@ -177,15 +177,15 @@ TEST(ZstdFrameTest, RawSizeMustBeTheFrames) {
 TEST(ZstdFrameTest, TheLimitHolds) {
   const std::string frame = Compress(RandomBytes(1000));
   EXPECT_OK(Decompress(frame, 1000, 1000));
-  EXPECT_THAT(Decompress(frame, 1000, 999), Refuses(Reason::kLength));
+  EXPECT_THAT(Decompress(frame, 1000, 999), Rejects(Reason::kLength));
 }
 
 // 64 MiB of zeros in a few KiB, with an honest size and with a small one declared.
-TEST(ZstdFrameTest, BombIsRefusedByItsSize) {
+TEST(ZstdFrameTest, BombIsRejectedByItsSize) {
   const std::string frame = Compress(std::string(size_t{64} << 20, '\0'));
   ASSERT_LT(frame.size(), 10000u);
-  EXPECT_THAT(Decompress(frame, int64_t{64} << 20), Refuses(Reason::kLength));
-  EXPECT_THAT(Decompress(frame, 1000), Refuses(Reason::kLength));
+  EXPECT_THAT(Decompress(frame, int64_t{64} << 20), Rejects(Reason::kLength));
+  EXPECT_THAT(Decompress(frame, 1000), Rejects(Reason::kLength));
 }
 
 // The frame's header says less than its blocks hold: nothing may be written behind the declared size.
@@ -201,7 +201,7 @@ TEST(ZstdFrameTest, BlocksThatHoldMoreThanTheHeaderSays) {
 }
 
 TEST(ZstdFrameTest, NoContentSize) {
-  EXPECT_THAT(Decompress(Compress(RandomBytes(1000), {{ZSTD_c_contentSizeFlag, 0}}), 1000), Refuses(Reason::kEncoding));
+  EXPECT_THAT(Decompress(Compress(RandomBytes(1000), {{ZSTD_c_contentSizeFlag, 0}}), 1000), Rejects(Reason::kEncoding));
 }
 
 TEST(ZstdFrameTest, MoreThanOneFrame) {
@@ -210,19 +210,19 @@ TEST(ZstdFrameTest, MoreThanOneFrame) {
   const std::string skippable("\x50\x2a\x4d\x18\x04\x00\x00\x00skip", 12);
   for (const std::string& text :
        {frame + frame, frame + empty, frame + skippable, frame + std::string(1, '\0'), frame + "tail"}) {
-    EXPECT_THAT(Decompress(text, 1000), Refuses(Reason::kEncoding));
+    EXPECT_THAT(Decompress(text, 1000), Rejects(Reason::kEncoding));
   }
   EXPECT_FALSE(Decompress(frame + frame, 2000).ok());
   EXPECT_FALSE(Decompress(skippable + frame, 1000).ok());
   EXPECT_FALSE(Decompress(empty + frame, 1000).ok());
-  EXPECT_THAT(Decompress(empty + frame, 0), Refuses(Reason::kEncoding));
+  EXPECT_THAT(Decompress(empty + frame, 0), Rejects(Reason::kEncoding));
 }
 
 TEST(ZstdFrameTest, SkippableFramesOfEveryKind) {
   for (int kind = 0; kind < 16; ++kind) {
     std::string frame("\x50\x2a\x4d\x18\x04\x00\x00\x00skip", 12);
     frame[0] = static_cast<char>(0x50 + kind);
-    EXPECT_THAT(Decompress(frame, 0), Refuses(Reason::kEncoding)) << kind;
+    EXPECT_THAT(Decompress(frame, 0), Rejects(Reason::kEncoding)) << kind;
     EXPECT_FALSE(Decompress(frame, 4).ok()) << kind;
   }
 }
@@ -234,26 +234,26 @@ TEST(ZstdFrameTest, DictionaryId) {
   ASSERT_EQ(frame[4], 0x20);
   frame[4] = 0x21;
   frame.insert(5, 1, '\x07');
-  EXPECT_THAT(Decompress(frame, 200), Refuses(Reason::kEncoding));
+  EXPECT_THAT(Decompress(frame, 200), Rejects(Reason::kEncoding));
 }
 
 TEST(ZstdFrameTest, CutOffAtAnyLength) {
   for (const int checksum : {0, 1}) {
     const std::string frame = Compress(RandomBytes(700, 50), {{ZSTD_c_checksumFlag, checksum}});
     for (size_t size = 0; size < frame.size(); ++size) {
-      ASSERT_THAT(Decompress(frame.substr(0, size), 700), Refuses(Reason::kEncoding)) << size;
+      ASSERT_THAT(Decompress(frame.substr(0, size), 700), Rejects(Reason::kEncoding)) << size;
     }
   }
 }
 
-TEST(ZstdFrameTest, AChecksummedFrameWithAnyBitFlippedIsRefusedOrTheSame) {
+TEST(ZstdFrameTest, AChecksummedFrameWithAnyBitFlippedIsRejectedOrTheSame) {
   const std::string bytes = RandomBytes(300, 50);
   const std::string frame = Compress(bytes, {{ZSTD_c_checksumFlag, 1}});
   for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
     std::string flipped = frame;
     flipped[bit / 8] ^= static_cast<char>(1 << bit % 8);
     const auto raw = Decompress(flipped, 300);
-    // Some bits of the header say nothing; without its flag the checksum is a tail, which is refused.
+    // Some bits of the header say nothing; without its flag the checksum is a tail, which is rejected.
     if (raw.ok()) {
       EXPECT_EQ(*raw, bytes) << bit;
     } else {

@@ -19,12 +19,12 @@ struct NpyHeader {
   size_t data_offset = 0;      // Where the elements start.
 };
 
-// Reads the header. Only little-endian (or one-byte) integers in C order are taken; the header may have at most 1 KiB.
-// INVALID_ARGUMENT: kEncoding for a malformed header, kDType for another dtype, kShape for Fortran order or too many
-// axes. Field "payload". The bytes behind the header are not looked at.
+// Reads the header. Accepts only little-endian (or one-byte) integers in C order; the header may have at most 1 KiB.
+// INVALID_ARGUMENT with field "payload": kEncoding for a malformed header, kDType for another dtype, kShape for Fortran
+// order or too many axes. Does not look at the bytes behind the header.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);
 
-// What stands before the elements of such a file: a multiple of 64 bytes. `dtype` is one of the header's.
+// The bytes before the elements of such a file: a multiple of 64. `dtype` is one that ParseNpyHeader accepts.
 std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape);
 
 }  // namespace wire

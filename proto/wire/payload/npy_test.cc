@@ -34,7 +34,7 @@ absl::StatusOr<NpyHeader> Parse(absl::string_view file) {
   return ParseNpyHeader(std::vector<uint8_t>(file.begin(), file.end()));
 }
 
-auto Refuses(Reason reason) { return Fails(absl::StatusCode::kInvalidArgument, reason); }
+auto Rejects(Reason reason) { return Fails(absl::StatusCode::kInvalidArgument, reason); }
 
 TEST(NpyTest, HeadersOfNumpy) {
   const struct {
@@ -84,23 +84,23 @@ TEST(NpyTest, ScalarsHaveNoAxes) {
   EXPECT_TRUE(header.shape.empty());
 }
 
-TEST(NpyTest, OtherDTypesAreRefused) {
+TEST(NpyTest, OtherDTypesAreRejected) {
   for (const char* descr : {"<f4", "<f8", ">i4", ">u2", "|O", "|b1", "<u4", "<u8", "|S8", "<U4", "", "<i4 ", "i4"}) {
-    EXPECT_THAT(Parse(File(Dict(descr, "(1, 2, 3)"))), Refuses(Reason::kDType)) << descr;
+    EXPECT_THAT(Parse(File(Dict(descr, "(1, 2, 3)"))), Rejects(Reason::kDType)) << descr;
   }
 }
 
-TEST(NpyTest, FortranOrderAndManyAxesAreRefused) {
-  EXPECT_THAT(Parse(File("{'descr': '<i4', 'fortran_order': True, 'shape': (1, 2, 3), }")), Refuses(Reason::kShape));
+TEST(NpyTest, FortranOrderAndManyAxesAreRejected) {
+  EXPECT_THAT(Parse(File("{'descr': '<i4', 'fortran_order': True, 'shape': (1, 2, 3), }")), Rejects(Reason::kShape));
   EXPECT_OK(Parse(File(Dict("<i4", "(1, 2, 3, 4)"))));
   std::string shape = "(1, 2, 3, 4";
   for (int axes = 5; axes < 100; ++axes) {
     shape += ", 1";
-    EXPECT_THAT(Parse(File(Dict("<i4", shape + ")"))), Refuses(Reason::kShape)) << axes;
+    EXPECT_THAT(Parse(File(Dict("<i4", shape + ")"))), Rejects(Reason::kShape)) << axes;
   }
 }
 
-TEST(NpyTest, MalformedHeadersAreRefused) {
+TEST(NpyTest, MalformedHeadersAreRejected) {
   for (const char* dict : {
            "",
            "{}",
@@ -128,27 +128,27 @@ TEST(NpyTest, MalformedHeadersAreRefused) {
            "{descr: '<i4', 'fortran_order': False, 'shape': (1, 2, 3)}",
        }) {
     const absl::Status status = Parse(File(dict)).status();
-    EXPECT_THAT(status, Refuses(Reason::kEncoding)) << dict;
+    EXPECT_THAT(status, Rejects(Reason::kEncoding)) << dict;
     EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "payload");
   }
 }
 
-TEST(NpyTest, OtherVersionsAndLongHeadersAreRefused) {
+TEST(NpyTest, OtherVersionsAndLongHeadersAreRejected) {
   const std::string good = File(Dict("<i4", "(1, 2, 3)"));
   for (const char version : {0, 2, 3}) {
     std::string file = good;
     file[6] = version;
-    EXPECT_THAT(Parse(file), Refuses(Reason::kEncoding));
+    EXPECT_THAT(Parse(file), Rejects(Reason::kEncoding));
   }
   const std::string dict = Dict("<i4", "(1, 2, 3)");
   EXPECT_OK(Parse(File(dict + std::string(1023 - dict.size(), ' '), 1)));
-  EXPECT_THAT(Parse(File(dict + std::string(1024 - dict.size(), ' '), 1)), Refuses(Reason::kEncoding));
+  EXPECT_THAT(Parse(File(dict + std::string(1024 - dict.size(), ' '), 1)), Rejects(Reason::kEncoding));
 }
 
-TEST(NpyTest, CutOffAtAnyLengthIsRefused) {
+TEST(NpyTest, CutOffAtAnyLengthIsRejected) {
   const std::string file = NewNumpyFile("<i4", "(22, 61, 8)");
   for (size_t size = 0; size < file.size(); ++size) {
-    EXPECT_THAT(Parse(file.substr(0, size)), Refuses(Reason::kEncoding)) << size;
+    EXPECT_THAT(Parse(file.substr(0, size)), Rejects(Reason::kEncoding)) << size;
   }
 }
 

@@ -1,5 +1,5 @@
-// Engine bytes → checked blocks: the one place where what an engine gave is decoded, checked, narrowed and tiled.
-// The client library and the server call the same function.
+// Engine bytes → checked blocks: the one place where an engine's array is decoded, checked, narrowed and tiled. The
+// client library and the server call the same function.
 #ifndef PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_
 #define PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_
 
@@ -19,42 +19,43 @@ inline namespace wire {
 
 struct DecodeOptions {
   int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
-  // Slots of the tensor's first axis that are meant, as if it had no others; these are not looked at. Absent: all.
+  // Slots of the tensor's first axis to use; the others are ignored. Absent: all.
   std::optional<RowRange> take;
-  // The K axis holds 2K slots: the ids, then as many that are not looked at.
+  // The K axis holds 2K slots: the ids, then as many that are ignored.
   bool ids_and_weights = false;
-  // Rows of [row_start, row_start + rows) that the caller says the engine did not deliver: normal list. The tensor
+  // Rows of [row_start, row_start + rows) that the engine did not deliver, as the caller says: normal list. The tensor
   // holds no slots for them: its rows fill the gaps between them in order.
   std::vector<RowRange> unrecorded;
   std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is rejected.
   int32_t block_rows = kDefaultBlockRows;
-  std::vector<int64_t> cuts;  // Absolute rows at which a block begins beside those of windows; ascending.
+  std::vector<int64_t> cuts;  // Absolute rows at which a block begins, besides the starts of windows; ascending.
   Codec codec = Codec::kRaw;
   int64_t max_payload_bytes = int64_t{256} << 20;  // After decompression and base64.
 };
 
 struct DecodedRows {
-  RowRange rows;                     // Absolute, unrecorded ones included.
-  std::vector<RowRange> unrecorded;  // The caller's and the whole −1 rows found, merged: normal list.
-  std::vector<Block> blocks;         // Ascending, cut at windows, cuts and unrecorded ranges, CRCs made.
+  RowRange rows;  // Absolute; includes unrecorded rows.
+  // The caller's unrecorded rows and the rows that are −1 throughout, merged: normal list.
+  std::vector<RowRange> unrecorded;
+  std::vector<Block> blocks;  // Ascending, cut at windows, cuts and unrecorded ranges, with CRCs.
 };
 
-// Decodes, checks and tiles. What does not fit is INVALID_ARGUMENT with an ErrorDetail whose field is "append.tensor.…"
-// or "payload", and whose row (absolute) and layer (global id) are set where they exist:
+// Decodes, checks and tiles. Errors are INVALID_ARGUMENT with an ErrorDetail whose field is "append.tensor.…" or
+// "payload", and whose row (absolute) and layer (global id) are set where they exist:
 //   malformed base64, npy (data of another size than its header states) or zstd, or part of an element: kEncoding
 //   dtype not allowed or contradicting the header: kDType
-//   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength
-//   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
+//   wrong rank, layer axis or K: kShape                bytes != rows·layers·K·itemsize, or over the limit: kLength
+//   id >= E, or negative in a row that is not −1 throughout: kIdRange       row that is −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
 //   take beyond the tensor's rows: kField
 //   row count other than expected_rows: kRowCount      more than kMaxUnrecordedRanges runs of −1 rows: kLength
-// The K axis is as long as the largest K of all layers; slots beyond a layer's own K are not looked at, dense columns
-// neither. No allocation is larger than max_payload_bytes plus the result.
+// The K axis is as long as the largest K of all layers; slots beyond a layer's own K and dense columns are ignored. No
+// allocation is larger than max_payload_bytes plus the result.
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options);
 
-// Which columns of a payload's layer axis are which MoE layers: the column of each, by ordinal. `layers` is the length
-// of the layer axis. INVALID_ARGUMENT (kShape, kField) naming the field and the layer.
+// Maps MoE layers to columns of a payload's layer axis: the column of each layer, by ordinal. `layers` is the length of
+// the layer axis. INVALID_ARGUMENT (kShape, kField) names the field and the layer.
 absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const TensorDescription& description,
                                                 int64_t layers);
 

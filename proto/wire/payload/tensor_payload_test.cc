@@ -237,7 +237,7 @@ TEST(TensorPayloadTest, EveryFormDecodesToWhatWentIn) {
   });
 }
 
-class RefusalTest : public ::testing::Test {
+class RejectionTest : public ::testing::Test {
  protected:
   static constexpr int64_t kRows = 70;
   // MoE layers 3 and 5 of 6, E 64, K 4; rows 100 … 169.
@@ -267,7 +267,7 @@ class RefusalTest : public ::testing::Test {
   }
 };
 
-TEST_F(RefusalTest, IdsNameRowAndLayer) {
+TEST_F(RejectionTest, IdsNameRowAndLayer) {
   testing::ForEachSimdTarget([this] {
     for (const int64_t id :
          {int64_t{64}, int64_t{256}, int64_t{65536}, int64_t{INT32_MAX}, int64_t{-2}, int64_t{INT32_MIN}}) {
@@ -291,7 +291,7 @@ TEST_F(RefusalTest, IdsNameRowAndLayer) {
 }
 
 // Elements of the ids' own width are checked elsewhere than wider ones: the answers are the same.
-TEST_F(RefusalTest, NarrowIdsNameRowAndLayerToo) {
+TEST_F(RejectionTest, NarrowIdsNameRowAndLayerToo) {
   testing::ForEachSimdTarget([this] {
     const auto narrow = [](const std::vector<std::vector<int64_t>>& rows, DType dtype) {
       return Encode(rows, 2, 4, dtype, Encoding::kRaw, Compression::kNone);
@@ -317,7 +317,7 @@ TEST_F(RefusalTest, NarrowIdsNameRowAndLayerToo) {
   });
 }
 
-TEST_F(RefusalTest, ShapesLengthsAndEncodings) {
+TEST_F(RejectionTest, ShapesLengthsAndEncodings) {
   Message m = Int32(Good());
   m.description.shape = {kRows, 3, 4};
   Expect(m, Reason::kLength, "payload");
@@ -347,7 +347,7 @@ TEST_F(RefusalTest, ShapesLengthsAndEncodings) {
 }
 
 // Whatever a stranger sends: an answer, never a crash.
-TEST_F(RefusalTest, DamagedMessagesAreRefusedOrDecode) {
+TEST_F(RejectionTest, DamagedMessagesAreRejectedOrDecode) {
   std::mt19937_64 random(9);
   for (const Encoding encoding : {Encoding::kRaw, Encoding::kNpy, Encoding::kBase64, Encoding::kBase64Npy}) {
     for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
@@ -369,7 +369,7 @@ TEST_F(RefusalTest, DamagedMessagesAreRefusedOrDecode) {
   }
 }
 
-TEST_F(RefusalTest, CompressionBombs) {
+TEST_F(RejectionTest, CompressionBombs) {
   std::string zeros(1 << 20, '\0'), frame(ZSTD_compressBound(zeros.size()), '\0');
   frame.resize(ZSTD_compress(frame.data(), frame.size(), zeros.data(), zeros.size(), 1));
   Message m{.description = {.compression = Compression::kZstd,
@@ -392,7 +392,7 @@ TEST_F(RefusalTest, CompressionBombs) {
   Expect(m, Reason::kEncoding, "payload");
 }
 
-TEST_F(RefusalTest, RowCounts) {
+TEST_F(RejectionTest, RowCounts) {
   DecodeOptions options{.row_start = 5, .unrecorded = {{6, 8}}, .expected_rows = kRows};
   EXPECT_THAT(Decode(geometry_, Int32(Good()), options), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
   options.expected_rows = kRows + 2;
@@ -404,7 +404,7 @@ TEST_F(RefusalTest, RowCounts) {
 }
 
 // Ranges come from a caller too: far ends must not overflow, and order matters.
-TEST_F(RefusalTest, UnrecordedRangesThatAreNotNormal) {
+TEST_F(RejectionTest, UnrecordedRangesThatAreNotNormal) {
   for (const std::vector<RowRange>& list : std::vector<std::vector<RowRange>>{{{INT64_MIN, INT64_MAX}},
                                                                               {{0, INT64_MAX}, {INT64_MIN, 0}},
                                                                               {{0, INT64_MAX}, {0, INT64_MAX}},
@@ -422,7 +422,7 @@ TEST_F(RefusalTest, UnrecordedRangesThatAreNotNormal) {
   }
 }
 
-TEST_F(RefusalTest, NumbersThatAreNoDType) {
+TEST_F(RejectionTest, NumbersThatAreNoDType) {
   for (const int number : {0, 7, 255}) {
     Message m = Int32(Good());
     m.description.dtype = static_cast<DType>(number);
@@ -433,7 +433,7 @@ TEST_F(RefusalTest, NumbersThatAreNoDType) {
 }
 
 // K = 1 has no duplicates, and a layer of zeros is a legal one.
-TEST_F(RefusalTest, OneIdPerRowMayBeZeroThroughout) {
+TEST_F(RejectionTest, OneIdPerRowMayBeZeroThroughout) {
   const Geometry geometry =
       *Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {64}, .top_k = {1}});
   const std::vector<std::vector<int64_t>> rows(kRows, {0, 0});
@@ -441,7 +441,7 @@ TEST_F(RefusalTest, OneIdPerRowMayBeZeroThroughout) {
 }
 
 // -1 marks a row in types that have it; in the others the same bits are an id like any other.
-TEST_F(RefusalTest, AllOnesWithoutASignAreIds) {
+TEST_F(RejectionTest, AllOnesWithoutASignAreIds) {
   const Geometry geometry =
       *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {256}, .top_k = {1}});
   const std::vector<std::vector<int64_t>> rows(3, {255});
@@ -455,7 +455,7 @@ TEST_F(RefusalTest, AllOnesWithoutASignAreIds) {
 }
 
 // Each run of rows between marked ones is a block of its own.
-TEST(DecodeTensorTest, TooManyRunsOfMarkedRowsAreRefused) {
+TEST(DecodeTensorTest, TooManyRunsOfMarkedRowsAreRejected) {
   const Geometry geometry = Geometry::Uniform(1, 8, 1);
   const auto decode = [&](size_t ranges) {
     std::vector<int8_t> ids(2 * ranges, 1);

@@ -1,5 +1,5 @@
-// The elements of a payload, found and measured but not looked at. OpenTensor takes the whole payload apart;
-// PayloadShape looks at its header alone.
+// Locates the elements of a payload and checks sizes, without reading the elements. OpenTensor handles the whole
+// payload; PayloadShape reads its header alone.
 #ifndef PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
 #define PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
 
@@ -30,27 +30,27 @@ struct TensorView {
   int64_t row_elements() const { return layers * top_k; }
 };
 
-// Undoes compression and encoding and checks dtype, shape and length against each other; INVALID_ARGUMENT as
+// Undoes compression and encoding and checks dtype, shape and length against each other. INVALID_ARGUMENT as
 // DecodeTensor.
 absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl::Span<const uint8_t> payload,
                                       int64_t max_payload_bytes);
 
-// Leaves only the slots `take` of the first axis, without a copy. INVALID_ARGUMENT (kField, "append.tensor.take") if
-// they are not all there; `view` is untouched then.
+// Keeps only the slots `take` of the first axis, without a copy. INVALID_ARGUMENT (kField, "append.tensor.take") if
+// some do not exist; `view` is untouched then.
 absl::Status TakeSlots(RowRange take, TensorView& view);
 
-// Leaves the first half of the K axis, in memory of its own. INVALID_ARGUMENT (kShape) if the axis is odd.
+// Keeps the first half of the K axis, in memory of its own. INVALID_ARGUMENT (kShape) if the axis has an odd length.
 absl::Status KeepIds(TensorView& view);
 
-// What an undecoded payload says of its shape.
+// The shape that an undecoded payload states.
 struct TensorShape {
   DType dtype = DType::kUnspecified;
   std::vector<int64_t> axes;
 };
 
-// Dtype and axes of the payload's tensor: as described, if a shape is, else of the .npy header, if there is one and no
-// compression before it. Elements are not looked at.
-// INVALID_ARGUMENT: kShape if neither says it, kEncoding and kDType as ParseNpyHeader.
+// Dtype and axes of the payload's tensor: those of the description if it has a shape, else those of the .npy header if
+// there is one and the payload is not compressed. Does not read elements. INVALID_ARGUMENT: kShape if neither states
+// them, kEncoding and kDType as ParseNpyHeader.
 absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
 
 }  // namespace wire

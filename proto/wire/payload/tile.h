@@ -1,4 +1,4 @@
-// Rows of ids as an engine has them, all layers of a row side by side → planes, all rows of a layer side by side.
+// Converts rows as an engine has them, all layers of a row side by side, to planes, all rows of a layer side by side.
 #ifndef PROTO_WIRE_PAYLOAD_TILE_H_
 #define PROTO_WIRE_PAYLOAD_TILE_H_
 
@@ -16,7 +16,8 @@ struct TileColumn {
   uint8_t* plane = nullptr;
 };
 
-// Copies `count` rows that lie `stride` bytes apart from `rows` on. Planes must not overlap each other or the rows.
+// Copies `count` rows that begin at `rows` and lie `stride` bytes apart. Planes must not overlap each other or the
+// rows.
 void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns);
 
 }  // namespace wire

@@ -65,22 +65,22 @@ TEST_P(StoreConformance, AReprefillUnderNewWeightsIsCountedAndNotStored) {
   EXPECT_EQ(Stat("s").weights, (std::vector<WeightSpan>{{{0, 50}, -1, ""}, {{50, 70}, 2, ""}}));
 }
 
-TEST_P(StoreConformance, AStrictRunRefusesConflictingRows) {
+TEST_P(StoreConformance, AStrictRunRejectsConflictingRows) {
   ReopenRun({.strict = true, .block_rows = kWindow});
   Fill("s", 50);
   EXPECT_OK(Append({.rows = {10, 50}, .token_check_start = true}));
   const ErrorDetail detail =
-      Refused({.from = kRerouted, .rows = {40, 70}, .token_check_start = true}, kExists, Reason::kConflictingRows);
+      Rejected({.from = kRerouted, .rows = {40, 70}, .token_check_start = true}, kExists, Reason::kConflictingRows);
   EXPECT_EQ(detail.row, 40);
   EXPECT_EQ(detail.committed_rows, 50);
 }
 
-TEST_P(StoreConformance, AGapIsRefusedWithTheCommittedRows) {
-  const ErrorDetail first = Refused({.rows = {5, 10}}, kPrecondition, Reason::kGap);
+TEST_P(StoreConformance, AGapIsRejectedWithTheCommittedRows) {
+  const ErrorDetail first = Rejected({.rows = {5, 10}}, kPrecondition, Reason::kGap);
   EXPECT_EQ(first.committed_rows, 0);
   EXPECT_FALSE(Exists("s"));
   Fill("s", 50);
-  const ErrorDetail detail = Refused({.rows = {60, 70}, .group = 9}, kPrecondition, Reason::kGap);
+  const ErrorDetail detail = Rejected({.rows = {60, 70}, .group = 9}, kPrecondition, Reason::kGap);
   EXPECT_EQ(detail.committed_rows, 50);
   EXPECT_EQ(detail.missing_rows, (std::vector<RowRange>{{50, 60}}));
   EXPECT_EQ(Stat("s").group, 0);
@@ -156,20 +156,20 @@ TEST_P(StoreConformance, AnAppendMayCarryTheSeal) {
 
 TEST_P(StoreConformance, ASealMustFitTheRows) {
   for (int64_t tokens : {0, 1, 50, 52}) {
-    Refused({.rows = {0, 50}, .seal_num_tokens = tokens}, kInvalid, Reason::kRowCount);
+    Rejected({.rows = {0, 50}, .seal_num_tokens = tokens}, kInvalid, Reason::kRowCount);
   }
   EXPECT_FALSE(Exists("s"));
   Fill("s", 50);
-  Refused({.rows = {40, 50}, .token_check_start = true, .seal_num_tokens = 41}, kInvalid, Reason::kRowCount);
+  Rejected({.rows = {40, 50}, .token_check_start = true, .seal_num_tokens = 41}, kInvalid, Reason::kRowCount);
 }
 
 TEST_P(StoreConformance, ASealedSampleTakesNoMoreRows) {
   ASSERT_OK(Append({.rows = {0, 50}, .seal_num_tokens = 51}));
-  EXPECT_EQ(Refused({.rows = {50, 51}}, kPrecondition, Reason::kSealed).committed_rows, 50);
-  Refused({.rows = {40, 60}, .token_check_start = true}, kPrecondition, Reason::kSealed);
-  Refused({.rows = {70, 80}}, kPrecondition, Reason::kSealed);
-  Refused({.rows = {0, 50}, .seal_num_tokens = 52}, kPrecondition, Reason::kSealed);
-  Refused({.rows = {0, 40}, .seal_num_tokens = 41}, kPrecondition, Reason::kSealed);
+  EXPECT_EQ(Rejected({.rows = {50, 51}}, kPrecondition, Reason::kSealed).committed_rows, 50);
+  Rejected({.rows = {40, 60}, .token_check_start = true}, kPrecondition, Reason::kSealed);
+  Rejected({.rows = {70, 80}}, kPrecondition, Reason::kSealed);
+  Rejected({.rows = {0, 50}, .seal_num_tokens = 52}, kPrecondition, Reason::kSealed);
+  Rejected({.rows = {0, 40}, .seal_num_tokens = 41}, kPrecondition, Reason::kSealed);
 }
 
 TEST_P(StoreConformance, GroupsAreSetByAnyAppend) {
@@ -182,9 +182,9 @@ TEST_P(StoreConformance, GroupsAreSetByAnyAppend) {
   EXPECT_EQ(set.content_id, kept.content_id);
 }
 
-TEST_P(StoreConformance, BadAppendsAreRefusedAndOpenNothing) {
-  Refused({.sample = "a b", .rows = {0, 1}}, kInvalid, Reason::kField);
-  Refused({.rows = {0, 10}, .unrecorded = {{3, 11}}}, kInvalid, Reason::kField);
+TEST_P(StoreConformance, BadAppendsAreRejectedAndOpenNothing) {
+  Rejected({.sample = "a b", .rows = {0, 1}}, kInvalid, Reason::kField);
+  Rejected({.rows = {0, 10}, .unrecorded = {{3, 11}}}, kInvalid, Reason::kField);
   AppendCommand short_of_rows = MakeAppend(run_, {.rows = {0, 10}});
   short_of_rows.header.rows.end = 11;
   short_of_rows.header.token_ids.clear();
@@ -196,7 +196,7 @@ TEST_P(StoreConformance, BadAppendsAreRefusedAndOpenNothing) {
   EXPECT_EQ(store_->GetTotals().samples, 0);
 }
 
-TEST_P(StoreConformance, BlocksOfAnotherGeometryAreRefused) {
+TEST_P(StoreConformance, BlocksOfAnotherGeometryAreRejected) {
   AppendCommand late = MakeAppend(run_, {.rows = {0, 10}});
   late.geometry = std::make_shared<Geometry>(Geometry::Uniform(3, 60, 4));
   EXPECT_THAT(store_->Append(std::move(late)), Fails(kPrecondition, Reason::kGeometryMismatch));

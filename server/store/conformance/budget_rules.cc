@@ -32,23 +32,23 @@ TEST_P(StoreConformance, TheReservationIsUsedFirstAndItsRestGivenBack) {
   AppendCommand repeat = MakeAppend(run_, {.rows = {0, 100}});
   repeat.reservation = *budget_->Reserve(1000);
   ASSERT_OK(store_->Append(std::move(repeat)));
-  AppendCommand refused = MakeAppend(run_, {.rows = {200, 300}});
-  refused.reservation = *budget_->Reserve(1000);
-  EXPECT_FALSE(store_->Append(std::move(refused)).ok());
+  AppendCommand rejected = MakeAppend(run_, {.rows = {200, 300}});
+  rejected.reservation = *budget_->Reserve(1000);
+  EXPECT_FALSE(store_->Append(std::move(rejected)).ok());
   EXPECT_EQ(Used(), Charged(Stat("s").stored_bytes));
 }
 
 TEST_P(StoreConformance, OverBudgetChangesNothing) {
   if (!GetParam().rows_in_budget) GTEST_SKIP() << "the budget does not bound the rows of this store";
   Remake(100'000);
-  Refused({.rows = {0, 20'000}}, kExhausted, Reason::kOverBudget);
+  Rejected({.rows = {0, 20'000}}, kExhausted, Reason::kOverBudget);
   EXPECT_FALSE(Exists("s"));
   EXPECT_EQ(Used(), 0);
   Fill("s", 500);
-  const ErrorDetail detail = Refused({.rows = {500, 20'000}, .group = 3}, kExhausted, Reason::kOverBudget);
+  const ErrorDetail detail = Rejected({.rows = {500, 20'000}, .group = 3}, kExhausted, Reason::kOverBudget);
   EXPECT_GT(detail.retry_after_ms.value_or(0), 0);
   EXPECT_EQ(detail.committed_rows, 500);
-  Refused({.rows = {0, 20'000}, .restart_nonce = 3}, kExhausted, Reason::kOverBudget);
+  Rejected({.rows = {0, 20'000}, .restart_nonce = 3}, kExhausted, Reason::kOverBudget);
   // What fits still goes in, and what is there can still be sealed and read.
   ASSERT_OK(Append({.rows = {500, 510}}));
   AppendCommand filler;

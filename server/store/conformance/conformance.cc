@@ -106,7 +106,7 @@ std::vector<RowRange> StoreConformance::Blocks(const std::string& sample) {
   return blocks;
 }
 
-ErrorDetail StoreConformance::Refused(const AppendSpec& spec, absl::StatusCode code, Reason reason) {
+ErrorDetail StoreConformance::Rejected(const AppendSpec& spec, absl::StatusCode code, Reason reason) {
   const SampleLook before = Look(spec.sample);
   const int64_t used = Used();
   const Store::Totals totals = store_->GetTotals();

@@ -56,7 +56,7 @@ inline std::string FactoryName(const ::testing::TestParamInfo<StoreFactory>& inf
 // Layers of different E, K and element width, and a dense one.
 const Geometry& TestGeometry();
 
-// Everything of a sample that a refused call must leave alone.
+// Everything of a sample that a rejected call must leave alone.
 struct SampleLook {
   std::string state;
   Rows rows;
@@ -89,8 +89,8 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   SampleLook Look(const std::string& sample);
   // The row ranges of the blocks that the sample's rows lie in.
   std::vector<RowRange> Blocks(const std::string& sample);
-  // Sends the append, expects the refusal, and that the sample and the budget are as before. Gives the detail.
-  ErrorDetail Refused(const AppendSpec& spec, absl::StatusCode code, Reason reason);
+  // Sends the append, expects the rejection, and that the sample and the budget are as before. Gives the detail.
+  ErrorDetail Rejected(const AppendSpec& spec, absl::StatusCode code, Reason reason);
 
   // Until watches of the sample hear of everything.
   void HearOthers(const std::string& sample);

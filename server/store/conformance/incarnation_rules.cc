@@ -19,9 +19,9 @@ TEST_P(StoreConformance, AnAppendFromBeforeATruncateNeverLands) {
   EXPECT_EQ(state.revision, 1);
   EXPECT_EQ(state.committed_rows, 20);
   for (RowRange rows : {RowRange{20, 30}, RowRange{0, 50}, RowRange{20, 20}}) {
-    EXPECT_EQ(Refused({.rows = rows}, kPrecondition, Reason::kOldRevision).revision, 1);
+    EXPECT_EQ(Rejected({.rows = rows}, kPrecondition, Reason::kOldRevision).revision, 1);
   }
-  Refused({.rows = {20, 30}, .revision = 2}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {20, 30}, .revision = 2}, kPrecondition, Reason::kOldRevision);
   ASSERT_OK(Append({.rows = {20, 60}, .token_check_start = true, .revision = 1}));
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, 60));
 }
@@ -43,7 +43,7 @@ TEST_P(StoreConformance, TruncateTakesRowsBack) {
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 70));
 }
 
-TEST_P(StoreConformance, TruncateIsRefusedWhereItMakesNoSense) {
+TEST_P(StoreConformance, TruncateIsRejectedWhereItMakesNoSense) {
   Fill("s", 50);
   const SampleLook before = Look("s");
   EXPECT_THAT(store_->Truncate("run", kRollout, "s", 51, std::nullopt),
@@ -70,8 +70,8 @@ TEST_P(StoreConformance, ARestartReplacesTheIncarnation) {
   EXPECT_EQ(Stat("s").revision, 1);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
   // The old incarnation is over; a second restart that did not see the first one is too late.
-  Refused({.rows = {40, 50}}, kPrecondition, Reason::kOldRevision);
-  Refused({.rows = {0, 10}, .restart_nonce = 78}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {40, 50}}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {0, 10}, .restart_nonce = 78}, kPrecondition, Reason::kOldRevision);
   ASSERT_OK(Append({.rows = {0, 10}, .revision = 1, .restart_nonce = 78}));
   EXPECT_EQ(Stat("s").revision, 2);
 }
@@ -86,7 +86,7 @@ TEST_P(StoreConformance, ARestartOfNothingOpensTheSample) {
 TEST_P(StoreConformance, ATruncateEndsTheNonce) {
   ASSERT_OK(Append({.rows = {0, 10}, .restart_nonce = 5}));
   ASSERT_OK(store_->Truncate("run", kRollout, "s", 5, std::nullopt));
-  EXPECT_EQ(Refused({.rows = {5, 10}, .restart_nonce = 5}, kPrecondition, Reason::kOldRevision).revision, 1);
+  EXPECT_EQ(Rejected({.rows = {5, 10}, .restart_nonce = 5}, kPrecondition, Reason::kOldRevision).revision, 1);
 }
 
 TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
@@ -97,17 +97,17 @@ TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
   EXPECT_EQ(third.committed_rows, 10);
   EXPECT_FALSE(third.sealed);
   const SampleLook before = Look("s");
-  Refused({.rows = {0, 50}, .restart_nonce = attempt(1)}, kPrecondition, Reason::kOldRevision);
-  Refused({.rows = {10, 50}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {0, 50}, .restart_nonce = attempt(1)}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {10, 50}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
   // What does not begin at row 0 replaces nothing.
-  EXPECT_EQ(Refused({.rows = {10, 20}, .restart_nonce = attempt(4)}, kPrecondition, Reason::kGap).committed_rows, 0);
+  EXPECT_EQ(Rejected({.rows = {10, 20}, .restart_nonce = attempt(4)}, kPrecondition, Reason::kGap).committed_rows, 0);
   EXPECT_EQ(Look("s"), before);
   ASSERT_OK(Append({.from = kSecond, .rows = {10, 40}, .restart_nonce = attempt(3)}));
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 40));
   // A truncation does not forget which one it was.
   ASSERT_OK(store_->Truncate("run", kRollout, "s", 5, std::nullopt));
-  Refused({.rows = {0, 10}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
-  const int64_t revision = Refused({.rows = {5, 10}, .restart_nonce = attempt(3)}, kPrecondition, Reason::kOldRevision)
+  Rejected({.rows = {0, 10}, .restart_nonce = attempt(2)}, kPrecondition, Reason::kOldRevision);
+  const int64_t revision = Rejected({.rows = {5, 10}, .restart_nonce = attempt(3)}, kPrecondition, Reason::kOldRevision)
                                .revision.value_or(-1);
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kSecond, 5));
   ASSERT_OK(Append({.from = kSecond, .rows = {5, 10}, .revision = revision, .restart_nonce = attempt(3)}));
@@ -116,18 +116,18 @@ TEST_P(StoreConformance, AnAttemptReplacesEarlierOnesAndNoLaterOne) {
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, 20));
 }
 
-TEST_P(StoreConformance, ARefusedRestartLeavesTheOldLife) {
+TEST_P(StoreConformance, ARejectedRestartLeavesTheOldLife) {
   Fill("s", 50);
-  const ErrorDetail gap = Refused({.rows = {10, 20}, .restart_nonce = 5}, kPrecondition, Reason::kGap);
+  const ErrorDetail gap = Rejected({.rows = {10, 20}, .restart_nonce = 5}, kPrecondition, Reason::kGap);
   EXPECT_EQ(gap.committed_rows, 0);  // Where the new incarnation would go on.
-  Refused({.rows = {0, 20}, .restart_nonce = 5, .seal_num_tokens = 5}, kInvalid, Reason::kRowCount);
-  Refused({.rows = {0, 20}, .restart_nonce = 5, .prefix = PrefixReference{"none", 3, 0}}, absl::StatusCode::kNotFound,
-          Reason::kNoSample);
+  Rejected({.rows = {0, 20}, .restart_nonce = 5, .seal_num_tokens = 5}, kInvalid, Reason::kRowCount);
+  Rejected({.rows = {0, 20}, .restart_nonce = 5, .prefix = PrefixReference{"none", 3, 0}}, absl::StatusCode::kNotFound,
+           Reason::kNoSample);
   EXPECT_OK(Append({.rows = {50, 60}}));
 }
 
-TEST_P(StoreConformance, ALaterRevisionOfNothingIsRefused) {
-  Refused({.rows = {0, 10}, .revision = 1}, kPrecondition, Reason::kOldRevision);
+TEST_P(StoreConformance, ALaterRevisionOfNothingIsRejected) {
+  Rejected({.rows = {0, 10}, .revision = 1}, kPrecondition, Reason::kOldRevision);
   EXPECT_FALSE(Exists("s"));
 }
 

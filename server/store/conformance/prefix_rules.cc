@@ -71,15 +71,15 @@ TEST_P(StoreConformance, AForkOfAForkAndItsOverlap) {
       Append({.sample = "b", .rows = {80, 90}, .token_check_start = true, .prefix = PrefixReference{"a", 80, 0}}));
   ASSERT_OK(Append({.sample = "c", .rows = {85, 85}, .prefix = PrefixReference{"b", 85, 0}}));
   EXPECT_EQ(Read("c"), ExpectedRows(geometry(), kPlain, 85));
-  // The prefix counts as committed: trimmed, compared, gaps refused.
+  // The prefix counts as committed: trimmed, compared, gaps rejected.
   ASSERT_OK_AND_ASSIGN(const AppendAck overlap,
                        Append({.sample = "d", .rows = {0, 90}, .prefix = PrefixReference{"a", 80, 0}}));
   EXPECT_EQ(overlap.trimmed_rows, 80);
   EXPECT_EQ(overlap.committed_rows, 90);
-  Refused({.sample = "e", .from = kBranch, .rows = {0, 90}, .prefix = PrefixReference{"a", 80, 0}},
-          absl::StatusCode::kAlreadyExists, Reason::kOtherTokens);
+  Rejected({.sample = "e", .from = kBranch, .rows = {0, 90}, .prefix = PrefixReference{"a", 80, 0}},
+           absl::StatusCode::kAlreadyExists, Reason::kOtherTokens);
   const ErrorDetail gap =
-      Refused({.sample = "e", .rows = {81, 90}, .prefix = PrefixReference{"a", 80, 0}}, kPrecondition, Reason::kGap);
+      Rejected({.sample = "e", .rows = {81, 90}, .prefix = PrefixReference{"a", 80, 0}}, kPrecondition, Reason::kGap);
   EXPECT_EQ(gap.committed_rows, 80);
   EXPECT_FALSE(Exists("e"));
 }
@@ -96,12 +96,12 @@ TEST_P(StoreConformance, AStartCheckCarriesTheTokensOverAForkPoint) {
 TEST_P(StoreConformance, APrefixMustBeThere) {
   Fill("parent", 50);
   ASSERT_OK(Append({.sample = "trainer-only", .producer = Producer::kTrainer, .rows = {0, 50}}));
-  Refused({.rows = {9, 9}, .prefix = PrefixReference{"none", 9, 0}}, absl::StatusCode::kNotFound, Reason::kNoSample);
-  Refused({.rows = {9, 9}, .prefix = PrefixReference{"trainer-only", 9, 0}}, absl::StatusCode::kNotFound,
-          Reason::kNoSample);
-  Refused({.rows = {51, 51}, .prefix = PrefixReference{"parent", 51, 0}}, kPrecondition, Reason::kNotCommitted);
-  Refused({.rows = {9, 9}, .prefix = PrefixReference{"parent", 9, 1}}, kPrecondition, Reason::kOldRevision);
-  Refused({.rows = {9, 9}, .prefix = PrefixReference{"s", 9, 0}}, absl::StatusCode::kInvalidArgument, Reason::kField);
+  Rejected({.rows = {9, 9}, .prefix = PrefixReference{"none", 9, 0}}, absl::StatusCode::kNotFound, Reason::kNoSample);
+  Rejected({.rows = {9, 9}, .prefix = PrefixReference{"trainer-only", 9, 0}}, absl::StatusCode::kNotFound,
+           Reason::kNoSample);
+  Rejected({.rows = {51, 51}, .prefix = PrefixReference{"parent", 51, 0}}, kPrecondition, Reason::kNotCommitted);
+  Rejected({.rows = {9, 9}, .prefix = PrefixReference{"parent", 9, 1}}, kPrecondition, Reason::kOldRevision);
+  Rejected({.rows = {9, 9}, .prefix = PrefixReference{"s", 9, 0}}, absl::StatusCode::kInvalidArgument, Reason::kField);
   EXPECT_FALSE(Exists("s"));
 }
 
@@ -115,10 +115,10 @@ TEST_P(StoreConformance, OpeningAgainWithTheSamePrefixIsARepeat) {
   EXPECT_EQ(again.trimmed_rows, 20);
   for (const PrefixReference& other :
        {PrefixReference{"parent", 39, 0}, PrefixReference{"parent", 40, 1}, PrefixReference{"other", 40, 0}}) {
-    Refused({.rows = {60, 60}, .prefix = other}, kPrecondition, Reason::kField);
+    Rejected({.rows = {60, 60}, .prefix = other}, kPrecondition, Reason::kField);
   }
   Fill("plain", 10);
-  Refused({.sample = "plain", .rows = {10, 10}, .prefix = prefix}, kPrecondition, Reason::kField);
+  Rejected({.sample = "plain", .rows = {10, 10}, .prefix = prefix}, kPrecondition, Reason::kField);
 }
 
 TEST_P(StoreConformance, ARestartMayOpenWithAPrefix) {

@@ -182,16 +182,16 @@ TEST_P(StoreConformance, SamplesAreLookedUpTogetherAsOneByOne) {
   EXPECT_THAT(store_->StatEach("none", kRollout, refs, no_run), Fails(kNotFound, Reason::kNoRun));
 }
 
-TEST_P(StoreConformance, TwoIdsOfOneHandleAreRefused) {
+TEST_P(StoreConformance, TwoIdsOfOneHandleAreRejected) {
   Remake(int64_t{1} << 30, [](absl::string_view id) { return id == "x" || id == "y" ? 5 : SampleHandle(id); });
-  // A sample that was refused when it opened leaves the handle free.
-  Refused({.sample = "y", .rows = {5, 10}}, absl::StatusCode::kFailedPrecondition, Reason::kGap);
+  // A sample that was rejected when it opened leaves the handle free.
+  Rejected({.sample = "y", .rows = {5, 10}}, absl::StatusCode::kFailedPrecondition, Reason::kGap);
   Fill("x", 20);
   const ErrorDetail detail =
-      Refused({.sample = "y", .rows = {0, 10}}, absl::StatusCode::kAlreadyExists, Reason::kHandleCollision);
+      Rejected({.sample = "y", .rows = {0, 10}}, absl::StatusCode::kAlreadyExists, Reason::kHandleCollision);
   EXPECT_EQ(detail.sample, "y");
-  Refused({.sample = "y", .producer = Producer::kTrainer, .rows = {0, 10}}, absl::StatusCode::kAlreadyExists,
-          Reason::kHandleCollision);
+  Rejected({.sample = "y", .producer = Producer::kTrainer, .rows = {0, 10}}, absl::StatusCode::kAlreadyExists,
+           Reason::kHandleCollision);
   EXPECT_FALSE(Exists("y"));
   EXPECT_OK(Append({.sample = "x", .producer = Producer::kTrainer, .rows = {0, 10}}));
   const std::vector<SampleRef> refs{{.sample = "y"}, {.sample = "x"}};

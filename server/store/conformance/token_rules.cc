@@ -1,4 +1,4 @@
-// Rows belong to tokens: another trajectory under a used id is refused by name.
+// Rows belong to tokens: another trajectory under a used id is rejected by name.
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
@@ -11,7 +11,7 @@ constexpr Trajectory kPlain{};
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 constexpr Trajectory kRerouted{.tokens = 1, .routes = 2};
 
-TEST_P(StoreConformance, AnotherTrajectoryUnderTheSameIdIsRefused) {
+TEST_P(StoreConformance, AnotherTrajectoryUnderTheSameIdIsRejected) {
   for (bool sealed : {false, true}) {
     for (bool strict : {false, true}) {
       ReopenRun({.strict = strict, .block_rows = kWindow});
@@ -21,13 +21,13 @@ TEST_P(StoreConformance, AnotherTrajectoryUnderTheSameIdIsRefused) {
       }
       // Shorter, as long, longer; from the start and from the middle; with and without a seal.
       for (int64_t end : {10, 32, 40, 100, 120}) {
-        EXPECT_EQ(Refused({.from = kOther, .rows = {0, end}}, kExists, Reason::kOtherTokens).first_differing_block, 0);
-        Refused({.from = kOther, .rows = {0, end}, .seal_num_tokens = end + 1}, kExists, Reason::kOtherTokens);
+        EXPECT_EQ(Rejected({.from = kOther, .rows = {0, end}}, kExists, Reason::kOtherTokens).first_differing_block, 0);
+        Rejected({.from = kOther, .rows = {0, end}, .seal_num_tokens = end + 1}, kExists, Reason::kOtherTokens);
       }
       const AppendSpec middle{.from = kOther, .rows = {40, 120}, .token_check_start = true};
-      EXPECT_EQ(Refused(middle, kExists, Reason::kOtherTokens).first_differing_block, 1);
+      EXPECT_EQ(Rejected(middle, kExists, Reason::kOtherTokens).first_differing_block, 1);
       const AppendSpec next{.from = kOther, .rows = {100, 120}, .token_check_start = true};
-      EXPECT_EQ(Refused(next, kExists, Reason::kOtherTokens).first_differing_block, 3);
+      EXPECT_EQ(Rejected(next, kExists, Reason::kOtherTokens).first_differing_block, 3);
     }
   }
 }
@@ -42,7 +42,7 @@ TEST_P(StoreConformance, TheFirstDifferingBlockIsNamed) {
   EXPECT_EQ(Stat("s").committed_rows, 100);
 }
 
-TEST_P(StoreConformance, RowsShiftedByOneAreRefused) {
+TEST_P(StoreConformance, RowsShiftedByOneAreRejected) {
   for (int64_t committed : {50, 64}) {
     ReopenRun({.block_rows = kWindow});
     Fill("s", committed);
@@ -69,12 +69,12 @@ TEST_P(StoreConformance, TokensThatCannotBeComparedWithEqualRoutesAreCounted) {
   EXPECT_EQ(none.unverified_rows, 0);
 }
 
-TEST_P(StoreConformance, TokensThatCannotBeComparedWithOtherRoutesAreRefused) {
+TEST_P(StoreConformance, TokensThatCannotBeComparedWithOtherRoutesAreRejected) {
   Fill("s", 100);
-  const ErrorDetail tail = Refused({.from = kRerouted, .rows = {0, 80}}, kExists, Reason::kOtherTokens);
+  const ErrorDetail tail = Rejected({.from = kRerouted, .rows = {0, 80}}, kExists, Reason::kOtherTokens);
   EXPECT_EQ(tail.first_differing_block, 2);
   EXPECT_EQ(tail.row, 64);
-  const ErrorDetail head = Refused({.from = kRerouted, .rows = {40, 100}}, kExists, Reason::kOtherTokens);
+  const ErrorDetail head = Rejected({.from = kRerouted, .rows = {40, 100}}, kExists, Reason::kOtherTokens);
   EXPECT_EQ(head.row, 40);
 }
 
@@ -100,7 +100,7 @@ TEST_P(StoreConformance, AStartCheckMakesTheTokensKnownAgain) {
   EXPECT_EQ(Stat("s").token_check, std::nullopt);
   ASSERT_OK(Append({.rows = {70, 90}, .token_check_start = true}));
   EXPECT_EQ(Stat("s").token_check, (TokenCheck{90, kPlain.TokenCheckAt(90)}));
-  Refused({.from = kOther, .rows = {90, 95}, .token_check_start = true}, kExists, Reason::kOtherTokens);
+  Rejected({.from = kOther, .rows = {90, 95}, .token_check_start = true}, kExists, Reason::kOtherTokens);
 }
 
 TEST_P(StoreConformance, RowsWithoutTokensBehindOthersLeaveWhatIsKnown) {
@@ -118,7 +118,7 @@ TEST_P(StoreConformance, RowsWithoutTokensBehindOthersLeaveWhatIsKnown) {
     EXPECT_EQ(matches(known, kOther.TokenCheckAt(known)), false);
     EXPECT_EQ(matches(90, kPlain.TokenCheckAt(90)), std::nullopt);
     // Also of an append that goes past them.
-    Refused({.from = kOther, .rows = {0, 60}}, kExists, Reason::kOtherTokens);
+    Rejected({.from = kOther, .rows = {0, 60}}, kExists, Reason::kOtherTokens);
   }
 }
 
@@ -129,7 +129,7 @@ TEST_P(StoreConformance, ASealMayTellTheTokens) {
     ASSERT_OK(Append({.rows = {rows, rows}, .token_check_start = true, .seal_num_tokens = rows + 1}));
     EXPECT_EQ(Stat("s").token_check, (TokenCheck{rows, kPlain.TokenCheckAt(rows)}));
     EXPECT_EQ(Read("s"), ExpectedRows(geometry(), kPlain, rows));
-    Refused({.from = kOther, .rows = {rows, rows}, .token_check_start = true}, kExists, Reason::kOtherTokens);
+    Rejected({.from = kOther, .rows = {rows, rows}, .token_check_start = true}, kExists, Reason::kOtherTokens);
   }
 }
 

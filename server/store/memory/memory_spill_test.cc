@@ -174,7 +174,7 @@ TEST_F(MemorySpillTest, ADamagedBlockIsLostAndTheOthersAreRead) {
 
 class FailingDisk : public MemorySpillTest, public ::testing::WithParamInterface<absl::StatusCode> {};
 
-TEST_P(FailingDisk, SamplesStayInMemoryAndAppendsAreRefused) {
+TEST_P(FailingDisk, SamplesStayInMemoryAndAppendsAreRejected) {
   disk_->FailWrites(absl::Status(GetParam(), "no"));
   int fit = 0;
   absl::Status status;

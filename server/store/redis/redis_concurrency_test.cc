@@ -12,7 +12,7 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
-// A server that goes by what it knew is refused, and must leave as little behind as one that looked.
+// A server that goes by what it knew is rejected, and must leave as little behind as one that looked.
 TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(Append(*other_, {.rows = {32, 40}}));
@@ -23,7 +23,7 @@ TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   EXPECT_EQ(ack->trimmed_rows, 8);
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 140));
   EXPECT_EQ(ChunksThatStay(), 5);
-  // Nobody is refused, or answered, on a guess alone.
+  // Nobody is rejected, or answered, on a guess alone.
   ASSERT_OK(Append(*other_, {.rows = {140, 150}}));
   ASSERT_OK(Append(*one_, {.rows = {150, 160}}));
   ASSERT_OK(other_->Truncate("run", kRollout, "s", 20, std::nullopt));
@@ -46,7 +46,7 @@ TEST_F(RedisFailureTest, ASampleThatAnotherServerBeganIsFound) {
   EXPECT_EQ(Keys().size(), keys);
 }
 
-TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRefused) {
+TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRejected) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
   ASSERT_OK(other_->DropRun("run"));
   EXPECT_THAT(Append(*one_, {.sample = "t", .rows = {0, 32}}), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));

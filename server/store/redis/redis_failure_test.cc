@@ -78,7 +78,7 @@ TEST_F(RedisFailureTest, SamplesThatAreAskedForTogetherTakeFewLooks) {
   EXPECT_LT(cluster->calls, 12);  // Those of 600 looks one by one: 900.
 }
 
-TEST_F(RedisFailureTest, ARedisWithoutRoomRefusesAppendsAndServesReads) {
+TEST_F(RedisFailureTest, ARedisWithoutRoomRejectsAppendsAndServesReads) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   ASSERT_OK(Append(*one_, {.sample = "full", .rows = {0, 40}}));
   Ask(RedisCommand({"CONFIG", "SET", "maxmemory", "1"}));
@@ -195,7 +195,7 @@ TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
   EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 2);  // The two without a version stay.
 }
 
-// It is the server whom Redis refuses, not its client.
+// It is the server whom Redis rejects, not its client.
 TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   ASSERT_EQ(one_->GetTotals().samples, 1);

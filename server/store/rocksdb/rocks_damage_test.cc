@@ -205,9 +205,9 @@ TEST_P(RocksDamagedFileTest, KeepsTheDatabaseShutAndIsTold) {
   GetParam().damage(files.front());
   files = Files("");
   for (const bool again : {false, true}) {
-    const absl::Status refused = TryOpen();
-    EXPECT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again << refused;
-    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("put a copy"));
+    const absl::Status rejected = TryOpen();
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again << rejected;
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("put a copy"));
     EXPECT_THAT(Files(""), ::testing::IsSupersetOf(files)) << "nothing is taken away";
   }
 }
@@ -245,9 +245,9 @@ TEST_F(RocksDamageTest, AProcessThatWasKilledWhileItMadeTheDatabaseLeftNone) {
 
 TEST_F(RocksDamageTest, ADatabaseThatAnotherProcessHasIsToldToBeSo) {
   Open();
-  const absl::Status refused = TryOpen();
-  EXPECT_THAT(refused, Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
-  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("open in another process"));
+  const absl::Status rejected = TryOpen();
+  EXPECT_THAT(rejected, Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("open in another process"));
 }
 
 // The rows of one run went to files after the damage and those of the other did not: there is no point in time that

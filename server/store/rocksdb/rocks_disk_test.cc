@@ -91,7 +91,7 @@ class RocksDiskTest : public ::testing::Test {
   RunInfo run_;
 };
 
-TEST_F(RocksDiskTest, AFullDiskRefusesAppendsServesReadsAndLosesNothing) {
+TEST_F(RocksDiskTest, AFullDiskRejectsAppendsServesReadsAndLosesNothing) {
   ASSERT_OK(Open());
   const int samples = Fill();
   EXPECT_OK(store_->Health());
@@ -148,13 +148,13 @@ TEST_F(RocksDiskTest, AFullDiskIsStartedOnAgain) {
   ASSERT_OK(store_->DropRun("run"));
 }
 
-TEST_F(RocksDiskTest, ADiskThatCannotBeWrittenToIsRefusedAndLeftAsItIs) {
+TEST_F(RocksDiskTest, ADiskThatCannotBeWrittenToIsRejectedAndLeftAsItIs) {
   ASSERT_OK(Open());
   ASSERT_OK(Append(0));
   store_.reset();
   ASSERT_OK(Remount(MS_RDONLY, ""));
-  const absl::Status refused = Open();
-  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  const absl::Status rejected = Open();
+  EXPECT_TRUE(absl::IsUnavailable(rejected)) << rejected;
   ASSERT_OK(Remount(0, ""));
   ASSERT_OK(Open());
   ExpectSamples(1);

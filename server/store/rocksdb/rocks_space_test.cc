@@ -43,7 +43,7 @@ TEST_F(RocksSpaceTest, WhatOneWriteIsPromisedNoOtherIs) {
     ASSERT_OK(one);
     EXPECT_TRUE(absl::IsResourceExhausted(space_.Promise(most).status()));
   }
-  EXPECT_OK(space_.Promise(most)) << "the first one has ended, and the refused one has taken nothing";
+  EXPECT_OK(space_.Promise(most)) << "the first one has ended, and the rejected one has taken nothing";
 }
 
 TEST_F(RocksSpaceTest, WhatCouldNotBeGivenBackIsAskedForAgain) {

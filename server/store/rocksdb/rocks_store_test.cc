@@ -266,7 +266,7 @@ TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
   }
 }
 
-TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
+TEST_F(RocksStoreTest, AFullDiskRejectsAppendsAndServesReads) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
@@ -289,7 +289,7 @@ TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
   EXPECT_FALSE(store_->Stat("run", Producer::kRollout, {.sample = "b"}).ok());
 }
 
-TEST_F(RocksStoreTest, ABrokenDiskRefusesAppendsAndServesReads) {
+TEST_F(RocksStoreTest, ABrokenDiskRejectsAppendsAndServesReads) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
@@ -416,16 +416,16 @@ TEST_F(RocksStoreTest, ASmallerBudgetIsToldHowMuchItTakes) {
     RecoveryReport report;
     return OpenRocksStore({.path = path_, .memory = {.budget = &budget}}, report).status();
   };
-  const auto expect_refused = [&](int64_t bytes, const std::string& factor) {
-    const absl::Status refused = open_with(bytes);
-    EXPECT_THAT(refused, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
-    EXPECT_THAT(std::string(refused.message()),
+  const auto expect_rejected = [&](int64_t bytes, const std::string& factor) {
+    const absl::Status rejected = open_with(bytes);
+    EXPECT_THAT(rejected, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+    EXPECT_THAT(std::string(rejected.message()),
                 ::testing::HasSubstr(absl::StrCat("--memory-budget that is ", factor, " times as large")));
   };
-  expect_refused((used + 1) / 2, "2");
-  expect_refused(used / 2 - 1, "2.1");
-  expect_refused(used - 1, "1.1");
-  expect_refused(1, HumanNumber(static_cast<double>(used)));  // Not even the run has room.
+  expect_rejected((used + 1) / 2, "2");
+  expect_rejected(used / 2 - 1, "2.1");
+  expect_rejected(used - 1, "1.1");
+  expect_rejected(1, HumanNumber(static_cast<double>(used)));  // Not even the run has room.
   EXPECT_OK(open_with(used));
 }
 
@@ -490,7 +490,7 @@ TEST_F(RocksStoreTest, AfterACrashOfTheMachineOnlySyncedRunsKeepTheirRevisions) 
   EXPECT_EQ(store_->Stat("synced", Producer::kRollout, {.sample = "a"})->revision, 0);
 }
 
-// A write to what is dropped would make the database refuse all writes.
+// A write to what is dropped would make the database reject all writes.
 TEST_F(RocksStoreTest, DroppingABigRunUnderWritersLeavesOthersAlone) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});

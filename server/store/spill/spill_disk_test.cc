@@ -60,7 +60,7 @@ TEST(SpillDiskTest, OneProcessAtATimeHasADirectory) {
   EXPECT_OK(OpenSpillDirectory(directory.path()));
 }
 
-TEST(SpillDiskTest, WhatIsNoDirectoryIsRefused) {
+TEST(SpillDiskTest, WhatIsNoDirectoryIsRejected) {
   const ScratchDirectory directory;
   std::ofstream(directory.path() + "/file") << "x";
   EXPECT_TRUE(absl::IsUnavailable(OpenSpillDirectory(directory.path() + "/file").status()));

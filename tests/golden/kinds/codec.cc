@@ -52,7 +52,7 @@ absl::Status Describe(Dialect dialect, const Json& object, TensorDescription& te
 // A payload as the engine's adapter hands it to the decoder.
 struct CodecCase {
   absl::StatusOr<Geometry> geometry = absl::UnknownError("");
-  absl::Status refused;  // By what the adapter does before.
+  absl::Status rejected;  // By what the adapter does before.
   TensorDescription tensor;
   DecodeOptions options;
   std::string payload;
@@ -174,7 +174,7 @@ absl::Status Open(const Json& input, Dialect dialect, CodecCase& c) {
 
 CodecCase Parse(const Json& input, Dialect dialect) {
   CodecCase c;
-  c.refused = Open(input, dialect, c);
+  c.rejected = Open(input, dialect, c);
   int64_t layers = input.value("layers", int64_t{0}), top_k = input.value("topk", int64_t{0});
   if (layers == 0 && c.tensor.shape.size() == 3) {
     layers = c.tensor.shape[1];
@@ -186,7 +186,7 @@ CodecCase Parse(const Json& input, Dialect dialect) {
 }
 
 absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
-  if (!c.refused.ok()) return c.refused;
+  if (!c.rejected.ok()) return c.rejected;
   if (!c.geometry.ok()) return c.geometry.status();
   if (c.narrowest) {
     const auto view = OpenTensor(c.tensor, BytesOf(c.payload), c.options.max_payload_bytes);
@@ -196,7 +196,7 @@ absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
   return DecodeTensor(*c.geometry, c.tensor, BytesOf(c.payload), c.options);
 }
 
-// The files' names of a refusal.
+// The files' names of a rejection.
 std::vector<std::string> GoldenReasons(Reason reason) {
   switch (reason) {
     case Reason::kEncoding:
@@ -222,7 +222,7 @@ std::vector<std::string> GoldenReasons(Reason reason) {
 
 Outcome RunError(const CodecCase& c, const Json& expect) {
   const auto decoded = Decode(c);
-  if (decoded.ok()) return expect.value("may_accept", false) ? Passed() : Failed("accepted, expected a refusal");
+  if (decoded.ok()) return expect.value("may_accept", false) ? Passed() : Failed("accepted, expected a rejection");
   const ErrorDetail detail = GetErrorDetail(decoded.status()).value_or(ErrorDetail{});
   const auto place = [](auto number) { return number ? Json(*number) : Json(); };
   // Where the file does not say why, any typed reason will do.
@@ -232,7 +232,7 @@ Outcome RunError(const CodecCase& c, const Json& expect) {
   if (std::find(reasons.begin(), reasons.end(), expect.at("reason")) == reasons.end() ||
       (expect.contains("row") && place(detail.row) != expect["row"]) ||
       (expect.contains("layer") && place(detail.layer) != expect["layer"])) {
-    return Failed(absl::StrCat("refused for ", ReasonName(detail.reason), " (", decoded.status().message(),
+    return Failed(absl::StrCat("rejected for ", ReasonName(detail.reason), " (", decoded.status().message(),
                                "), expected ", expect.dump()));
   }
   return Passed();
@@ -275,7 +275,8 @@ Outcome RunDecode(const Json& golden_case, Dialect dialect) {
   }
   const auto decoded = Decode(c);
   if (!decoded.ok()) {
-    return expect.value("may_refuse", false) ? Passed() : Failed(absl::StrCat("refused: ", decoded.status().message()));
+    return expect.value("may_refuse", false) ? Passed()
+                                             : Failed(absl::StrCat("rejected: ", decoded.status().message()));
   }
   const Json shape = {decoded->rows.size(), c.geometry->num_layers(), c.geometry->layer(0).top_k};
   if (shape != expect.at("shape")) {
@@ -328,7 +329,7 @@ Outcome RunPrimeRlRows(const Json& input, const Json& expect) {
   return same && padded ? Passed() : Failed("other rows");
 }
 
-// Arrays that prime-rl's encoder refuses; our decoder refuses them, too.
+// Arrays that prime-rl's encoder rejects; our decoder rejects them, too.
 Outcome RunPrimeRlEncoder(const std::string& input) {
   static const auto& kCases = *new std::map<std::string, std::pair<TensorDescription, size_t>>{
       {"negative", {{.dtype = DType::kI32, .shape = {1, 1, 1}}, 4}},
@@ -341,7 +342,7 @@ Outcome RunPrimeRlEncoder(const std::string& input) {
   const int32_t id = input == "negative" ? -2 : 65536;
   std::string bytes(reinterpret_cast<const char*>(&id), sizeof(id));
   const auto decoded = DecodeTensor(Geometry::Uniform(1, 65535, 1), found->second.first, BytesOf(bytes), {});
-  return absl::IsInvalidArgument(decoded.status()) ? Passed() : Failed("accepted, expected a refusal");
+  return absl::IsInvalidArgument(decoded.status()) ? Passed() : Failed("accepted, expected a rejection");
 }
 
 Outcome RunPrimeRl(const Json& golden_case) {

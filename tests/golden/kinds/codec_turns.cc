@@ -1,5 +1,5 @@
 // codec_turns: rows that come in turns. Each framework's own merge rule, held against what it was seen to do, and
-// beside it our trajectory: the same rows 0 … T − 2 where the rules agree, a conflict or a refusal where they do not.
+// beside it our trajectory: the same rows 0 … T − 2 where the rules agree, a conflict or a rejection where they do not.
 #include <algorithm>
 #include <cstring>
 
@@ -233,7 +233,7 @@ Outcome CompareWithOurs(const TurnsCase& c, const Merged& framework, int64_t fir
   const int64_t last_row = c.turns.back().tokens - 1;
   const bool complete = ours.status.ok() && Size(ours.rows) == last_row;
   if (!framework) {
-    // What raises there is refused here; or the rows overlap, or are left open for the next turn, and both is told.
+    // What raises there is rejected here; or the rows overlap, or are left open for the next turn, and both is told.
     const bool overlaps = ours.repeated_rows > 0 && ours.conflicting_rows == ChangedRows(c);
     const bool told = !ours.status.ok() || !complete || overlaps;
     return told ? Passed() : Failed("the framework raises, and ours says nothing");

@@ -55,7 +55,7 @@ Outcome Run(const Json& golden_case) {
   const bool raises = !expect.at("raises").is_null();
   for (int32_t r = 0; r < layout.cp_size; ++r) {
     const auto map = trainer::BuildRowMap(layout, {.cp_rank = r});
-    if (map.ok() == raises) return Failed(raises ? "accepted, expected a refusal" : map.status().ToString());
+    if (map.ok() == raises) return Failed(raises ? "accepted, expected a rejection" : map.status().ToString());
     if (raises) continue;
     const Json positions = PositionsOf(layout, trainer::ExpandRowMap(*map));
     const Json& ours = packed ? positions : positions.at(0);

@@ -17,7 +17,7 @@ Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const auto table = FrameworkTable(input);
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   const auto geometry = GeometryOf(input.at("num_layers").get<int32_t>(), input.at("moe_layer_freq"));
   if (!geometry.ok()) return Failed(absl::StrCat("rejected: ", geometry.status().message()));
   const Json& megatron = expect.at("megatron");
@@ -27,7 +27,7 @@ Outcome Run(const Json& golden_case) {
   const int32_t rank = input.at("pipeline_rank").get<int32_t>();
   for (int32_t v = 0; v < table->virtual_stages(); ++v) {
     const auto owned = trainer::OwnedMoeLayers(*geometry, *table, rank, v);
-    if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
+    if (!owned.ok()) return Failed(absl::StrCat("rejected: ", owned.status().message()));
     const trainer::LayerRange range = table->range(rank, v);
     const Json chunk = {{"offset", range.begin}, {"count", range.size()}};
     if (chunk != megatron[v])

@@ -71,15 +71,15 @@ Outcome Run(const Json& golden_case) {
   const Json& expect = golden_case.at("expect");
   const auto pattern = trainer::ParseHybridPattern(input.at("pattern").get<std::string>());
   const auto table = pattern.ok() ? TableOf(input, *pattern) : pattern.status();
-  if (!expect.at("raises").is_null()) return table.ok() ? Failed("accepted, expected a refusal") : Passed();
-  if (!pattern.ok()) return Failed(absl::StrCat("refused: ", pattern.status().message()));
+  if (!expect.at("raises").is_null()) return table.ok() ? Failed("accepted, expected a rejection") : Passed();
+  if (!pattern.ok()) return Failed(absl::StrCat("rejected: ", pattern.status().message()));
   const Json facts = FactsOf(*pattern);
   for (const auto& [key, value] : facts.items()) {
     if (value != expect.at(key)) return Failed(absl::StrCat(key, " ", value.dump(), ", not ", expect.at(key).dump()));
   }
   const Json& stages = expect.at("stages");
   const bool covers = expect.at("covers_all_layers").get<bool>();
-  if (covers && !table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (covers && !table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   if (!covers && table.ok()) return Failed("accepted, although the chunks do not hold each layer once");
   const std::string difference = covers ? StagesDiffer(*pattern, *table, stages) : UncoveredDiffer(*pattern, stages);
   return difference.empty() ? Passed() : Failed(difference);

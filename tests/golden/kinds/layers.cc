@@ -1,5 +1,5 @@
 // layers, layers_layout, mtp: offset and count of every chunk, as Megatron gives them, and its MTP layers.
-// layers_invalid: what must be refused.
+// layers_invalid: what must be rejected.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +47,7 @@ Outcome RunLayers(const Json& golden_case) {
   const Json& expect = golden_case.at("expect");
   const auto table = MegatronTable(input);
   if (!expect.value("covers_all_layers", true)) return RunUncovered(input, expect, table.status());
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   if (table->virtual_stages() != expect.at("virtual_stages").get<int32_t>()) {
     return Failed(absl::StrCat(table->virtual_stages(), " virtual stages, expected ", expect["virtual_stages"].dump()));
   }
@@ -98,11 +98,11 @@ Json OffsetsOfOneRank(const Json& input) {
   return Json::array({offsets});
 }
 
-// A split that Megatron accepts. If its chunks hold each layer once, it is ours, too; if not, we refuse it.
+// A split that Megatron accepts. If its chunks hold each layer once, it is ours, too; if not, we reject it.
 Outcome RunAcceptedLayers(const Json& input, const Json& offsets, const absl::StatusOr<trainer::LayerTable>& table) {
   if (HoldsEachOnce(offsets, input.at("num_layers").get<int32_t>())) {
     return table.ok() ? OutcomeOf(OffsetsDiffer(*table, offsets))
-                      : Failed(absl::StrCat("refused: ", table.status().message()));
+                      : Failed(absl::StrCat("rejected: ", table.status().message()));
   }
   if (table.ok()) return Failed("accepted, although the chunks do not hold each layer once");
   if (input.at("pp") != 1 || !input.at("layout").is_null()) return Passed();
@@ -116,7 +116,7 @@ Outcome RunInvalidLayers(const Json& golden_case) {
   const auto table = MegatronTable(input);
   if (expect.at("raises").is_null()) return RunAcceptedLayers(input, expect.at("offset_count"), table);
   if (expect.at("where") == "nowhere") return Failed("the case raises nowhere");
-  return table.ok() ? Failed("accepted, expected a refusal") : Passed();
+  return table.ok() ? Failed("accepted, expected a rejection") : Passed();
 }
 
 }  // namespace

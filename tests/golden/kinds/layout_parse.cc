@@ -10,8 +10,8 @@ namespace {
 Outcome Run(const Json& golden_case) {
   const auto layout = trainer::ParsePipelineLayout(golden_case.at("input").at("layout").get<std::string>());
   const Json& expect = golden_case.at("expect");
-  if (!expect.at("raises").is_null()) return layout.ok() ? Failed("accepted, expected a refusal") : Passed();
-  if (!layout.ok()) return Failed(absl::StrCat("refused: ", layout.status().message()));
+  if (!expect.at("raises").is_null()) return layout.ok() ? Failed("accepted, expected a rejection") : Passed();
+  if (!layout.ok()) return Failed(absl::StrCat("rejected: ", layout.status().message()));
   if (expect.at("stages").get<std::vector<std::string>>() != layout->stages) {
     return Failed(absl::StrCat("stages ", absl::StrJoin(layout->stages, "|")));
   }

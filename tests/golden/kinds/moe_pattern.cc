@@ -19,7 +19,7 @@ Json MoeIdsOf(const Geometry* geometry, const trainer::LayerTable& table, int32_
 
 Outcome CompareStages(const Geometry* geometry, const Json& input, const Json& expected) {
   const auto table = MegatronTable(input);
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   Json stages = Json::array();
   for (int32_t p = 0; p < table->pipeline_size(); ++p) {
     Json& rank = stages.emplace_back(Json::array());

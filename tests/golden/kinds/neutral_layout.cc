@@ -175,7 +175,7 @@ Outcome RunPolicy(const Json& input, const MicroBatchLayout& layout, bool framew
   if (!policy.ok()) return PassedWithout(absl::StrCat("their policy: ", policy.status().message()));
   const UnpaddedBatch batch = BatchBefore(input);
   const auto prediction = trainer::PredictPadding(batch, *policy);
-  if (!prediction.ok()) return Failed(absl::StrCat("the policy refuses: ", prediction.status().message()));
+  if (!prediction.ok()) return Failed(absl::StrCat("the policy rejects: ", prediction.status().message()));
   if (const auto difference = trainer::FirstDifference(*prediction, layout)) return Failed(*difference);
   const auto numbers = NumbersOf(batch, *policy);
   if (!numbers.ok()) return Failed(std::string(numbers.status().message()));

@@ -51,7 +51,7 @@ Outcome RunMerge(const Json& golden_case) {
   const Outcome policy = RunPolicy(input, layout, false);
   if (policy.verdict != Outcome::Verdict::kPassed) return policy;
   const auto merged = MergedNumbers(layout);
-  if (!merged.ok()) return Failed(absl::StrCat("refused: ", merged.status().message()));
+  if (!merged.ok()) return Failed(absl::StrCat("rejected: ", merged.status().message()));
   const Json& expected = golden_case.at("expect").at("merged");
   if (merged->size() != expected.size()) return Failed("the case has another number of samples");
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -157,12 +157,12 @@ Outcome RunMicroBatch(const PipelineOfOneToken& pipeline, const trainer::LayerTa
     all.push_back({.layer_id = layer.layer_id, .ordinal = static_cast<int32_t>(all.size())});
   }
   const auto gathered = pipeline.Merge(all);
-  if (!gathered.ok()) return Failed(absl::StrCat("refused: ", gathered.status().message()));
+  if (!gathered.ok()) return Failed(absl::StrCat("rejected: ", gathered.status().message()));
   for (int32_t p = 0; p < table.pipeline_size(); ++p) {
     const auto owned = trainer::OwnedMoeLayers(pipeline.geometry(), table, p);
-    if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
+    if (!owned.ok()) return Failed(absl::StrCat("rejected: ", owned.status().message()));
     const auto reordered = pipeline.Merge(*owned);
-    if (!reordered.ok()) return Failed(absl::StrCat("refused: ", reordered.status().message()));
+    if (!reordered.ok()) return Failed(absl::StrCat("rejected: ", reordered.status().message()));
     const Json& of_rank = expect.at("layers_after_reorder").at(p);
     const Json& of_all = wrong ? expect.at("correct") : expect.at("layers_after_gather").at(p);
     if (*reordered != of_rank) {
@@ -179,23 +179,23 @@ Outcome RunPipeline(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const auto table = FrameworkTable(input);
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   const auto model = GeometryOf(input.at("num_layers").get<int32_t>(), input.at("moe_layer_freq"));
   if (!model.ok()) return Failed(absl::StrCat("rejected: ", model.status().message()));
   const Json local = LocalLayers(*model, *table);
   if (local != input.at("local_moe_layers")) return Failed(absl::StrCat("local MoE layers are ", local.dump()));
   const auto schedule = trainer::ScheduleTable(input.at("micro_batches").get<int32_t>(), table->virtual_stages(),
                                                input.at("group_size").get<int32_t>());
-  if (!schedule.ok()) return Failed(absl::StrCat("refused: ", schedule.status().message()));
+  if (!schedule.ok()) return Failed(absl::StrCat("rejected: ", schedule.status().message()));
   Json order = Json::array();
   for (const trainer::MicroBatchChunk& pass : *schedule) order.push_back({pass.micro_batch, pass.chunk});
   if (order != input.at("schedule")) return Failed(absl::StrCat("records are made in the order ", order.dump()));
   for (int32_t micro_batch = 0; micro_batch < input["micro_batches"].get<int32_t>(); ++micro_batch) {
     auto geometry = OneExpertPerLayer(*model);
-    if (!geometry.ok()) return Failed(absl::StrCat("refused: ", geometry.status().message()));
+    if (!geometry.ok()) return Failed(absl::StrCat("rejected: ", geometry.status().message()));
     PipelineOfOneToken pipeline(*std::move(geometry), *table);
     if (auto s = pipeline.Record(*schedule, micro_batch); !s.ok())
-      return Failed(absl::StrCat("refused: ", s.message()));
+      return Failed(absl::StrCat("rejected: ", s.message()));
     Outcome outcome = RunMicroBatch(pipeline, *table, expect);
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }

@@ -57,7 +57,7 @@ Outcome RunAction(const RouterCase<D>& c, const Expected& expected) {
     status = RouterPath<D>::backward(c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs},
                                      absl::MakeSpan(grad), counters);
   }
-  if (!status.ok()) return Failed(absl::StrCat(expected.action, ": refused: ", status.message()));
+  if (!status.ok()) return Failed(absl::StrCat(expected.action, ": rejected: ", status.message()));
   const Json experts = Experts(c.config, map);
   // The older version's results leave out the map, which is that of the indices.
   const auto their_map = expected.values.find("routing_map");

@@ -1,5 +1,5 @@
 // routing_edge_indices: odd index tensors. Megatron takes several of them without a word; ours are checked before they
-// reach a router, so what is not K different experts of each of N rows is refused, and the rest gives the same.
+// reach a router, so what is not K different experts of each of N rows is rejected, and the rest gives the same.
 #include <numeric>
 #include <set>
 #include <string>
@@ -116,7 +116,7 @@ Outcome Run(const Json& golden_case) {
   const absl::Status checked = Check(input, config);
   const bool legal = IsLegal(input, config);
   if (checked.ok() != legal) {
-    return Failed(legal ? absl::StrCat("refused: ", checked.message()) : "accepted, though it cannot be replayed");
+    return Failed(legal ? absl::StrCat("rejected: ", checked.message()) : "accepted, though it cannot be replayed");
   }
   const bool raises = !golden_case.at("expect").at("raises").is_null();
   if (!legal || raises) return Passed();  // The peer wants int64; ours come in any width.

@@ -48,7 +48,7 @@ trainer::RowRank RankOf(const Json& rank) {
 Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const trainer::RowRank& rank, const Json& expected,
                 const std::optional<std::string>& states) {
   const auto map = trainer::BuildRowMap(layout, rank);
-  if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+  if (!map.ok()) return Failed(absl::StrCat("rejected: ", map.status().message()));
   const std::string where = absl::StrCat("CP rank ", rank.cp_rank, ", TP rank ", rank.tp_rank, ": ");
   const int64_t size = static_cast<int64_t>(expected.size());
   if (map->rows != size || size != neutral.at("local_rows").get<int64_t>()) {
@@ -95,7 +95,7 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
         VerlReplayedRows(shape.tokens, shape.recorded_rows, input.at("response_lengths").at(i).get<int64_t>());
   }
   const auto map = trainer::BuildRowMap(masked, RankOf(rank));
-  if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+  if (!map.ok()) return Failed(absl::StrCat("rejected: ", map.status().message()));
   std::string ours;
   for (const trainer::LocalRow& row : trainer::ExpandRowMap(*map)) {
     ours += (row.state == RowState::kReplayed) == verl ? '1' : '0';
@@ -105,14 +105,14 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
 }
 
-// Refused by the rows themselves, or by what follows from the framework's options. Where the layout is left open and
-// there are no options, or those of a policy that the project does not know, nothing says why it must be refused.
+// Rejected by the rows themselves, or by what follows from the framework's options. Where the layout is left open and
+// there are no options, or those of a policy that the project does not know, nothing says why it must be rejected.
 Outcome RunError(const Json& input) {
   const Json neutral = input.value("neutral", Json());
   const Json completed = neutral.is_null() ? neutral : CompletedNeutral(neutral);
   if (!neutral.is_null() && !Accepts(NeutralLayout(completed, OrderOf(completed))).ok()) return Passed();
   const bool open = neutral.is_null() || completed != neutral;
-  const Outcome accepted = Failed("accepted, expected a refusal");
+  const Outcome accepted = Failed("accepted, expected a rejection");
   if (!HasPolicy(input)) return open ? Needs("the options of an open layout") : accepted;
   const auto policy = PolicyOf(input["framework"].get<std::string>(), input["options"]);
   if (!policy.ok())
@@ -154,7 +154,7 @@ Outcome Run(const Json& golden_case) {
   if (policy.verdict != Outcome::Verdict::kPassed) return policy;
   if (framework_fails && !expect.contains("ranks")) {
     const absl::Status accepted = Accepts(of_megatron);
-    return accepted.ok() ? policy : Failed(absl::StrCat("refused: ", accepted.message()));
+    return accepted.ok() ? policy : Failed(absl::StrCat("rejected: ", accepted.message()));
   }
   const Json& ranks = expect.at("ranks");
   if (!HasEachRank(of_framework, ranks)) return Failed("the case does not have every rank once");

@@ -17,7 +17,7 @@ Outcome RunTable(const Json& input, const Json& expect) {
   const auto table =
       trainer::ScheduleTable(input.at("num_microbatches").get<int32_t>(), input.at("num_model_chunks").get<int32_t>(),
                              input.at("microbatch_group_size_per_vp_stage").get<int32_t>());
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!table.ok()) return Failed(absl::StrCat("rejected: ", table.status().message()));
   Json ours = Json::array();
   for (const trainer::MicroBatchChunk& entry : *table) ours.push_back({entry.micro_batch, entry.chunk});
   return Compare({{"table", std::move(ours)}}, expect);
@@ -36,7 +36,7 @@ Outcome RunCounts(const Json& input, const Json& expect) {
     return Failed("the case has other model chunks than virtual stages");
   }
   const auto counts = trainer::CountPasses(schedule);
-  if (!counts.ok()) return Failed(absl::StrCat("refused: ", counts.status().message()));
+  if (!counts.ok()) return Failed(absl::StrCat("rejected: ", counts.status().message()));
   return Compare({{"total", counts->total},
                   {"all_in_warmup", counts->all_in_warmup},
                   {"warmup", counts->warmup},

@@ -185,7 +185,7 @@ def hybrid(config: TransformerConfig, pattern: str) -> HybridModel:
 
 
 class Norm(torch.nn.Module):
-    """Megatron's own without Apex and Transformer Engine refuses sequence parallelism."""
+    """Megatron's own without Apex and Transformer Engine rejects sequence parallelism."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Norm(torch.nn.Module):
 
 class Attention(torch.nn.Module):
     """Each token attends to itself and to those of its document that are on this rank and before it: Megatron's own
-    without Transformer Engine refuses packed sequences and context parallelism."""
+    without Transformer Engine rejects packed sequences and context parallelism."""
 
     def __init__(self, config: TransformerConfig, *_: Any, **__: Any) -> None:
         super().__init__()

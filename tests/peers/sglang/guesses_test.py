@@ -36,7 +36,7 @@ class SeveralGuessesTest(EngineTest):
     KERNELS = True
     OTHERS: ClassVar[dict[str, Any]] = GUESSES | {"speculative_ngram_max_bfs_breadth": 4}
 
-    def test_they_are_refused(self) -> None:
+    def test_they_are_rejected(self) -> None:
         with self.assertLogs("routing_replay", "WARNING") as logs:
             attachment = attach.sglang(self.engine, self.run_)
         self.assertFalse(attachment.attached)

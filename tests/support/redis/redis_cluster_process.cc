@@ -166,7 +166,7 @@ absl::Status RedisClusterProcess::MoveSlot(int slot, int to) {
   if (status.ok()) status = AskAll(*from, {assign});
   // The others need not hear of it by and by.
   for (int i = 0; i < kNodes && status.ok(); ++i) {
-    if (i != to && i != *from) AskAll(i, {assign}).IgnoreError();  // Replicas refuse it.
+    if (i != to && i != *from) AskAll(i, {assign}).IgnoreError();  // Replicas reject it.
   }
   if (status.ok() && !Owns(to, slot)) return absl::AbortedError(absl::StrCat("node ", to, " lost slot ", slot));
   return status;

@@ -1,4 +1,4 @@
-// The C interface of the kernels as far as it goes without a GPU: loaded, asked and refused.
+// The C interface of the kernels as far as it goes without a GPU: loaded, asked and rejected.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -39,7 +39,7 @@ TEST(CudaCapi, NothingIsLaunchedForNoRows) {
   EXPECT_EQ(rrt_cuda_compare(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
 }
 
-TEST(CudaCapi, RefusalsNameTheField) {
+TEST(CudaCapi, RejectionsNameTheField) {
   rrt_router router = Router();
   const auto forward = [&](int64_t rows) {
     return Take(rrt_cuda_router_forward(&router, rows, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,

@@ -130,7 +130,7 @@ class AgreedTest(unittest.TestCase):
         self.assertRegex(logged.output[0], r": 1 TOKENS_NOT_KNOWN; first mute")
 
     def test_tokens_that_only_a_micro_batch_tells(self) -> None:
-        """A sample that was recorded without falls back alone, and counts; other tokens are still refused."""
+        """A sample that was recorded without falls back alone, and counts; other tokens are still rejected."""
         self.rows.add("mute", rows_of(9, 1))
         told = [trainer.FetchSequence("mute", 9, np.arange(9)), *expected_of(0)]
         untold = [trainer.FetchSequence(one.sample, one.num_tokens) for one in told]
@@ -230,7 +230,7 @@ class AgreedTest(unittest.TestCase):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
                 steps.begin([mistake])
 
-    def test_refusals_say_the_numbers(self) -> None:
+    def test_rejections_say_the_numbers(self) -> None:
         shorter, absent = trainer.FetchSequence("s1", 49), trainer.FetchSequence(77, 9)
         for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
             with self.assertRaisesRegex(kind, "On this rank: s1: has 50 tokens, expected 49") as caught:
@@ -383,7 +383,7 @@ class StepsTest(unittest.TestCase):
         self.assertEqual(self.steps._contract.counters.report()["routing_replay/step_samples"], 1)
 
     def test_begin_and_fetch_have_one_rule_of_versions(self) -> None:
-        """What strict refuses it refuses before the passes, and what begin_step tells is what metrics report."""
+        """What strict rejects it rejects before the passes, and what begin_step tells is what metrics report."""
 
         def begin(weights: Any, kind: Any = None) -> Any:
             record = {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": weights}

@@ -131,7 +131,7 @@ class RowsTest(unittest.TestCase):
         ranks = 0
         for name, case in cases("frameworks/rows_*"):
             if "neutral" not in case["input"] or case["expect"].get("error"):
-                continue  # Refusals and what a framework's options say are for the golden runner.
+                continue  # Rejections and what a framework's options say are for the golden runner.
             for rank in case["expect"].get("ranks", ()):
                 with self.subTest(name, cp=rank["cp_rank"], tp=rank["tp_rank"]):
                     place = {"cp": rank["cp_rank"], "tp": rank["tp_rank"]}

@@ -536,7 +536,7 @@ class Cases(unittest.TestCase):
             torch.testing.assert_close(out, loss_of(model, rollout.call)[0], rtol=1e-4, atol=1e-5)
 
     @over("right")
-    def test_what_does_not_fit_is_refused(self, model: Any, rollout: Rollout) -> None:
+    def test_what_does_not_fit_is_rejected(self, model: Any, rollout: Rollout) -> None:
         mask = rollout.said["attention_mask"]
         short = {"input_ids": rollout.call["input_ids"][:, :5]}
         other = {"tokens": rollout.said["tokens"] + 1, "attention_mask": mask}

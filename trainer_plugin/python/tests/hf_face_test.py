@@ -114,7 +114,7 @@ class ModulesTest(unittest.TestCase):
             found.geometry, {"num_layers": 3, "moe_layers": [1, 2], "num_experts": [8, 8], "top_k": [2, 2]}
         )
 
-    def test_what_is_not_known_is_refused_by_name(self) -> None:
+    def test_what_is_not_known_is_rejected_by_name(self) -> None:
         patched = block()
         patched.mlp.forward = lambda hidden_states: hidden_states
         strange = Module(mlp=Module(gate=MixtralTopKRouter(), experts=Module()))

@@ -129,7 +129,7 @@ class RecordCases(Cases):
 
     @over("right", "packed")
     def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
-        """As recipes carry samples. What cannot be recorded is refused before the model computes."""
+        """As recipes carry samples. What cannot be recorded is rejected before the model computes."""
         handles = [-3, 1 << 62]
 
         def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:

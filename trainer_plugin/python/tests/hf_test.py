@@ -115,7 +115,7 @@ class TransformersTest(RecordCases):
         self.assertTrue(torch.equal(out[mask], expected[mask]))
 
     @over("right")
-    def test_another_code_is_refused_by_name(self, model: Any, rollout: Rollout) -> None:
+    def test_another_code_is_rejected_by_name(self, model: Any, rollout: Rollout) -> None:
         block = block_of(model.model.layers[rollout.layers[-1]])
         own = type(block)
         place = f"layers.{rollout.layers[-1]}.(mlp|block_sparse_moe)"

@@ -1,4 +1,4 @@
-"""Replay in Megatron-Core's real routers: what goes wrong, is refused, or comes out of order."""
+"""Replay in Megatron-Core's real routers: what goes wrong, is rejected, or comes out of order."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class FaultsTest(MegatronCase):
             chunks[0](self.hidden(0))
 
     def test_micro_batches_with_groups_of_their_own(self) -> None:
-        """Dynamic context parallelism, which sizes say alone: refused by name where ranks would have to agree."""
+        """Dynamic context parallelism, which sizes say alone: rejected by name where ranks would have to agree."""
         config = self.config()
         rollout = Rollout(config, 2)
         told = {"sequences": rollout.samples(0), "packed_seq_params": rollout.packed(0)}
@@ -121,15 +121,15 @@ class FaultsTest(MegatronCase):
         for missing in ("live", "drop"):
             options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}  # Nobody else is there.
             replay = self.attach(self.chunks(config), config, rollout.source, **options)
-            refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
-            with refused:
+            rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
+            with rejected:
                 replay.begin_step(**told)
-            with refused:
+            with rejected:
                 replay._check_groups([told])
-            with refused:
+            with rejected:
                 replay.prefetch([told])
-            with refused, replay.micro_batch(**told):
-                self.fail("it is refused before")
+            with rejected, replay.micro_batch(**told):
+                self.fail("it is rejected before")
         strict = self.attach(self.chunks(config), config, rollout.source)
         strict._check_groups([told])
 
@@ -265,14 +265,14 @@ class FaultsTest(MegatronCase):
         for index in (None, 0):
             with contextlib.ExitStack() as stack:
                 if index is None:
-                    refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
-                    stack.enter_context(refused)
+                    rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
+                    stack.enter_context(rejected)
                 packed = rollout.packed(0)
                 stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=index))
                 chunks[0](self.hidden(0).requires_grad_()).sum().backward()
         replay.end_step()
 
-    def test_refusals_name_the_option(self) -> None:
+    def test_rejections_name_the_option(self) -> None:
         source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
         for options, change, words in (
             ({}, {"moe_router_fusion": True}, "moe_router_fusion"),
@@ -334,8 +334,10 @@ class FaultsTest(MegatronCase):
                     replay.detach()
                     with contextlib.ExitStack() as stack:
                         if options:
-                            refused = self.assertRaisesRegex(trainer.FailedPreconditionError, "has been detached since")
-                            stack.enter_context(refused)
+                            rejected = self.assertRaisesRegex(
+                                trainer.FailedPreconditionError, "has been detached since"
+                            )
+                            stack.enter_context(rejected)
                         output.sum().backward()
                     chunks[0](self.hidden(0).requires_grad_()).sum().backward()
 

@@ -82,7 +82,7 @@ class ModulesTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "decoder.layers.0.mlp.router.*layer_number"):
             modules.live_routers(lost)
 
-    def test_what_would_ignore_a_replay_is_refused_by_name(self) -> None:
+    def test_what_would_ignore_a_replay_is_rejected_by_name(self) -> None:
         fused = types.SimpleNamespace(moe_router_fusion=True)
         for changes, config, words, native_only in (
             ({"config": fused}, {}, "moe_router_fusion", True),

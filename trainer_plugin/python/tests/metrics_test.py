@@ -113,7 +113,7 @@ class MismatchTest(unittest.TestCase):
         said = mismatch(rollout, train, torch.ones(4, 9, dtype=torch.bool))
         self.assertEqual(said, mismatch(rollout.double().numpy(), train.detach().double().numpy()))
 
-    def test_refusals(self) -> None:
+    def test_rejections(self) -> None:
         for name, call in (
             ("train_logprobs", lambda: mismatch([1.0], [1.0, 2.0])),
             ("mask", lambda: mismatch([1.0], [1.0], [1, 1])),

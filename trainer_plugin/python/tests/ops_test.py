@@ -127,7 +127,7 @@ class OpsTest(unittest.TestCase):
             for gradient in gradients[1:]:
                 self.assertTrue(torch.equal(gradient, gradients[0]), router)
 
-    def test_second_gradients_are_refused(self) -> None:
+    def test_second_gradients_are_rejected(self) -> None:
         router, dtype = ROUTERS[0]
         logits, ids, _ = self.inputs(router, dtype)
         loss = ops.router_replay(router, logits.requires_grad_(), ids, STATES).probs.square().sum()
@@ -135,7 +135,7 @@ class OpsTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
             gradient.sum().backward()
 
-    def test_refusals_name_the_field(self) -> None:
+    def test_rejections_name_the_field(self) -> None:
         router = trainer.Router(8, 2)
         logits, ids, _ = self.inputs(router, torch.float32)
         for field, arguments in (

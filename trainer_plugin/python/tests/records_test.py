@@ -100,20 +100,20 @@ def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
 class Run:
     """A stand-in that keeps what is appended, and is its own appender.
 
-    refuses: what is said of a sample: an exception, at once or as its outcome, or how many of its rows conflict
+    rejects: what is said of a sample: an exception, at once or as its outcome, or how many of its rows conflict
     """
 
-    def __init__(self, **refuses: Any) -> None:
+    def __init__(self, **rejects: Any) -> None:
         self.appended: dict[str, tuple[np.ndarray, dict[str, Any]]] = {}
-        self.refuses = {name.replace("_", "/"): said for name, said in refuses.items()}
-        self.late = False  # Refusals are outcomes, which flush raises the first of.
+        self.rejects = {name.replace("_", "/"): said for name, said in rejects.items()}
+        self.late = False  # Rejections are outcomes, which flush raises the first of.
 
     def appender(self, on_outcome: Any) -> Run:
         self.on_outcome, self.failure = on_outcome, None
         return self
 
     def append(self, sample: str, rows: np.ndarray, **options: Any) -> None:
-        said = self.refuses.get(sample, 0)
+        said = self.rejects.get(sample, 0)
         error = said if isinstance(said, Exception) else None
         if error is not None and not self.late:
             raise error
@@ -218,7 +218,7 @@ class WriterTest(unittest.TestCase):
                     writer.write()
                 if collective.rank == 0:
                     self.assertEqual(list(run.appended), [name for name in names if name not in failed])
-                    run.refuses.clear()
+                    run.rejects.clear()
                 return [*writer.write(), *writer.write()]
 
             self.assertEqual(on_all(body), [names] + [[]] * 7)

@@ -246,7 +246,7 @@ class RouterTest(unittest.TestCase):
         np.testing.assert_array_equal(out.chosen, np.argsort(-self.logits, 1, kind="stable")[:, :6])
         self.assertEqual(out.counters["live_rows"], 20)
 
-    def test_what_does_not_fit_is_refused(self) -> None:
+    def test_what_does_not_fit_is_rejected(self) -> None:
         router = trainer.Router(64, 6)
         for field, call in {
             "router.logits": lambda: trainer.router_replay_forward(router, self.logits[:, :9], self.indices),

@@ -223,7 +223,7 @@ class ReplayedTest(unittest.TestCase):
     def test_micro_batches_with_groups_of_their_own(self) -> None:
         """Before anything begins; the other ranks are told."""
         packed = {"cu_seqlens_q": np.array([0, 9]), "cu_seqlens_q_padded": None}
-        for own, refused in (
+        for own, rejected in (
             ({"packed_seq_params": types.SimpleNamespace(local_cp_size=4, **packed)}, True),
             ({"padding": {"policy": "verl", "local_cp_size": 1}}, True),
             ({"local_cp_size": 1}, True),
@@ -234,11 +234,11 @@ class ReplayedTest(unittest.TestCase):
             self.replay.begun.clear()
             with (
                 self.subTest(own),
-                self.assertRaises(trainer.InvalidArgumentError) if refused else contextlib.nullcontext() as caught,
+                self.assertRaises(trainer.InvalidArgumentError) if rejected else contextlib.nullcontext() as caught,
             ):
                 self.run_(lambda batch, own=own: describe(batch) | own, data_iterator=iter("ab"))
-            self.assertEqual(bool(self.replay.begun), not refused)
-            if refused:
+            self.assertEqual(bool(self.replay.begun), not rejected)
+            if rejected:
                 self.assertEqual(caught.exception.field, "local_cp_size")
                 self.assertIs(self.replay.stayed, caught.exception)
 

@@ -209,7 +209,7 @@ class SourcesTest(unittest.TestCase):
         plan = scenario.plan(0, 0)
         self.check(scenario, plan, asyncio.run(fetched()), 0)
 
-    def test_a_plan_of_another_geometry_is_refused(self) -> None:
+    def test_a_plan_of_another_geometry_is_rejected(self) -> None:
         scenario = random_scenario(np.random.default_rng(1))
         wider = trainer.LocalSource(scenario.geometry | {"top_k": scenario.geometry["top_k"] * 2, "num_experts": 512})
         with self.assertRaises(trainer.InvalidArgumentError) as caught:
@@ -239,11 +239,11 @@ class SourcesTest(unittest.TestCase):
                 fetch(40, **said)
             self.assertEqual(caught.exception.sample, "a")
         for bad, reason in (([-1], "FIELD"), ([2**32], "FIELD"), ([0.5], "DTYPE")):
-            with self.assertRaises(trainer.InvalidArgumentError) as refused:
+            with self.assertRaises(trainer.InvalidArgumentError) as rejected:
                 fetch(40, tokens=np.array(bad * 40))
-            self.assertEqual((refused.exception.reason, refused.exception.field), (reason, "tokens"))
+            self.assertEqual((rejected.exception.reason, rejected.exception.field), (reason, "tokens"))
 
-    def test_refusals_name_the_argument_and_the_sample(self) -> None:
+    def test_rejections_name_the_argument_and_the_sample(self) -> None:
         source = trainer.LocalSource({"num_layers": 2, "num_experts": 8, "top_k": 2})
         rows = np.tile(np.arange(2, dtype=np.int32), (5, 2, 1))
         source.add("a", rows)

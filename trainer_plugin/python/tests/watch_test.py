@@ -228,7 +228,7 @@ class OnPolicyTest(unittest.TestCase):
     def metrics(self, contract: Contract) -> dict[str, float]:
         return {key.removeprefix("routing_replay/"): value for key, value in contract.counters.report().items()}
 
-    def test_strict_refuses_mixed_samples(self) -> None:
+    def test_strict_rejects_mixed_samples(self) -> None:
         contract = Contract("strict")
         contract.begin_step(17)
         contract.take([self.pure, {"sample": "c", "weights": []}])

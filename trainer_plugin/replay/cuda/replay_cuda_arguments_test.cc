@@ -19,7 +19,7 @@ T* Somewhere() {
   return reinterpret_cast<T*>(uintptr_t{1} << 20);
 }
 
-auto IsRefused() { return Fails(absl::StatusCode::kInvalidArgument, Reason::kField); }
+auto IsRejected() { return Fails(absl::StatusCode::kInvalidArgument, Reason::kField); }
 
 CudaRouterForward Forward(int64_t rows) {
   return {.rows = rows,
@@ -37,29 +37,29 @@ TEST(ReplayCudaArguments, NothingIsLaunchedForNoRows) {
   EXPECT_OK(LaunchCompare(kConfig, {}, nullptr));
 }
 
-TEST(ReplayCudaArguments, RefusesConfigurationsAndRowsThatCannotBe) {
-  EXPECT_THAT(LaunchRouterForward({.num_experts = 8, .top_k = 9}, Forward(1), nullptr), IsRefused());
-  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(-1), nullptr), IsRefused());
-  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(kMaxLocalRows + 1), nullptr), IsRefused());
+TEST(ReplayCudaArguments, RejectsConfigurationsAndRowsThatCannotBe) {
+  EXPECT_THAT(LaunchRouterForward({.num_experts = 8, .top_k = 9}, Forward(1), nullptr), IsRejected());
+  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(-1), nullptr), IsRejected());
+  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(kMaxLocalRows + 1), nullptr), IsRejected());
 }
 
-TEST(ReplayCudaArguments, RefusesMissingPointers) {
+TEST(ReplayCudaArguments, RejectsMissingPointers) {
   CudaRouterForward forward = Forward(1);
   forward.states = nullptr;
   const absl::Status status = LaunchRouterForward(kConfig, forward, nullptr);
-  EXPECT_THAT(status, IsRefused());
+  EXPECT_THAT(status, IsRejected());
   EXPECT_EQ(GetErrorDetail(status)->field, "router_forward.states");
-  EXPECT_THAT(LaunchRouterBackward(kConfig, {.rows = 1}, nullptr), IsRefused());
+  EXPECT_THAT(LaunchRouterBackward(kConfig, {.rows = 1}, nullptr), IsRejected());
   EXPECT_THAT(LaunchCompare(kConfig,
                             {.rows = 1,
                              .replayed = Somewhere<uint8_t>(),
                              .states = Somewhere<RowState>(),
                              .counters = Somewhere<CompareCounters>()},
                             nullptr),
-              IsRefused());
-  EXPECT_THAT(LaunchRealign({}, nullptr), IsRefused());
+              IsRejected());
+  EXPECT_THAT(LaunchRealign({}, nullptr), IsRejected());
   EXPECT_THAT(LaunchRealign({.packed_plan = Somewhere<uint8_t>() + 8, .states = Somewhere<RowState>()}, nullptr),
-              IsRefused());
+              IsRejected());
 }
 
 }  // namespace

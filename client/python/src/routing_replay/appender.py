@@ -139,7 +139,7 @@ class AppenderCalls:
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
-        unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_refusals, dropped_appends, dropped_rows,
+        unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_rejections, dropped_appends, dropped_rows,
         stale_appends (failed because a later attempt had replaced theirs); and the gauges queued_bytes and
         open_appends."""
         return self.line.metrics()

@@ -344,7 +344,7 @@ class SampleRead:
     rows: half-open ranges, ascending; all committed rows if empty
     num_tokens: expected; if it differs the status is LENGTH_MISMATCH
     token_checks: expected; if one differs TOKENS_MISMATCH, if the store cannot compare TOKENS_NOT_KNOWN
-    min_weight_version, max_weight_version: with rows of other weights VERSION_REFUSED
+    min_weight_version, max_weight_version: with rows of other weights VERSION_REJECTED
     """
 
     sample: str | None = None
@@ -363,7 +363,7 @@ SampleLike = str | int | SampleRead  # An id, a handle, or more.
 class SampleRows:
     """One sample that was read.
 
-    status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REFUSED", "LENGTH_MISMATCH",
+    status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REJECTED", "LENGTH_MISMATCH",
         "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
         uint16. The axis of rows holds those of `row_ranges` in order; that of layers the layers asked for; slots beyond

@@ -12,15 +12,16 @@ namespace routing_replay {
 // for the next message, which costs more than moving the bytes. This keeps them: blocks up to 32 MiB come from the
 // heap, and the heap is not trimmed. It grows by 4 MiB at a time.
 //
-// It also keeps freed blocks of a few words apart from their neighbours, and goes through all of them whenever somebody
-// asks for a kilobyte. Once a run with a million small samples is gone, that makes every append and the end of the next
-// run two to three times as slow; so they are merged at once (no "fast bins"; each thread's own cache stays).
+// glibc also keeps freed blocks of a few words apart from their neighbours, and goes through all of them whenever
+// somebody asks for a kilobyte. After a run with a million small samples is gone, that makes every append, and the end
+// of the next run, two to three times as slow. So they are merged at once (no "fast bins"; each thread's own cache
+// stays).
 //
-// The setting is the whole process's, so it is a program's to make and no library call makes it by itself: at the start
-// of main, before threads allocate. A process that cannot call it gets the same from the environment:
+// The setting applies to the whole process, so no library function calls this: a program does, at the start of main,
+// before threads allocate. A process that cannot call it gets the same from the environment:
 //   GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:
 //                  glibc.malloc.top_pad=4194304
-// Without effect where another allocator is linked or preloaded.
+// It has no effect where another allocator is linked or preloaded.
 inline void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

@@ -57,9 +57,10 @@ struct ErrorDetail {
   friend bool operator==(const ErrorDetail&, const ErrorDetail&) = default;
 };
 
-// A status that carries `detail` as its payload. The message is for people and should name field, row and layer itself.
+// A status that carries `detail` as its payload. The message is for people and should name the field, row and layer
+// itself.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
-// INVALID_ARGUMENT "field: what". The second: kField.
+// INVALID_ARGUMENT with the message "field: what". The second overload uses kField as the reason.
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
 absl::Status Invalid(absl::string_view field, absl::string_view what);
 // The detail of `status`, or nothing if it carries none.
@@ -73,7 +74,7 @@ std::string EncodeRpcStatus(const absl::Status& status);
 // detail.
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes);
 
-// routing_replay.v1.Status bytes: what an ack or a credit refusal carries inside a stream.
+// routing_replay.v1.Status bytes: what an ack or a rejected credit request carries inside a stream.
 std::string EncodeStreamStatus(const absl::Status& status);
 // The inverse; a code that this version does not know becomes UNKNOWN, malformed bytes become INTERNAL.
 absl::Status DecodeStreamStatus(absl::string_view bytes);

@@ -1,7 +1,7 @@
 // The routing geometry of a run: which layers carry routes, and every size and offset that follows from it.
 //
-// All byte counts in the project come from these functions, never from L·K arithmetic at the place of use, because E, K
-// and so the element width may differ between layers.
+// All byte counts in the project come from these functions, never from L·K arithmetic at the place of use: E, K and
+// therefore the element width may differ between layers.
 #ifndef ROUTING_REPLAY_WIRE_GEOMETRY_H_
 #define ROUTING_REPLAY_WIRE_GEOMETRY_H_
 
@@ -25,11 +25,11 @@ inline constexpr int64_t kMaxRows = int64_t{1} << 22;  // Rows of one sample.
 inline constexpr int32_t kDefaultBlockRows = 256;
 inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
-// A part of a few bytes on the wire takes hundreds in memory. Far above what is met, and enough for whole windows of a
-// sample of kMaxRows rows.
-inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, given or found, and of a sample.
-inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Of one append.
-inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Of one read.
+// A range takes a few bytes on the wire and hundreds in memory. These limits are far above what is met in practice, and
+// enough for the windows of a sample of kMaxRows rows.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (given or found), and per sample.
+inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
+inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
 
 // How ids are stored in a block. Values are those of the wire (Codec in common.proto).
 enum class Codec : uint8_t {
@@ -51,8 +51,8 @@ struct LayerRouting {
   friend bool operator==(const LayerRouting&, const LayerRouting&) = default;
 };
 
-// Immutable once made; copies are cheap enough for set-up code, hot paths pass const references. Thread-safe.
-// MoE layers are addressed by *ordinal*: the index among MoE layers only.
+// Immutable once made. Copies are cheap enough for set-up code; hot paths pass const references. Thread-safe. MoE
+// layers are addressed by *ordinal*: the index among MoE layers only.
 class Geometry {
  public:
   struct Options {
@@ -62,9 +62,9 @@ class Geometry {
     std::vector<int32_t> top_k;          // One value for all, or one per MoE layer.
   };
 
-  // INVALID_ARGUMENT naming the field and the layer.
+  // INVALID_ARGUMENT that names the field and the layer.
   static absl::StatusOr<Geometry> Create(const Options& options);
-  // Every layer is a MoE layer with the same E and K. Dies on bad sizes: for tests and tools with constant arguments.
+  // Every layer is a MoE layer with the same E and K. Aborts on bad sizes: for tests and tools with constant arguments.
   static Geometry Uniform(int32_t num_layers, int32_t num_experts, int32_t top_k);
 
   int32_t num_layers() const { return num_layers_; }
@@ -81,8 +81,9 @@ class Geometry {
   // Bytes of one row over all MoE layers in RAW.
   int64_t raw_row_bytes() const { return raw_row_bytes_; }
 
-  // Arrays [rows][MoE layers][K] of one dtype, in which slots beyond a layer's own K mean nothing: their K, the bytes
-  // of an id of theirs in RAW, and the ids of so many rows; nothing where `rows` is below 0 or the ids have no int64.
+  // For arrays [rows][MoE layers][K] of one dtype, where slots beyond a layer's own K mean nothing: the K of such an
+  // array, the RAW bytes of one of its ids, and the number of ids in `rows` rows (nothing if `rows` is below 0 or the
+  // number does not fit an int64).
   int32_t max_top_k() const { return max_top_k_; }
   int32_t max_id_bytes() const { return max_id_bytes_; }
   std::optional<int64_t> array_ids(int64_t rows) const;
@@ -92,12 +93,12 @@ class Geometry {
   int64_t row_bits(int32_t ordinal, Codec codec) const;
   // Bytes of `rows` consecutive rows of a layer that start on a byte: a plane.
   int64_t plane_bytes(int32_t ordinal, int64_t rows, Codec codec) const;
-  // Where the layer's plane starts in a block of `rows` rows. `ordinal` may be num_moe_layers(): the block's size.
-  // Takes as long whatever the ordinal is.
+  // Where the layer's plane starts in a block of `rows` rows. `ordinal` may be num_moe_layers(): then it is the block's
+  // size. Takes the same time for every ordinal.
   int64_t plane_offset(int32_t ordinal, int64_t rows, Codec codec) const;
   int64_t block_bytes(int64_t rows, Codec codec) const { return plane_offset(num_moe_layers(), rows, codec); }
-  // Bytes of the rows [row, row + rows) of a plane when cut out of it: from the byte of the first bit to that of the
-  // last.
+  // Bytes of rows [row, row + rows) when they are cut out of a plane: from the byte of their first bit to the byte of
+  // their last.
   int64_t cut_bytes(int32_t ordinal, int64_t row, int64_t rows, Codec codec) const;
   // Where the first id of row `row` of a plane lies inside its byte: 0 … 7, always 0 for RAW.
   int32_t cut_bit_offset(int32_t ordinal, int64_t row, Codec codec) const;
@@ -105,7 +106,7 @@ class Geometry {
   // Bytes of a cut of `rows` rows whose first id lies at `bit_offset` of its first byte.
   int64_t cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const;
 
-  // What the sums behind plane_offset take in memory.
+  // Memory that the sums behind plane_offset take.
   size_t offset_bytes() const {
     return (raw_.row_bits.size() + raw_.fill_bits.size() + packed_.row_bits.size() + packed_.fill_bits.size()) *
            sizeof(int64_t);
@@ -127,9 +128,9 @@ class Geometry {
 
   int32_t num_layers_ = 0;
   std::vector<LayerRouting> layers_;
-  std::vector<int32_t> ordinal_of_layer_;  // -1: dense.
-  // Of a codec, the sums over the layers before an ordinal: of the bits of a row, and of the bits that fill the last
-  // byte of a plane of `rows` rows, by rows % 8.
+  std::vector<int32_t> ordinal_of_layer_;  // -1: a dense layer.
+  // For one codec, sums over the layers before each ordinal: the bits of a row, and the bits that fill up the last byte
+  // of a plane of `rows` rows (indexed by rows % 8).
   struct Offsets {
     std::vector<int64_t> row_bits;
     std::vector<int64_t> fill_bits;  // [ordinal][8]
@@ -137,7 +138,7 @@ class Geometry {
   const Offsets& offsets(Codec codec) const { return codec == Codec::kPacked ? packed_ : raw_; }
   void AddOffsets(Codec codec, Offsets& offsets) const;
 
-  Offsets raw_, packed_;  // Not of a uniform geometry.
+  Offsets raw_, packed_;  // Empty for a uniform geometry.
   bool uniform_ = true;
   int64_t ids_per_row_ = 0;
   int64_t raw_row_bytes_ = 0;

@@ -27,7 +27,7 @@ struct RowRange {
   friend constexpr bool operator==(RowRange a, RowRange b) { return a.begin == b.begin && a.end == b.end; }
 };
 
-// The common part; empty() if there is none.
+// The rows that both ranges have; empty() if there are none.
 constexpr RowRange Intersect(RowRange a, RowRange b) {
   const RowRange r{std::max(a.begin, b.begin), std::min(a.end, b.end)};
   return r.empty() ? RowRange{r.begin, r.begin} : r;
@@ -37,13 +37,13 @@ constexpr RowRange Intersect(RowRange a, RowRange b) {
 std::string ToString(RowRange range);
 
 // A list of ranges is *normal* when every range is non-empty and they are ascending, disjoint and not touching.
-// INVALID_ARGUMENT naming the first range that is not, or that is not inside `bounds`.
+// INVALID_ARGUMENT names the first range that breaks this, or that is not inside `bounds`.
 absl::Status CheckNormal(absl::Span<const RowRange> ranges, RowRange bounds);
 
-// Appends `range` at the end of a normal list, merging it with a last range that it touches. No effect if empty.
+// Appends `range` at the end of a normal list, and merges it with the last range if the two touch. No effect if empty.
 // Requires range.begin >= the last range's end.
 void AppendMerged(std::vector<RowRange>& ranges, RowRange range);
-// Makes a normal list, in place, of non-empty ranges that come in any order and may overlap.
+// Turns non-empty ranges, in any order and perhaps overlapping, into a normal list in place.
 void Normalize(std::vector<RowRange>& ranges);
 
 // The parts of `range` that no member of the normal list `holes` covers, ascending.

@@ -1,5 +1,6 @@
-// Samples: their ids and handles, what is known of one without its rows, how safe its rows are, and what a reader asks
-// for and is told. The C++ form of SampleState in common.proto, and of ReadRequest and SampleRecord in read.proto.
+// Samples: their ids and handles, the state of a sample without its rows, how safe its rows are, and what a reader
+// requests and receives. The C++ form of SampleState in common.proto, and of ReadRequest and SampleRecord in
+// read.proto.
 #ifndef ROUTING_REPLAY_WIRE_SAMPLE_H_
 #define ROUTING_REPLAY_WIRE_SAMPLE_H_
 
@@ -24,30 +25,30 @@ const char* ProducerName(Producer producer);
 absl::Status CheckId(absl::string_view id, absl::string_view field);
 
 // The handle of a sample id: the low 56 bits of XXH64 of its bytes with seed 0. Needs no server call; equal on every
-// machine. Two ids of one run with the same handle are rejected when the second sample opens: of 10^6 samples by a
-// chance of 10^-5.
+// machine. If two ids of one run have the same handle, the second sample is rejected when it opens. Among 10^6 samples
+// the chance of that is 10^-5.
 inline constexpr int kHandleBits = 56;
 int64_t SampleHandle(absl::string_view sample_id);
-// SampleHandle from what a batch carries: over several servers the highest byte says which one has the sample
-// (Run::Handle).
+// SampleHandle from the handle that a batch carries: with several servers, the highest byte of the latter says which
+// server has the sample (Run::Handle).
 constexpr int64_t BareHandle(int64_t handle) { return handle & ((int64_t{1} << kHandleBits) - 1); }
-// Where handles come from; tests of collisions put another one in the place of SampleHandle.
+// Computes handles. Tests of collisions replace SampleHandle by another function.
 using HandleFunction = std::function<int64_t(absl::string_view)>;
 
-// As errors name a sample: its id, or "with handle 5" where `sample` is empty.
+// How errors name a sample: by its id, or "with handle 5" if `sample` is empty.
 std::string DescribeSample(absl::string_view sample, int64_t handle);
 
-// What an acknowledged append has come through. Ascending: each has come through what those before it have. Values are
-// those of the wire (Durability in common.proto).
+// How safely an acknowledged append is stored. Ascending: each level includes those before it. Values are those of the
+// wire (Durability in common.proto).
 enum class Durability : uint8_t {
-  kMemory = 1,   // The memory of a process: lost if that ends.
-  kWritten = 2,  // The operating system, or another process: lost if the machine fails.
-  kSynced = 3,   // The disk.
+  kMemory = 1,   // In the memory of a process: lost if that process ends.
+  kWritten = 2,  // Given to the operating system or to another process: lost if the machine fails.
+  kSynced = 3,   // On the disk.
 };
 
 // "memory", "written", "synced".
 const char* DurabilityName(Durability durability);
-// Nothing for another name.
+// Nothing if `name` is not a durability.
 std::optional<Durability> DurabilityFromName(absl::string_view name);
 
 inline constexpr int64_t kUnknownWeightVersion = -1;
@@ -60,13 +61,14 @@ struct WeightSpan {
   friend bool operator==(const WeightSpan&, const WeightSpan&) = default;
 };
 
-// Where rows came from: consecutive appends of one engine under one weight version, that of rows.begin the first.
+// Where rows came from: consecutive appends of one engine under one weight version. weight_version is that of the first
+// row.
 struct Provenance {
   RowRange rows;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
-  std::string engine;   // As the appends said.
-  int64_t appends = 0;  // Messages that committed rows here; those whose rows were truncated since stay counted.
+  std::string engine;   // As the appends gave it.
+  int64_t appends = 0;  // Messages that committed rows here. Those whose rows were truncated later are still counted.
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
@@ -77,25 +79,25 @@ struct TokenCheck {
   friend bool operator==(const TokenCheck&, const TokenCheck&) = default;
 };
 
-// What is known of one sample without its rows.
+// The state of one sample, without its rows.
 struct SampleState {
   std::string sample;
   int64_t handle = 0;
   Producer producer = Producer::kRollout;
   int64_t group = 0;
-  int64_t committed_rows = 0;         // Unrecorded rows count.
+  int64_t committed_rows = 0;         // Includes unrecorded rows.
   std::optional<int64_t> num_tokens;  // T, once sealed.
   int64_t revision = 0;
   uint64_t content_id = 0;
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<WeightSpan> weights;   // Covers [0, committed_rows), neighbours differ.
-  // Covers [0, committed_rows), neighbours differ in more than rows and appends. Empty from a server without it.
+  // Covers [0, committed_rows); neighbours differ in more than rows and appends. Empty if the server does not send it.
   std::vector<Provenance> provenance;
   int64_t stored_bytes = 0;
-  std::optional<TokenCheck> token_check;  // At committed_rows, where known.
+  std::optional<TokenCheck> token_check;  // At committed_rows, if known.
   std::string engine;
   int64_t idle_ms = 0;
-  int64_t lost_end = 0;  // Rows from committed_rows up to here had been acknowledged and are lost; 0: none.
+  int64_t lost_end = 0;  // Rows from committed_rows up to here were acknowledged and then lost; 0: none.
 
   bool sealed() const { return num_tokens.has_value(); }
 };
@@ -103,8 +105,9 @@ struct SampleState {
 // What a reader asks for, …
 struct SampleRead {
   std::string sample;
-  int64_t handle = 0;          // Used where sample is empty.
-  std::vector<RowRange> rows;  // Normal list. Empty: all rows of a sealed sample, what is committed of an unsealed one.
+  int64_t handle = 0;  // Used where sample is empty.
+  // Normal list. Empty: all rows of a sealed sample, or the committed rows of an unsealed one.
+  std::vector<RowRange> rows;
   std::optional<int64_t> num_tokens;
   std::vector<TokenCheck> token_checks;
   std::optional<int64_t> min_weight_version;
@@ -116,9 +119,9 @@ struct ReadRequest {
   Producer producer = Producer::kRollout;
   std::vector<int32_t> layers;  // Global decoder layer ids, strictly ascending. Empty: all MoE layers.
   std::vector<SampleRead> samples;
-  bool wait = false;  // For rows that are not committed yet, and for samples that nobody has begun.
+  bool wait = false;  // Wait for rows that are not committed yet, and for samples that do not exist yet.
   int32_t max_message_bytes = 0;
-  bool only_begun = false;  // `wait` does not wait for samples that nobody has begun.
+  bool only_begun = false;  // `wait` does not wait for samples that do not exist yet.
 };
 
 // Numbers are those of SampleRecord.SampleStatus.
@@ -129,7 +132,7 @@ enum class SampleStatus : uint8_t {
   kNotRecorded = 3,
   kNotReady = 4,
   kLost = 5,
-  kVersionRefused = 6,
+  kVersionRejected = 6,
   kLengthMismatch = 7,
   kTokensMismatch = 8,
   kOutOfRange = 9,
@@ -139,7 +142,7 @@ enum class SampleStatus : uint8_t {
 inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kTokensNotKnown;
 const char* SampleStatusName(SampleStatus status);
 
-// … and what it is told of each sample.
+// … and what the server answers for each sample.
 struct SampleRecord {
   int32_t index = 0;  // Position in ReadRequest::samples.
   SampleStatus status = SampleStatus::kUnspecified;
@@ -147,7 +150,7 @@ struct SampleRecord {
   int64_t committed_rows = 0;
   std::optional<int64_t> num_tokens;
   int64_t revision = 0;
-  uint64_t content_id = 0;  // As on the wire: 0 where there is none.
+  uint64_t content_id = 0;  // As on the wire: 0 if there is none.
   std::vector<RowRange> unrecorded;
   std::vector<WeightSpan> weights;
 };

@@ -19,7 +19,7 @@ struct TensorDescription {
   Compression compression = Compression::kNone;
   int64_t raw_size = 0;  // After decompression; required with kZstd.
   DType dtype = DType::kUnspecified;
-  std::vector<int64_t> shape;  // [rows, layers, K]; may be empty where a .npy header states it.
+  std::vector<int64_t> shape;  // [rows, layers, K]; may be empty if a .npy header states it.
   LayerBasis layer_basis = LayerBasis::kUnspecified;
   std::vector<int32_t> layer_ids;
 };

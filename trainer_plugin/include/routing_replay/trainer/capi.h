@@ -199,7 +199,7 @@ typedef struct rrt_step_cache_counts {
 } rrt_step_cache_counts;
 RRT_API rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
 /* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead waits for no
- * rows, whatever it was told, and refuses no sample: what cannot be read at once is read when it is needed. It has no
+ * rows, whatever it was told, and rejects no sample: what cannot be read at once is read when it is needed. It has no
  * rows at its end. */
 RRT_API rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
 /* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */

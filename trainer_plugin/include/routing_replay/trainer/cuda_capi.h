@@ -11,7 +11,7 @@
  * nobody counts.
  *
  * Functions return NULL, or an error for rr_free of librouting_replay.so, which is of one version with this library:
- * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's words where it refuses the launch. Thread-safe. */
+ * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's words where it rejects the launch. Thread-safe. */
 #ifndef ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 

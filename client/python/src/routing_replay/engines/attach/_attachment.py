@@ -219,8 +219,8 @@ class Attachment:
         self._handover.flush(timeout)
 
     def metrics(self) -> dict[str, int]:
-        """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
-        (outputs of an unknown shape, which are not even marked), after_detach (outputs that ended later),
+        """Flat counters: handed_over, rejected, dropped, waiting_bytes, without_rows (finished outputs without rows),
+        unreadable (outputs of an unknown shape, which are not even marked), after_detach (outputs that ended later),
         not_recorded (outputs of methods that are not recorded), and those of `Appender.metrics`."""
         return {**self._handover.metrics(), **self._counts}
 

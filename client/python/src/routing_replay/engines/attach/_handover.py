@@ -65,7 +65,7 @@ class HandOver:
         self._failed: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
         # By sample, and whether `settle_sample` has told it: kept until then, and until more of the sample is put.
         self._troubles: dict[str, tuple[RoutingReplayError, bool]] = {}
-        self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
+        self._counts = dict.fromkeys(("handed_over", "rejected", "dropped"), 0)
         self.appender = run.appender()
         run.add_source(self)
         _open.add(self)
@@ -180,7 +180,7 @@ class HandOver:
                 self._queued_bytes -= 0 if dropped else job.size
                 self._counts["handed_over"] += error is None and not dropped
                 if error is not None:
-                    self._counts["refused"] += 1
+                    self._counts["rejected"] += 1
                     self._note(job.sample, error)
                     if len(self._failed) < _KEPT:
                         self._failed.setdefault(job.sample, error)
@@ -242,7 +242,7 @@ class HandOver:
             return error
 
     def metrics(self) -> dict[str, int]:
-        """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
+        """Counters handed_over, rejected and dropped (appends), the gauge waiting_bytes, and the appender's."""
         with self._changed:
             return {**self.appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
 

@@ -1,4 +1,4 @@
-// Every refusal of the ingest checks over a real stream: code, reason, where, nothing stored, and the stream goes on.
+// Every rejection of the ingest checks over a real stream: code, reason, where, nothing stored, and the stream goes on.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -30,13 +30,13 @@ std::vector<uint8_t> Bytes(const std::vector<T>& values) {
 }
 
 // Decoder layers 1 and 3 of 4 are MoE, E 64, K 4.
-class RefusalTest : public ServerTest {
+class RejectionTest : public ServerTest {
  protected:
   void SetUp() override {
     StartServer({.memory_budget = 64 << 20});
     auto geometry = Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {64}, .top_k = {4}});
     ASSERT_OK(geometry);
-    run_ = OpenRun("refusals", *geometry);
+    run_ = OpenRun("rejections", *geometry);
     routes_ = MakeRandomRoutes(*geometry, kRows, 1);
     ASSERT_OK(PutRows(*run_, routes_, {0, 3}, {.sample = "stored"}));
   }
@@ -55,7 +55,7 @@ class RefusalTest : public ServerTest {
   RandomRoutes routes_;
 };
 
-std::vector<Bad> RefusalTest::IngestTable() const {
+std::vector<Bad> RejectionTest::IngestTable() const {
   std::vector<int32_t> zero_layer = Good();
   for (int64_t row = 0; row < kRows; ++row) std::fill_n(zero_layer.begin() + (row * 2 + 1) * 4, 4, 0);
   TensorDescription axis = Int32(), top_k = Int32(), length = Int32(), base64 = Int32(), no_dtype = Int32();
@@ -97,7 +97,7 @@ std::vector<Bad> RefusalTest::IngestTable() const {
   };
 }
 
-TEST_F(RefusalTest, OnTheAppendStream) {
+TEST_F(RejectionTest, OnTheAppendStream) {
   std::vector<AppendOutcome> outcomes;
   const auto appender = run_->NewAppender({.on_outcome = [&](const AppendOutcome& o) { outcomes.push_back(o); }});
   int good = 0;
@@ -133,7 +133,7 @@ TEST_F(RefusalTest, OnTheAppendStream) {
   EXPECT_EQ(appender->metrics().reconnects, 0);
 }
 
-TEST_F(RefusalTest, ByPut) {
+TEST_F(RejectionTest, ByPut) {
   for (const Bad& bad : IngestTable()) {
     SCOPED_TRACE(bad.name);
     AppendOptions options = bad.options;
@@ -145,7 +145,7 @@ TEST_F(RefusalTest, ByPut) {
   }
 }
 
-TEST_F(RefusalTest, BytesThatAreNoMessage) {
+TEST_F(RejectionTest, BytesThatAreNoMessage) {
   grpc::GenericStub stub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
   for (const char* method : {"OpenRun", "Seal", "Put"}) {
     const grpc::Slice slice("\xff\xff\xff\xff");
