@@ -31,7 +31,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kVersion = 2;
-constexpr int64_t kMostHeaderBytes = 4096;  // Of a .npy file.
+constexpr int64_t kMostHeaderBytes = 4096;  // Of the header of a .npy file.
 
 absl::Span<const uint8_t> AsBytes(absl::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
@@ -44,7 +44,7 @@ absl::Status Damaged(absl::string_view what, const std::string& sample = "") {
 // NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read or is not a regular file.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {
   const auto failure = [&] { return absl::StrCat(path.string(), ": ", std::generic_category().message(errno)); };
-  // A folder can be opened, too, and says that it has 2^63 - 1 bytes.
+  // A directory can be opened, too, and its size reads as 2^63 - 1 bytes.
   std::error_code error;
   const std::filesystem::file_status kind = std::filesystem::status(path, error);
   if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind)) {
@@ -98,19 +98,18 @@ absl::Status ReadWeights(JsonObject& object, int64_t rows, std::vector<WeightSpa
       return Invalid(object.PathOf("weights"),
                      absl::StrCat(ToString(span.rows), " is out of range: the sample has ", rows, " rows"));
     }
-    if (span.version < kUnknownWeightVersion)
-      return Invalid(object.PathOf("weights"), "has a version that is out of range: it must be at least -1");
+    if (span.version < kUnknownWeightVersion) return Invalid(object.PathOf("weights"), "has a version below -1");
     weights.push_back(span);
   }
   return absl::OkStatus();
 }
 
-// A plain name: no other folder can be meant.
+// A plain name, which cannot lead to another directory.
 bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// What a sample says of itself, whoever says it.
+// Checks the fields of a sample, whether they come from an index or from a caller.
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
   if (absl::Status status = CheckId(sample.sample, path); !status.ok()) return status;
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {
@@ -167,16 +166,16 @@ absl::Status ReadSamples(const json& list, ExportedRun& run) {
     absl::Status status = ReadSample(item, path, run.samples.emplace_back());
     if (!status.ok()) return status;
     const ExportedSample& sample = run.samples.back();
-    if (!names.insert(sample.sample).second) return Invalid(path, "is there already");
+    if (!names.insert(sample.sample).second) return Invalid(path, "occurs twice");
     const int64_t most = *run.geometry.array_ids(sample.recorded_rows()) * run.geometry.max_id_bytes();
     if (sample.file_bytes < 0 || sample.file_bytes > most + kMostHeaderBytes) {
-      return Invalid(path + ".file_bytes", "is not the size of a file of such a sample");
+      return Invalid(path + ".file_bytes", "does not match the size of the sample's rows");
     }
   }
   return absl::OkStatus();
 }
 
-// What the .npy file of a sample is an array of: [recorded rows][MoE layers][K], |u1 or <u2.
+// The dtype of a sample's .npy file, an array [recorded rows][MoE layers][K]: |u1 or <u2.
 DType DTypeOf(const Geometry& geometry) { return geometry.max_id_bytes() == 1 ? DType::kU8 : DType::kU16; }
 
 std::vector<int64_t> ShapeOf(const Geometry& geometry, const ExportedSample& sample) {
@@ -200,7 +199,7 @@ std::string IndexToText(const ExportedRun& run) {
 absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
   const size_t last = LastLine("").size();
   if (text.size() < last || text.substr(text.size() - last) != LastLine(text.substr(0, text.size() - last))) {
-    return Damaged(absl::StrCat(kExportIndex, ": does not fit the CRC32C in its last line"));
+    return Damaged(absl::StrCat(kExportIndex, ": does not match the CRC32C in its last line"));
   }
   const auto value = ParseJson(text, "index");
   if (!value.ok()) return value.status();
@@ -228,8 +227,8 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
 
 // Writing.
 
-// What is synced at once: enough for a file system to write many at a time, and no more than a moment's worth of a
-// disk. It writes what many threads wait for at once; more than 16 gain little on any.
+// How much is synced at once: enough for a file system to write many files in one go, but only a moment's work for a
+// disk. A file system writes together what several threads wait for at the same time; more than 16 threads gain little.
 constexpr size_t kSyncFiles = 1024;
 constexpr int64_t kSyncBytes = int64_t{256} << 20;
 constexpr size_t kSyncThreads = 16;
@@ -240,7 +239,7 @@ absl::Status Result(const std::error_code& error, const std::filesystem::path& p
   return error ? absl::InternalError(absl::StrCat(path.string(), ": ", error.message())) : absl::OkStatus();
 }
 
-// Why a directory that was named cannot be used: the caller's fault, or the system's.
+// Why a directory cannot be used: a wrong argument, or an error of the system.
 absl::Status DirectoryError(const std::error_code& error, const std::filesystem::path& directory) {
   const auto is_one_of = [&error](std::initializer_list<std::errc> some) {
     return std::any_of(some.begin(), some.end(), [&error](std::errc one) { return error == one; });
@@ -257,7 +256,7 @@ absl::Status DirectoryError(const std::error_code& error, const std::filesystem:
   return absl::InternalError(text);
 }
 
-// A new file; a link in its place is not followed.
+// A new file; an existing link of that name is not followed.
 absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts) {
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor < 0) return Result(LastError(), path);
@@ -273,8 +272,8 @@ absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const ab
   return Result(error, path);
 }
 
-// A file's contents, or a directory's names, where the file system syncs such. What was written through another
-// descriptor is synced as well.
+// Syncs a file's contents, or a directory's names on file systems that sync those. Includes what was written through
+// other descriptors.
 absl::Status Sync(const std::filesystem::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return Result(LastError(), path);
@@ -308,7 +307,7 @@ bool IsExportFile(absl::string_view name) {
                                   std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }));
 }
 
-// What an export that was killed left. Nothing is removed if anything else is there.
+// Removes what a killed export left. Removes nothing if anything else is there.
 absl::Status RemovePart(const std::filesystem::path& part) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
@@ -341,13 +340,13 @@ absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::pat
   const std::filesystem::path path = directory / sample.file;
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
-  // Of another size it is not even read.
+  // A file of another size is not read at all.
   if (error || size == static_cast<uintmax_t>(sample.file_bytes)) {
     auto bytes = ReadFile(path);
     if (!bytes.ok()) return Damaged(bytes.status().message(), sample.sample);
     if (static_cast<int64_t>(bytes->size()) == sample.file_bytes && Crc32c(*bytes) == sample.crc32c) return bytes;
   }
-  return Damaged(absl::StrCat("sample ", sample.sample, ": ", path.string(), " does not fit its CRC32C in the index"),
+  return Damaged(absl::StrCat("sample ", sample.sample, ": ", path.string(), " does not match its CRC32C in the index"),
                  sample.sample);
 }
 
@@ -388,7 +387,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   std::filesystem::path part = path;
   part += ".part";
   if (absl::Status status = RemovePart(part); !status.ok()) return status;
-  // Their names are on the disk before anything is in them.
+  // The names of the directories are on the disk before any file is in them.
   std::vector<std::filesystem::path> parents;
   for (std::filesystem::path up = part.parent_path(); up.has_relative_path() && !std::filesystem::exists(up, error);
        up = up.parent_path()) {
@@ -411,7 +410,7 @@ RunExporter::~RunExporter() {
 absl::Status RunExporter::CheckFits(const ExportedSample& sample) const {
   if (absl::Status status = CheckSample(sample, "sample"); !status.ok()) return status;
   if (names_.count(sample.sample) == 0) return absl::OkStatus();
-  return WithSample(Invalid("sample", "is there already"), sample.sample);
+  return WithSample(Invalid("sample", "was added already"), sample.sample);
 }
 
 absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> ids) {
@@ -483,7 +482,7 @@ absl::Status RunExporter::Finish() {
   std::error_code error;
   std::filesystem::rename(part_, directory_, error);
   if (error == std::errc::directory_not_empty || error == std::errc::file_exists) {
-    return absl::AlreadyExistsError(absl::StrCat(directory_.string(), ": another export ended first"));
+    return absl::AlreadyExistsError(absl::StrCat(directory_.string(), ": another export to it finished first"));
   }
   if (error) return Result(error, directory_);
   finished_ = true;

@@ -2,10 +2,10 @@
 //
 //   writer: RunExporter::Create → Add or Take each sample → Finish     reader: ReadExportedRun → ReadExportedIds
 //
-// An export is written as "DIRECTORY.part", synced, and renamed, so that a directory of the name that was asked for is
-// whole. The next export is another directory: what it has in common with this one it takes over by hard links, so that
-// a checkpoint every 10 steps of 40 GB of routes writes the routes of 10 steps, and any of the directories may be
-// removed.
+// An export is written as "DIRECTORY.part", synced, and renamed, so that a directory with the requested name is
+// complete. Each export is a new directory. It takes over unchanged samples from the previous one by hard links: a
+// checkpoint every 10 steps, of 40 GB of routes in all, writes only the routes of 10 steps, and any of the directories
+// may be removed.
 #ifndef PROTO_EXPORTED_EXPORTED_RUN_H_
 #define PROTO_EXPORTED_EXPORTED_RUN_H_
 
@@ -37,8 +37,8 @@ struct ExportedSample {
   uint64_t content_id = 0;
   std::vector<RowRange> unrecorded;  // Normal list, inside its rows.
   std::vector<WeightSpan> weights;
-  std::vector<TokenCheck> token_checks;  // Those that are known.
-  // Of its .npy file: a name without a folder, its size and CRC32C. Set by RunExporter.
+  std::vector<TokenCheck> token_checks;  // The known ones.
+  // The sample's .npy file: a name without a directory, its size and CRC32C. Set by RunExporter.
   std::string file;
   int64_t file_bytes = 0;
   uint32_t crc32c = 0;
@@ -53,29 +53,28 @@ struct ExportedRun {
   std::vector<ExportedSample> samples;  // In the order written; no id twice.
 };
 
-// Writes one directory, which no other exporter writes at the same time. The process, or the machine, may end at any
-// moment: then there is no directory of that name, and "DIRECTORY.part" is removed by the next export of that name. Not
-// thread-safe.
+// Writes one directory; no other exporter may write it at the same time. If the process or the machine ends early,
+// there is no directory of that name, and the next export of that name removes "DIRECTORY.part". Not thread-safe.
 class RunExporter {
  public:
-  // ALREADY_EXISTS if the directory is there and not empty, or if DIRECTORY.part holds files that no export writes;
-  // INVALID_ARGUMENT and PERMISSION_DENIED for a path that cannot be a directory; INTERNAL with what the system says.
+  // ALREADY_EXISTS if the directory exists and is not empty, or if DIRECTORY.part holds files that no export writes;
+  // INVALID_ARGUMENT and PERMISSION_DENIED for a path that cannot be a directory; INTERNAL with the system's message.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
-  // Removes what was not finished.
+  // Removes an unfinished export.
   ~RunExporter();
 
   const ExportedRun& contents() const { return run_; }
 
-  // ids: of the recorded rows, [rows][MoE layers][K], K and dtype as of the geometry's arrays, little-endian; slots
-  // beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) for what does not fit the geometry or the rows, or
-  // an id for the second time; INTERNAL as above. Ids are not checked.
+  // ids: those of the recorded rows, [rows][MoE layers][K], little-endian, with the K and dtype of the geometry's
+  // arrays; slots beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) if the size does not match the
+  // geometry and the rows, or if the sample was added before; INTERNAL as for Create. Ids are not checked.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
-  // A sample of another export of this run, whose geometry is the same: its file by a hard link, or, where the file
-  // system has none, by a copy. `sample` is as the index there says, but for its group. DATA_LOSS (kChecksum) naming
-  // the sample if its file is gone or has another size; nothing was taken then.
+  // Takes over a sample from another export of this run with the same geometry: hard links its file, or copies it if
+  // the file system has no hard links. `sample` is as in that index, except for its group. DATA_LOSS (kChecksum) naming
+  // the sample if its file is gone or has another size; nothing was taken over then.
   absl::Status Take(const std::filesystem::path& from, ExportedSample sample);
-  // The index; then all of it is on the disk, and has its name. After an error start a new export.
+  // Writes the index, syncs everything and gives the directory its name. After an error start a new export.
   absl::Status Finish();
 
  private:
@@ -89,18 +88,19 @@ class RunExporter {
 
   const std::filesystem::path directory_, part_;
   ExportedRun run_;
-  std::unordered_set<std::string> names_;       // Of its samples.
-  std::vector<std::filesystem::path> written_;  // Not synced yet, …
-  int64_t written_bytes_ = 0;                   // … of so many bytes.
+  std::unordered_set<std::string> names_;       // Ids of the samples so far.
+  std::vector<std::filesystem::path> written_;  // Files not synced yet, …
+  int64_t written_bytes_ = 0;                   // … and their bytes.
   bool finished_ = false;
 };
 
-// The index of a directory. FAILED_PRECONDITION: kNotCommitted without an index (there is no such directory, or it is
-// no export), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for an index that is not as it
-// was written; INVALID_ARGUMENT (kField) for one that says nonsense. Reads no rows.
+// Reads the index of a directory. FAILED_PRECONDITION: kNotCommitted if there is no index (no such directory, or not an
+// export), kVersionMismatch for another version of the format. DATA_LOSS (kChecksum) if the index was changed since it
+// was written. INVALID_ARGUMENT (kField) for invalid fields. Reads no rows.
 absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directory);
 
-// One sample's .npy file, checked. DATA_LOSS (kChecksum) naming the sample if it is not as it was written, or gone.
+// One sample's .npy file, checked. DATA_LOSS (kChecksum) naming the sample if the file is gone or was changed since it
+// was written.
 absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::path& directory,
                                                       const ExportedSample& sample);
 
@@ -109,7 +109,7 @@ class ExportedIds {
  public:
   ExportedIds() = default;
   ExportedIds(std::vector<uint8_t> file, size_t offset) : file_(std::move(file)), offset_(offset) {}
-  // [recorded rows][MoE layers][K], as RunExporter::Add takes them.
+  // [recorded rows][MoE layers][K], as for RunExporter::Add.
   absl::Span<const uint8_t> ids() const { return absl::MakeConstSpan(file_).subspan(offset_); }
 
  private:
@@ -117,7 +117,7 @@ class ExportedIds {
   size_t offset_ = 0;
 };
 
-// Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file was never as the index says.
+// Errors of ReadExportedFile; INVALID_ARGUMENT (kShape) naming a sample whose file never matched its index entry.
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
                                             const ExportedSample& sample);
 

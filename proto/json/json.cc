@@ -22,7 +22,7 @@ void Set(nlohmann::json& json, const char* key, const std::optional<Int>& value)
   if (value) json[key] = *value;
 }
 
-// The value, or what is wrong with it; empty if nothing is.
+// Reads the value; returns what is wrong with it, or "".
 template <typename Int>
 std::string Get(const nlohmann::json& json, Int& value) {
   const bool fits = json.is_number_unsigned() ? std::in_range<Int>(json.get<uint64_t>())

@@ -1,4 +1,4 @@
-// JSON: the fields of an object, every one of which must be known, and the wire's values: geometries, statuses, ranges.
+// JSON objects whose fields must all be known, and the JSON form of geometries, statuses and ranges.
 #ifndef PROTO_JSON_JSON_H_
 #define PROTO_JSON_JSON_H_
 
@@ -21,8 +21,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Each Read… stores a field that is there and of the right kind and range, and leaves its target alone otherwise. The
-// first thing that is wrong is kept: ask status() after the last Read…. Not thread-safe. Keeps a reference to `json`.
+// Each Read… stores a field that is present and of the right kind and range, and otherwise leaves its target alone. The
+// first error is kept: call status() after the last Read…. Not thread-safe. Keeps a reference to `json`.
 class JsonObject {
  public:
   using Json = nlohmann::json;
@@ -30,7 +30,7 @@ class JsonObject {
   // `path` names the object in messages; empty for the root.
   JsonObject(const Json& json, absl::string_view path);
 
-  // An integer, a truth, a text, a list of integers, or an optional integer, for which null is as good as absent.
+  // An integer, a boolean, a string, a list of integers, or an optional integer (null counts as absent).
   template <typename T>
   void Read(const char* key, T& value);
   // One integer or a list of them.
@@ -40,7 +40,7 @@ class JsonObject {
   void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
   // The field as it is, or nothing.
   const Json* Find(const char* key);
-  // The same where null is as good as absent.
+  // The same, but null counts as absent.
   const Json* FindValue(const char* key);
 
   void Require(const char* key);
@@ -78,32 +78,32 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_vi
 // One line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const nlohmann::json& json);
 
-// A geometry: {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6}. moe_layers absent: all
-// layers; num_experts, top_k: one number, or one per MoE layer.
-// `path` names the object in messages. INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the
-// wrong kind; the geometry's own rules are Geometry::Create's.
+// A geometry: {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6}. Without moe_layers all
+// layers are meant; num_experts, top_k: one number, or one per MoE layer. `path` names the object in messages.
+// INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind; Geometry::Create checks the
+// rules of geometries.
 absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& json, absl::string_view path);
 nlohmann::json GeometryToJson(const Geometry& geometry);
 
-// A status, for those who cannot hold an absl::Status:
+// A status as JSON, for callers without absl::Status:
 //
 //   {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "payload: …", "reason": "ID_RANGE", "field": "payload",
 //    "sample": "math-7/0", "row": 12, "layer": 3, "committed_rows": 0, "revision": 0, "first_differing_block": 0,
 //    "missing_rows": [[0, 4]], "retry_after_ms": 50}
 //
-// What follows the message is of the ErrorDetail; fields that are not set are absent.
+// The fields after the message are those of ErrorDetail; fields that are not set are absent.
 nlohmann::json StatusToJson(const absl::Status& status);
 // [[begin, end], …]
 nlohmann::json RangesToJson(absl::Span<const RowRange> ranges);
 
-// Fields of objects. All of them: INVALID_ARGUMENT (kField) naming the field that is of the wrong kind. An absent field
-// changes nothing.
+// Readers for fields of objects. INVALID_ARGUMENT (kField) names a field of the wrong kind. An absent field changes
+// nothing.
 
 // [[begin, end], …]
 absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges);
 // [[rows, crc32c], …]
 absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks);
-// "producer": "rollout" or "trainer"; what is wrong is told by the object's status().
+// "producer": "rollout" or "trainer"; the object's status() reports errors.
 void ReadProducer(JsonObject& object, Producer& producer);
 
 }  // namespace wire

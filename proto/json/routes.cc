@@ -20,20 +20,20 @@ using Indexer = simdjson::internal::dom_parser_implementation;
 constexpr const char* kTargets[] = {"routed_experts", "prompt_routed_experts"};
 constexpr const char* kPlaces[] = {"choices", "meta_info", "sglext", "sgl_ext"};
 constexpr const char* kData[] = {"data"};
-constexpr size_t kMaxDepth = 16;      // Of the places that are looked at.
-constexpr size_t kMaxNesting = 1024;  // That the library prepares for; nothing here depends on it.
+constexpr size_t kMaxDepth = 16;      // Of the positions that are searched.
+constexpr size_t kMaxNesting = 1024;  // Depth for which the library prepares; no rule depends on it.
 
 absl::Status Malformed(absl::string_view what) { return Invalid(Reason::kEncoding, "body", what); }
 
-// Walks the body's tokens, of which the library's first stage tells where they begin: brackets, colons, commas, and the
-// first characters of texts, numbers and words. That stage is the one that looks at every byte, with the fastest
-// instructions of this CPU, and stays inside the body.
+// Walks the tokens of the body. The library's first stage finds where they begin: brackets, colons, commas, and the
+// first characters of strings, numbers and words. Only that stage looks at every byte, with the fastest instructions of
+// this CPU, and it stays inside the body.
 class Walker {
  public:
   Walker(absl::Span<const uint8_t> body, absl::Span<const uint32_t> tokens)
       : body_(reinterpret_cast<const char*>(body.data()), body.size()), tokens_(tokens) {}
 
-  // False if the body is not what it should be.
+  // False if the body is malformed.
   bool Root() { return (Kind() == '{' || Kind() == '[') && Place() && next_ == tokens_.size(); }
   std::vector<RouteText> take() { return std::move(found_); }
 
@@ -46,7 +46,7 @@ class Walker {
     return true;
   }
 
-  // What is between the quotes of the text at hand.
+  // The characters between the quotes of the current string.
   std::optional<absl::string_view> Text() const {
     if (Kind() != '"') return std::nullopt;
     const size_t begin = tokens_[next_];
@@ -56,7 +56,7 @@ class Walker {
     return body_.substr(begin + 1, quote - begin - 1);
   }
 
-  // A value, by its brackets alone.
+  // Skips a value, looking only at its brackets.
   bool Skip() {
     size_t depth = 0;
     do {
@@ -99,7 +99,7 @@ class Walker {
     return Take(']');
   }
 
-  // A response, a list of them or of choices, or an extension.
+  // Handles a response, a list of responses or of choices, or an extension.
   bool Place() {
     if (path_.size() >= kMaxDepth) return Skip();
     if (Kind() == '[') return EachItem([this] { return Place(); });

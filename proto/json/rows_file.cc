@@ -45,7 +45,7 @@ DType DTypeOf(const std::string& name) {
   return DType::kUnspecified;
 }
 
-// Whether the elements of the shape take so many bytes.
+// True if the elements of the shape take exactly the tensor's bytes.
 bool Fits(const SafeTensor& tensor) {
   int64_t bytes = DTypeBytes(tensor.dtype);
   for (const int64_t axis : tensor.shape) {
@@ -63,14 +63,15 @@ absl::StatusOr<SafeTensor> ReadTensor(const std::string& name, const json& entry
     return Malformed(Reason::kEncoding, absl::StrCat(name, " is not {dtype, shape, data_offsets}"));
   }
   if ((*offsets)[0] > (*offsets)[1] || (*offsets)[1] > static_cast<int64_t>(data.size())) {
-    return Malformed(Reason::kLength, absl::StrCat(name, " lies outside of the file"));
+    return Malformed(Reason::kLength, absl::StrCat(name, " lies outside the file"));
   }
   tensor.dtype_name = dtype.get<std::string>();
   tensor.dtype = DTypeOf(tensor.dtype_name);
   tensor.shape = *shape;
   tensor.data = data.subspan((*offsets)[0], (*offsets)[1] - (*offsets)[0]);
   if (tensor.dtype == DType::kUnspecified || Fits(tensor)) return tensor;
-  return Malformed(Reason::kLength, absl::StrCat(name, " has ", tensor.data.size(), " bytes, which its shape is not"));
+  return Malformed(Reason::kLength,
+                   absl::StrCat(name, " has ", tensor.data.size(), " bytes, which does not match its shape"));
 }
 
 bool IsRows(const SafeTensor& tensor) { return tensor.dtype != DType::kUnspecified && tensor.shape.size() == 3; }
@@ -85,7 +86,7 @@ std::string Names(const std::vector<SafeTensor>& tensors) {
 
 absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_t> file) {
   uint64_t length = 0;
-  if (file.size() < kLengthBytes) return Malformed(Reason::kEncoding, "shorter than a header's length");
+  if (file.size() < kLengthBytes) return Malformed(Reason::kEncoding, "shorter than the length field of the header");
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     return Malformed(Reason::kEncoding, absl::StrCat("header of ", length, " bytes is cut off or over 1 MiB"));
@@ -121,7 +122,7 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
     if (name.empty() ? IsRows(tensor) : tensor.name == name) found.push_back(&tensor);
   }
   if (found.size() != 1) {
-    return absl::NotFoundError(absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors of rows; say which")
+    return absl::NotFoundError(absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors of rows; name one")
                                                          : absl::StrCat("no tensor \"", name, "\""),
                                             "; the file holds ", Names(*tensors)));
   }

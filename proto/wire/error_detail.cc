@@ -10,11 +10,11 @@ namespace {
 
 constexpr char kTypeUrl[] = "type.googleapis.com/routing_replay.v1.ErrorDetail";
 
-// As much of protobuf's encoding as a Status has: numbers, bytes and messages. By hand, so that what only makes and
-// looks at errors, as the kernels' library, links no protobuf.
+// The part of protobuf's encoding that a Status needs: numbers, bytes and messages. Written by hand, so that code that
+// only makes and reads errors, such as the kernels' library, links no protobuf.
 class FieldWriter {
  public:
-  // proto3 leaves out what is 0 or empty, but for optional fields.
+  // proto3 leaves out values that are 0 or empty, except in optional fields.
   void Int(int field, int64_t value) {
     if (value != 0) IntAlways(field, value);
   }
@@ -41,8 +41,8 @@ class FieldWriter {
   std::string bytes_;
 };
 
-// Walks the fields of a message: while (r.Next()) switch (r.field()) … Fields of other wire types are skipped; what is
-// malformed ends the walk.
+// Walks the fields of a message: while (r.Next()) switch (r.field()) … Skips fields of other wire types; ends at
+// malformed bytes.
 class FieldReader {
  public:
   explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
@@ -225,7 +225,8 @@ std::string EncodeRpcStatus(const absl::Status& status) {
 }
 
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes) {
-  // What gRPC says of a call that its server ends with itself. Who cancels a call of its own does not look at its end.
+  // gRPC's status for a call that the server cut off when it ended. A caller that cancels its own call does not look at
+  // its status.
   if (code == absl::StatusCode::kCancelled && rpc_status_bytes.empty()) {
     return absl::UnavailableError("the server ended the call without an answer");
   }

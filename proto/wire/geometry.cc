@@ -14,7 +14,7 @@
 namespace routing_replay {
 namespace {
 
-constexpr int64_t kRowsInBytes = 8;  // So many rows of any layer end on a byte.
+constexpr int64_t kRowsInBytes = 8;  // This many rows of any layer end on a byte.
 
 absl::Status InvalidGeometry(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
   ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("geometry.", field)};
@@ -164,7 +164,7 @@ Codec Geometry::default_codec() const {
 }
 
 uint64_t Geometry::fingerprint() const {
-  // Hashes a canonical text, so that no machine's struct layout or byte order matters.
+  // Hashes a canonical text, so that struct layout and byte order of the machine do not matter.
   std::string text = absl::StrCat("routing-geometry-1;", num_layers_);
   for (const LayerRouting& l : layers_) absl::StrAppend(&text, ";", l.layer_id, ",", l.num_experts, ",", l.top_k);
   return XXH64(text.data(), text.size(), 0);

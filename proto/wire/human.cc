@@ -15,7 +15,7 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Letters to put in, take out or exchange on the way from one to the other.
+// Number of letters to insert, delete or replace between the two.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -34,7 +34,7 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 std::string HumanBytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
-  // What would be shown as 1024 is shown in the next unit.
+  // A value that would print as 1024 moves on to the next unit.
   for (; std::abs(bytes) >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
   const int digits = unit == 0 || std::abs(bytes) >= 99.95 ? 0 : 1;
   return absl::StrFormat("%.*f %s", digits, bytes, kUnits[unit]);

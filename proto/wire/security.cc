@@ -28,7 +28,7 @@ bool IsLoopbackHost(absl::string_view host) {
 }
 
 constexpr int64_t kMaxBytes = 1 << 20;
-// File times advance in steps of a clock tick: a file that changed this recently may change again without showing it.
+// File times advance in clock ticks: a file that changed this recently may change again without a new time.
 constexpr std::chrono::nanoseconds kUnsettled = std::chrono::milliseconds(50);
 
 int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
     if (bytes < 0) return CannotRead(path, errno);
     text.append(part, static_cast<size_t>(bytes));
     if (static_cast<int64_t>(text.size()) > kMaxBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": over ", kMaxBytes, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": has over ", kMaxBytes, " bytes"));
     }
   }
   return text;
@@ -72,7 +72,8 @@ absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   const Stamp stamp = exists ? StampOf(status) : Stamp{};
   if (seen_ == stamp) return std::nullopt;
   seen_ = stamp;
-  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO must not hold up the caller.
+  // O_NONBLOCK: opening a FIFO must not block the caller.
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return CannotRead(path_, errno);
   const absl::Cleanup close_file = [fd] { close(fd); };
   if (fstat(fd, &status) != 0) return CannotRead(path_, errno);

@@ -46,7 +46,8 @@ absl::StatusOr<Buffer> TokenIds(const TokenArray& array) {
   if (array.axes != 1) {
     return Rejected(array, Reason::kShape, absl::StrCat("has ", array.axes, " axes, token ids have one"));
   }
-  if (array.bytes.empty()) return Rejected(array, Reason::kLength, "is empty; leave it out where tokens are not known");
+  if (array.bytes.empty())
+    return Rejected(array, Reason::kLength, "is empty; leave it out if the tokens are not known");
   const std::string& dtype = array.dtype;
   if (dtype == "uint8") return Narrow<uint8_t>(array);
   if (dtype == "int8") return Narrow<int8_t>(array);

@@ -23,8 +23,9 @@ uint64_t LowBitsOfLanes(int bits, int lane) {
   return mask;
 }
 
-// Each word holds fields of `width` bits side by side from bit 0 on; gives each field a lane of `id_bits` (8 or 16)
-// bits. Halves the groups of fields until one field is left: 8 fields of a byte in three steps, 4 of 16 bits in two.
+// Each word holds fields of `width` bits side by side from bit 0 on. Gives each field a lane of `id_bits` (8 or 16)
+// bits, by halving the groups of fields until one field is left: 8 fields of a byte in three steps, 4 of 16 bits in
+// two.
 void SpreadFields(uint64_t* words, size_t count, int width, int id_bits) {
   const hn::ScalableTag<uint64_t> d;
   for (int lane = 32; lane >= id_bits; lane /= 2) {
@@ -65,7 +66,7 @@ namespace {
 HWY_EXPORT(SpreadFields);
 HWY_EXPORT(GatherFields);
 
-// Words handled at a time: a multiple of every vector's lanes, small enough for the stack and the first cache.
+// Words per batch: a multiple of every vector's lanes, small enough for the stack and the first cache.
 constexpr int64_t kWords = 64;
 
 uint64_t Load(const uint8_t* p, int bytes) {
@@ -120,8 +121,8 @@ void PackIds(const uint8_t* ids, int id_bytes, int width, int64_t count, uint8_t
       const int64_t bit = (first + i) * word_bits;
       const int shift = static_cast<int>(bit % 8);
       uint8_t* to = out + bit / 8;
-      // Only the bytes that the word's bits touch, 8 at most: a word starts on a byte or on half of one, and then has
-      // 60 bits or less. The first byte may hold bits of the word before.
+      // Touches only the bytes that hold the word's bits, 8 at most: a word starts on a byte or half a byte, and in the
+      // latter case has 60 bits or less. The first byte may hold bits of the previous word.
       const int bytes = (shift + word_bits + 7) / 8;
       const uint64_t low = (fields[i] << shift) | *to;
       std::memcpy(to, &low, bytes);
@@ -136,7 +137,7 @@ void UnpackIds(absl::Span<const uint8_t> packed, int bit_offset, int width, int6
   int64_t done = 0;
   const auto size = static_cast<int64_t>(packed.size());
   while (done + per_word <= count) {
-    // Words whose nine bytes all lie inside.
+    // Words whose nine bytes all lie inside the input.
     uint64_t fields[kWords] = {};
     int64_t n = 0;
     for (; n < kWords && done + (n + 1) * per_word <= count; ++n) {

@@ -29,7 +29,7 @@ absl::Status Describe(const BlockView& block, const LayerRouting& layer, const I
   return Invalid(Reason::kIdRange, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"), layer.layer_id, row);
 }
 
-// Bits behind the last id of a PACKED plane.
+// Checks the bits behind the last id of a PACKED plane.
 bool PaddingIsZero(absl::Span<const uint8_t> plane, int64_t used_bits) {
   return plane.empty() || used_bits % 8 == 0 || plane.back() >> (used_bits % 8) == 0;
 }
@@ -49,8 +49,8 @@ absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_
   }
   const auto expected = static_cast<size_t>(geometry.block_bytes(block.rows.size(), block.codec));
   if (block.bytes.size() == expected) return absl::OkStatus();
-  return Invalid(Reason::kLength,
-                 absl::StrCat("block ", ToString(block.rows), " has ", block.bytes.size(), " bytes, not ", expected));
+  return Invalid(Reason::kLength, absl::StrCat("block ", ToString(block.rows), " has ", block.bytes.size(),
+                                               " bytes, expected ", expected));
 }
 
 absl::Status CheckCrc(const Geometry& geometry, const BlockView& block) {
@@ -58,7 +58,7 @@ absl::Status CheckCrc(const Geometry& geometry, const BlockView& block) {
     if (Crc32c(block.plane(geometry, i)) == block.plane_crc32c[i]) continue;
     const int32_t layer = geometry.layer(i).layer_id;
     return Invalid(Reason::kChecksum,
-                   absl::StrCat("block ", ToString(block.rows), ", layer ", layer, ": CRC32C does not fit"), layer,
+                   absl::StrCat("block ", ToString(block.rows), ", layer ", layer, ": CRC32C does not match"), layer,
                    block.rows.begin);
   }
   return absl::OkStatus();

@@ -15,10 +15,10 @@ absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32
   ErrorDetail detail{.reason = Reason::kChecksum};
   detail.layer = geometry.layer(ordinal).layer_id;
   detail.row = block.rows.begin;
-  return MakeError(
-      absl::StatusCode::kDataLoss,
-      absl::StrCat("block ", ToString(block.rows), ", layer ", *detail.layer, ": stored bytes do not fit their CRC32C"),
-      detail);
+  return MakeError(absl::StatusCode::kDataLoss,
+                   absl::StrCat("block ", ToString(block.rows), ", layer ", *detail.layer,
+                                ": stored bytes do not match their CRC32C"),
+                   detail);
 }
 
 absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,

@@ -22,20 +22,20 @@
 namespace routing_replay {
 inline namespace wire {
 
-inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of so many.
+inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of this many.
 
-// For the turns by 1, 2, … slots of each row in a group: which byte comes to each place.
+// For rotating each row in a group by 1, 2, … slots: which byte moves to each position.
 struct alignas(kGroupBytes) Turns {
   uint8_t from[kGroupBytes / 2][kGroupBytes];
 };
 
-// What one look at many rows finds.
+// Result of one pass over many rows.
 struct RowsSeen {
   size_t largest_id = 0;
   bool duplicate = false;
 };
 
-// Whether rows of so many bytes lie in groups without crossing them: 2, 4, 8 or 16.
+// True if rows of this many bytes fill groups without crossing them: 2, 4, 8 or 16.
 constexpr bool FitsGroups(size_t row_bytes) { return kGroupBytes % row_bytes == 0; }
 
 }  // namespace wire
@@ -51,7 +51,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
 
-// For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together, and the
+// For rows that fit into groups. Rotating each row by 1 … K/2 slots brings any two of its ids together, and the
 // difference of equal ids is 0.
 template <typename T>
 RowsSeen SeeGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& turns) {
@@ -72,7 +72,7 @@ RowsSeen SeeGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& t
   for (; i + step <= size; i += step) see(ids + i);
   if (i < size && size > step) see(ids + size - step);
   if (size < step) {
-    // The first row again and again fills the vector up.
+    // Repeats the first row to fill up the vector.
     HWY_ALIGN uint8_t padded[HWY_MAX_BYTES];
     const size_t row_bytes = top_k * sizeof(T);
     for (size_t at = 0; at < step; at += row_bytes) std::memcpy(padded + at, at < size ? ids + at : ids, row_bytes);
@@ -101,9 +101,9 @@ RowsSeen SeeGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns&) 
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// Compares every id with the one `shift` slots behind it, for all shifts. `same_row` says for each shift, from each
-// slot on, which of the following lanes still have their partner in the same row: [top_k - 1][top_k + lanes] of 0 or
-// ~0. Reads `top_k + lanes` ids behind the last one.
+// Compares every id with the one `shift` slots behind it, for all shifts. For each shift, `same_row` tells from each
+// slot on which of the following lanes still have their partner in the same row: [top_k - 1][top_k + lanes] of 0 or ~0.
+// Reads `top_k + lanes` ids behind the last one.
 template <typename T>
 bool HasDuplicate(const T* ids, size_t count, size_t top_k, const T* same_row, size_t row_stride) {
   const hn::ScalableTag<T> d;
@@ -160,10 +160,10 @@ bool CallHasDuplicate(const uint16_t* ids, size_t n, size_t k, const uint16_t* s
   return HWY_DYNAMIC_DISPATCH(HasDuplicateU16)(ids, n, k, same_row, stride);
 }
 
-// At least the lanes of any instruction set's vector. HWY_MAX_BYTES would be those of this file's last one only.
+// At least as many lanes as any instruction set's vectors have. HWY_MAX_BYTES only covers the last set of this file.
 constexpr size_t kMaxLanes = 256;
 
-// What HasDuplicate takes as `same_row`; made once per K, because making it costs more than using it.
+// The `same_row` argument of HasDuplicate; made once per K, because making it costs more than using it.
 template <typename T>
 const std::vector<T>& SameRow(size_t k) {
   static std::array<std::once_flag, kMaxTopK + 1> made;
@@ -180,12 +180,12 @@ const std::vector<T>& SameRow(size_t k) {
   return masks[k];
 }
 
-// For rows that do not fit into groups: over a copy, because vectors read beyond the end.
+// For rows that do not fit into groups. Works on a copy, because vectors read beyond the end.
 template <typename T>
 bool HasDuplicateAnywhere(absl::Span<const uint8_t> ids, size_t k) {
   const size_t count = ids.size() / sizeof(T);
   std::vector<T> padded(count + k + kMaxLanes);
-  // Behind the last id all differ: what the last vector reads there is no duplicate.
+  // Fills the space behind the last id with distinct values, so that the last vector finds no duplicate there.
   std::iota(padded.begin() + static_cast<int64_t>(count), padded.end(), T{0});
   if (count > 0) std::memcpy(padded.data(), ids.data(), count * sizeof(T));
   return CallHasDuplicate(padded.data(), count, k, SameRow<T>(k).data(), k + kMaxLanes);
@@ -219,7 +219,7 @@ size_t LargestId(absl::Span<const uint8_t> ids) {
                         : HWY_DYNAMIC_DISPATCH(MaxIdU16)(ids.data(), count);
 }
 
-// Rows of K >= 2 ids, at least one.
+// For rows of K >= 2 ids; requires at least one row.
 template <typename T>
 RowsSeen SeeRows(absl::Span<const uint8_t> ids, size_t k) {
   const size_t row_bytes = k * sizeof(T);
@@ -229,7 +229,7 @@ RowsSeen SeeRows(absl::Span<const uint8_t> ids, size_t k) {
                         : HWY_DYNAMIC_DISPATCH(SeeGroupsU16)(ids.data(), ids.size(), k, turns);
 }
 
-// Row by row, for the message.
+// Row by row, to find the values for the message.
 template <typename T>
 std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows,
                               bool duplicates) {

@@ -11,7 +11,7 @@ inline namespace wire {
 namespace {
 
 constexpr int kPayloadField = 15;
-constexpr int kMaxTensorRank = 8;  // Far above what is ever accepted; the decoder says which rank it wants.
+constexpr int kMaxTensorRank = 8;  // Far above any accepted rank; the decoder reports the rank that it expects.
 
 void SetTensor(const TensorDescription& tensor, v1::TensorPayload& out) {
   out.set_encoding(static_cast<v1::TensorPayload::Encoding>(tensor.encoding));
@@ -123,7 +123,7 @@ absl::Status CheckHeaderRows(const AppendHeader& header, const FieldPath& path) 
                       Reason::kLength);
   }
   if (header.rows.begin == 0 && header.token_check_start.value_or(0) != 0) {
-    return FieldError(path.Child("token_check_start"), "must be 0 where the append starts at row 0");
+    return FieldError(path.Child("token_check_start"), "must be 0 if the append starts at row 0");
   }
   return absl::OkStatus();
 }
@@ -141,7 +141,7 @@ absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path
 }
 
 absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
-  absl::Status status = CheckId(header.sample, "append.sample");  // As `path` says, without making its text.
+  absl::Status status = CheckId(header.sample, "append.sample");  // The same field as `path`, without making its text.
   status.Update(CheckHeaderRows(header, path));
   status.Update(CheckText(path, "weight_label", header.weight_label));
   status.Update(CheckText(path, "engine", header.engine));
@@ -152,7 +152,7 @@ absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
   }
   if (header.revision < 0)
     return FieldError(path.Child("revision"), absl::StrCat("must be at least 0, got ", header.revision));
-  // Every group lies in some half-open range of groups.
+  // A group must lie inside some half-open range of groups.
   if (header.group == kMaxInt64) return FieldError(path.Child("group"), "must be below 2^63 - 1");
   if (header.seal_num_tokens && (*header.seal_num_tokens < 1 || *header.seal_num_tokens > kMaxTokens)) {
     return FieldError(path.Child("seal_num_tokens"),
@@ -199,7 +199,7 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
   return header;
 }
 
-// Before the message is built.
+// Checks made before the message is built.
 absl::Status CheckCounts(absl::string_view header) {
   if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each takes two bytes or more.
   const FieldPath root, append = root.Child("append"), blocks = append.Child("blocks");

@@ -1,5 +1,5 @@
-// What gRPC carries, and ours: messages as byte chains without a copy either way, statuses with their details, and
-// small numbers as tags of a completion queue.
+// Conversions between gRPC and our code: messages as byte chains without a copy either way, statuses with their
+// details, and small numbers as tags of a completion queue.
 #ifndef PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
 #define PROTO_WIRE_MESSAGE_GRPC_BYTES_H_
 
@@ -47,13 +47,14 @@ class ByteBufferBuilder {
   std::vector<grpc::Slice> slices_;
 };
 
-// The code, the message and the ErrorDetail survive the way.
+// Keeps the code, the message and the ErrorDetail.
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// At a client. A bare CANCELLED is UNAVAILABLE: so a server that ends rejects calls that come at its last moment. (Who
-// cancels a call does not look at its end; what our servers cancel says so in its details.)
+// For a client. A CANCELLED without details becomes UNAVAILABLE: that is how a server that is ending rejects the last
+// calls. (A caller that cancels its own call ignores the status; when our servers cancel a call, they say so in its
+// details.)
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// A completion queue wants addresses as tags and only hands them back.
+// A completion queue takes addresses as tags and only hands them back, so a number can stand in for one.
 inline void* QueueTag(intptr_t number) {
   return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr): nobody looks at what is there.
 }

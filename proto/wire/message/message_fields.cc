@@ -10,7 +10,7 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of the fields from here to the stream's limit; whether all could be read.
+// Counts fields from here to the stream's limit; returns false if some could not be read.
 bool CountHere(CodedInputStream& stream, absl::Span<const int> path, size_t* counts) {
   while (const uint32_t tag = stream.ReadTag()) {
     const bool on_path = WireFormatLite::GetTagFieldNumber(tag) == path.front();
@@ -97,7 +97,7 @@ RowRange MessageFields::Range(const char* name, std::optional<size_t> index, con
     return {};
   }
   if (value.begin() > value.end()) {
-    Fail(FieldError(path.Child("end"), "below begin"));
+    Fail(FieldError(path.Child("end"), "is below begin"));
     return {};
   }
   return {static_cast<int64_t>(value.begin()), static_cast<int64_t>(value.end())};

@@ -25,7 +25,7 @@ absl::Status Malformed(size_t position) {
                    {.reason = Reason::kEncoding});
 }
 
-// Bytes of the value of a field of `wire_type` that stand at the cursor; nothing if they cannot be told.
+// Size of the value of a field of `wire_type` at the cursor; nothing if it is malformed.
 std::optional<uint64_t> ValueSize(ChainCursor& cursor, uint64_t wire_type) {
   switch (wire_type) {
     case 0:

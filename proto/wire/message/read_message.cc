@@ -16,7 +16,7 @@ using google::protobuf::Arena;
 
 constexpr int kPayloadField = 15;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-// Why a record says what it says is for people; longer than any server makes it.
+// The message of a record is for people; this is longer than any that a server makes.
 constexpr size_t kMaxMessageBytes = 1 << 16;
 
 void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
@@ -37,7 +37,8 @@ void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
   if (sample.max_weight_version) out.set_max_weight_version(*sample.max_weight_version);
 }
 
-// Counts what a request says before it is built; the bytes that it takes at most, as a message and as values.
+// Counts the items of a request before it is built; returns an upper bound of the memory that it takes, as a message
+// and as values.
 absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
   const FieldPath root;
   const auto [samples, checks] = CountFields(bytes, {4, 5});
@@ -48,7 +49,8 @@ absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
     return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadTokenChecks, " token_checks"),
                       Reason::kLength);
   }
-  // Of what is left, a bound in one byte takes 8 as a message and 8 as a value, and what grows takes twice that.
+  // Every remaining byte may be a bound, which takes 8 bytes as a message and 8 as a value; growing vectors take twice
+  // that.
   constexpr size_t kSample = sizeof(v1::SampleRead) + sizeof(SampleRead) + sizeof(void*);
   constexpr size_t kCheck = sizeof(v1::TokenCheck) + sizeof(TokenCheck) + sizeof(void*);
   return static_cast<int64_t>(samples * kSample + checks * kCheck + 32 * (bytes.size() - 2 * (samples + checks)));
@@ -57,7 +59,7 @@ absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
 std::vector<RowRange> RowsOf(const v1::SampleRead& from, MessageFields& f) {
   std::vector<RowRange> rows;
   if (from.row_bounds_size() % 2 != 0) {
-    f.FailField("row_bounds", "an odd number of bounds");
+    f.FailField("row_bounds", "must have an even number of bounds");
     return rows;
   }
   rows.reserve(from.row_bounds_size() / 2);
@@ -111,7 +113,7 @@ void SetRecord(const SampleRecord& record, v1::SampleRecord& out) {
 absl::Status TakeRecord(v1::SampleRecord& from, const FieldPath& path, SampleRecord& out) {
   MessageFields f(path);
   out.index = static_cast<int32_t>(f.Count("index", from.index(), kMaxInt32));
-  // A status of a later version is not OK, and more is not known of it here.
+  // A status of a later version is not OK; nothing else is known of it here.
   const bool known = from.status() >= 0 && from.status() <= static_cast<int>(kLastSampleStatus);
   out.status = known ? static_cast<SampleStatus>(from.status()) : SampleStatus::kUnspecified;
   out.message = f.Text("message", from.message(), kMaxMessageBytes);
@@ -150,7 +152,7 @@ absl::Status TakePiece(const v1::Piece& from, const FieldPath& path, Piece& out)
   out.bytes = from.bytes();
   out.cut_crc32c.assign(from.cut_crc32c().begin(), from.cut_crc32c().end());
   if (!f.status().ok()) return f.status();
-  if (out.codec == Codec::kRaw && out.bit_offset != 0) f.FailField("bit_offset", "RAW starts on a byte");
+  if (out.codec == Codec::kRaw && out.bit_offset != 0) f.FailField("bit_offset", "must be 0 for RAW");
   if (out.cut_crc32c.size() != static_cast<size_t>(out.layer_count)) {
     f.FailField("cut_crc32c", absl::StrCat(out.cut_crc32c.size(), " values for ", out.layer_count, " layers"));
   }
@@ -198,13 +200,13 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
     f.Fail(TakeSampleRead(*message.mutable_samples(static_cast<int>(i)), root.Child("samples", i), request.samples[i]));
   }
   request.wait = message.wait();
-  // Only a hint that the server clamps.
+  // Only a hint, which the server clamps.
   request.max_message_bytes = static_cast<int32_t>(std::min<int64_t>(message.max_message_bytes(), kMaxInt32));
   request.only_begun = message.only_begun();
   f.Fail(CheckId(request.run, "run"));
   const auto unordered = std::adjacent_find(request.layers.begin(), request.layers.end(), std::greater_equal<>());
   if (unordered != request.layers.end()) {
-    f.FailField("layers", absl::StrCat("layer ", *unordered, " is not followed by a higher one"));
+    f.FailField("layers", absl::StrCat("layer ", *unordered, " must be followed by a higher one"));
   }
   if (!f.status().ok()) return f.status();
   return request;

@@ -16,7 +16,8 @@ namespace {
 constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr uint32_t kBad = uint32_t{1} << 31;
 
-// table[i][c]: what character c at place i of a group of four adds to the three bytes, as a little-endian number.
+// table[i][c]: the value that character c at position i of a group of four adds to the three bytes, as a little-endian
+// number.
 using Tables = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr Tables MakeTables() {
@@ -45,13 +46,13 @@ absl::Status BadCharacter(absl::Span<const uint8_t> text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (kTables[0][text[i]] == kBad) {
       return Malformed(
-          absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at ", i, " is not of the alphabet"));
+          absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at ", i, " is not in the alphabet"));
     }
   }
-  return Malformed("not of the alphabet");
+  return Malformed("a byte is not in the alphabet");
 }
 
-// The last group, which may end in "=" or "==". Its bytes go to `out`.
+// Decodes the last group, which may end in "=" or "==", into `out`.
 absl::Status DecodeLast(absl::Span<const uint8_t> text, size_t padding, uint8_t* out) {
   uint8_t group[4];
   std::memcpy(group, text.data() + text.size() - 4, 4);
@@ -79,7 +80,7 @@ absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text) {
   for (size_t i = 0; i < groups; ++i) {
     const uint32_t bits = DecodeGroup(text.data() + 4 * i);
     seen |= bits;
-    // Four bytes are written and the fourth is overwritten by the next group; the last full one has no room for it.
+    // Writes four bytes; the next group overwrites the fourth. The last full group has no room for it.
     std::memcpy(bytes.data() + 3 * i, &bits, i + 1 < groups ? 4 : 3);
   }
   if ((seen & kBad) != 0) return BadCharacter(text.subspan(0, text.size() - padding));
@@ -100,7 +101,8 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
     return Malformed(Reason::kLength, "append.tensor.raw_size",
                      absl::StrCat(raw_size, " bytes declared, the frame holds ", content));
   }
-  // A skippable frame has content size 0 and is longer than its neighbours think: the length check takes both.
+  // A skippable frame has content size 0 and is longer than ZSTD_findFrameCompressedSize reports: the length check
+  // rejects both cases.
   if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size() || frame.size() < 4 ||
       (frame[0] & 0xF0) == 0x50) {
     return Malformed(Reason::kEncoding, "payload", "not exactly one frame");
@@ -111,7 +113,8 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
   Buffer raw(raw_size);
   const size_t written = ZSTD_decompress(raw.data(), raw.size(), frame.data(), frame.size());
   if (ZSTD_isError(written)) return Malformed(Reason::kEncoding, "payload", ZSTD_getErrorName(written));
-  if (written != raw.size()) return Malformed(Reason::kLength, "payload", "shorter than its content size");
+  if (written != raw.size())
+    return Malformed(Reason::kLength, "payload", "the data is shorter than the frame's content size");
   return raw;
 }
 

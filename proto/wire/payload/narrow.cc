@@ -23,7 +23,7 @@ uint64_t MaxLane(const T* lanes, size_t count) {
   return count == 0 ? 0 : *std::max_element(lanes, lanes + count);
 }
 
-// One element at a time: ends of vectors, and types without a vector form.
+// Handles one element at a time: ends of vectors, and types without a vector form.
 template <typename From, typename To>
 uint64_t NarrowScalar(const uint8_t* from, size_t begin, size_t end, uint8_t* to) {
   uint64_t largest = 0;
@@ -74,7 +74,7 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   return std::max(MaxLane(lane, lanes), NarrowScalar<uint16_t, uint8_t>(from, i, count, to));
 }
 
-// Same width.
+// Input and output have the same width.
 template <typename T>
 uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
   std::memcpy(to, from, count * sizeof(T));
@@ -110,7 +110,7 @@ HWY_EXPORT(Narrow);
 
 namespace {
 
-// A negative i8 may look like an id of a model with 256 experts.
+// A negative i8 could pass for an id of a model with 256 experts.
 uint64_t NegativesLargest(DType dtype, uint64_t largest) {
   const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
   return negative ? UINT64_MAX : largest;
@@ -137,7 +137,7 @@ int32_t DTypeBytes(DType dtype) {
 }
 
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
-  if (count == 0) return 0;  // Neither pointer need be one then.
+  if (count == 0) return 0;  // Either pointer may be null then.
   return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to));
 }
 

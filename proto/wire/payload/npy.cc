@@ -29,7 +29,7 @@ absl::Status Malformed(Reason reason, absl::string_view what) {
   return Invalid(reason, "payload", absl::StrCat("npy: ", what));
 }
 
-// A reader of the header's Python literal: a dict of strings, booleans and tuples of whole numbers.
+// Reads the header's Python literal: a dict of strings, booleans and tuples of whole numbers.
 class Literal {
  public:
   explicit Literal(absl::string_view text) : text_(text) {}
@@ -88,7 +88,7 @@ absl::StatusOr<DType> ParseDescr(const std::string& descr) {
   for (const auto& known : kKnown) {
     if (descr == known.descr) return known.dtype;
   }
-  return Malformed(Reason::kDType, absl::StrCat("dtype '", descr, "' is not one of |u1 |i1 <u2 <i2 <i4 <i8"));
+  return Malformed(Reason::kDType, absl::StrCat("dtype '", descr, "' must be one of |u1 |i1 <u2 <i2 <i4 <i8"));
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file) {
   }
   const size_t length = file[8] | file[9] << 8;
   if (length > kMaxHeaderBytes || length > file.size() - kPrefixBytes) {
-    return Malformed(Reason::kEncoding, absl::StrCat("header of ", length, " bytes is cut off or over 1 KiB"));
+    return Malformed(Reason::kEncoding, absl::StrCat(" header of ", length, " bytes is cut off or over 1 KiB"));
   }
   Literal literal(absl::string_view(reinterpret_cast<const char*>(file.data()) + kPrefixBytes, length));
   std::optional<std::string> descr;

@@ -58,15 +58,15 @@ absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, c
   return columns;
 }
 
-// MoE layers that lie side by side in the tensor and share E and width: narrowed and checked together.
+// MoE layers that lie side by side in the tensor and have the same E and width: they are narrowed and checked together.
 struct ColumnRun {
-  int64_t first_element = 0;  // Within a row of the tensor.
+  int64_t first_element = 0;  // Offset within a row of the tensor.
   int64_t elements = 0;
-  int64_t first_byte = 0;  // Within a row of narrowed ids.
-  LayerRouting layer;      // Of the first one.
+  int64_t first_byte = 0;  // Offset within a row of narrowed ids.
+  LayerRouting layer;      // That of the first layer.
 };
 
-// Rows of one window that follow each other, and where their elements start.
+// Consecutive rows inside one window, and where their elements start.
 struct Piece {
   RowRange rows;           // Absolute.
   int64_t first_slot = 0;  // Row of the tensor.
@@ -118,11 +118,10 @@ class Decoder {
   const std::vector<int32_t> columns_;
   const DecodeOptions& options_;
   std::vector<ColumnRun> runs_;
-  // The tensor's elements are ids already, of every layer's width and never negative: rows are tiled from where they
-  // are.
+  // The tensor's elements are already unsigned ids of every layer's width: rows are tiled without a copy.
   bool in_place_ = false;
-  Buffer scratch_;                        // Else narrowed rows of the piece at hand: [rows][raw_row_bytes].
-  std::vector<TileColumn> tile_columns_;  // Per ordinal; planes are set per block.
+  Buffer scratch_;                        // Otherwise: narrowed rows of the current piece, [rows][raw_row_bytes].
+  std::vector<TileColumn> tile_columns_;  // By ordinal; planes are set per block.
 };
 
 void Decoder::MakeRuns() {
@@ -156,7 +155,7 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
 
 absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
   std::vector<RowRange> missing;
-  // Ids that are tiled as they are need no look of their own: EncodeRun checks them in the planes.
+  // Ids that are tiled in place are not checked here: EncodeRun checks them in the planes.
   if (!in_place_ && !NarrowPiece(piece)) {
     if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
   }
@@ -198,15 +197,15 @@ bool Decoder::NarrowPiece(const Piece& piece) {
   return good;
 }
 
-// The largest id of the run in some rows of the piece that starts at `from`. More than one row only if the run is all
-// of a row.
+// The largest id of the run in `rows` rows of the piece, starting at `from`. More than one row only if the run covers
+// the whole row.
 uint64_t Decoder::NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows) {
   from += first_row * tensor_row_bytes() + run.first_element * DTypeBytes(tensor_.dtype);
   return NarrowIds(tensor_.dtype, from, rows * run.elements, run.layer.id_bytes(),
                    scratch_.data() + first_row * geometry_.raw_row_bytes() + run.first_byte);
 }
 
-// Some id of the piece is out of range: finds the rows that are −1 throughout, or the first fault.
+// Called if an id of the piece is out of range: finds the rows that are −1 throughout, or the first fault.
 absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const {
   for (int64_t row = piece.rows.begin; row < piece.rows.end; ++row) {
     const int64_t slot = piece.first_slot + row - piece.rows.begin;
@@ -235,7 +234,8 @@ absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>&
     if (marked == geometry_.ids_per_row()) {
       AppendMerged(missing, RowRange::OfSize(row, 1));
     } else if (marked > 0) {
-      return InvalidAt(Reason::kPartialRow, "payload", "marked missing (-1) in part", row, first_marked);
+      return InvalidAt(Reason::kPartialRow, "payload", "only part of the row is marked missing (-1)", row,
+                       first_marked);
     }
   }
   return absl::OkStatus();
@@ -262,7 +262,7 @@ absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& 
   return absl::OkStatus();
 }
 
-// Ids out of range come first, wherever they are: then nothing else about the rows need be true.
+// Out-of-range ids are reported first, wherever they are: with them the other checks mean little.
 absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal, const IdFault& fault) const {
   std::vector<RowRange> missing;
   if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
@@ -347,7 +347,7 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   auto columns = MoeColumns(geometry, description, tensor->layers);
   if (!columns.ok()) return columns.status();
   if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;
-  // Before their rows are added up: far ends would overflow.
+  // Checked before the rows are added up: very large ends would overflow.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }

@@ -20,7 +20,7 @@ namespace {
 bool IsBase64(Encoding encoding) { return encoding == Encoding::kBase64 || encoding == Encoding::kBase64Npy; }
 bool IsNpy(Encoding encoding) { return encoding == Encoding::kNpy || encoding == Encoding::kBase64Npy; }
 
-// Takes dtype and shape from the header, and the header off the elements.
+// Reads dtype and shape from the header, and removes the header from the elements.
 absl::Status ReadNpy(const TensorDescription& description, TensorView& view, std::vector<int64_t>& shape) {
   auto header = ParseNpyHeader(view.elements);
   if (!header.ok()) return header.status();
@@ -29,7 +29,7 @@ absl::Status ReadNpy(const TensorDescription& description, TensorView& view, std
   }
   if (!shape.empty() && shape != header->shape) {
     return Invalid(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("[", absl::StrJoin(shape, ", "), "] is not the .npy header's [",
+                   absl::StrCat("[", absl::StrJoin(shape, ", "), "] does not match the .npy header's [",
                                 absl::StrJoin(header->shape, ", "), "]"));
   }
   view.dtype = header->dtype;
@@ -51,7 +51,7 @@ absl::Status CheckShape(absl::Span<const int64_t> shape) {
   return absl::OkStatus();
 }
 
-// Base64 text of more bytes than a .npy header may have; whole groups of four.
+// How much base64 text is decoded to read a .npy header: more than the header may have, and whole groups of four.
 constexpr size_t kBase64HeadBytes = 2048;
 
 absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
@@ -85,7 +85,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   if (IsNpy(description.encoding)) {
     if (absl::Status status = ReadNpy(description, view, shape); !status.ok()) return status;
   } else if (DTypeBytes(description.dtype) == 0) {
-    return Invalid(Reason::kDType, "append.tensor.dtype", "a known one is required with this encoding");
+    return Invalid(Reason::kDType, "append.tensor.dtype", "must be given with this encoding");
   }
   if (absl::Status status = CheckShape(shape); !status.ok()) return status;
   view.rows = shape[0];
@@ -95,7 +95,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   const int64_t expected = view.rows * view.row_elements() * DTypeBytes(view.dtype);
   const int64_t size = static_cast<int64_t>(view.elements.size());
   if (expected != size) {
-    // A .npy file that contradicts its own header is malformed, and so is what ends inside an element.
+    // A .npy file that contradicts its own header is malformed, and so is data that ends inside an element.
     const bool malformed = IsNpy(description.encoding) || size % DTypeBytes(view.dtype) != 0;
     return Invalid(malformed ? Reason::kEncoding : Reason::kLength, "payload",
                    absl::StrCat(size, " bytes of elements, the shape says ", expected));
@@ -138,8 +138,7 @@ absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, a
     if (!head.ok()) return head.status();
     return NpyShape(head->span());
   }
-  return Invalid(Reason::kShape, "append.tensor.shape",
-                 "must be stated for a payload that has no .npy header that can be looked at");
+  return Invalid(Reason::kShape, "append.tensor.shape", "must be given if the payload has no readable .npy header");
 }
 
 }  // namespace wire

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// Tiling of 8-byte columns, the ids of K = 8 experts in a byte each, is a transposition of words, done in vectors.
+// Tiling 8-byte columns (K = 8 experts of one byte each) is a transposition of words, done in vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/payload/tile.cc"
 #include <hwy/foreach_target.h>
@@ -17,8 +17,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// TurnSquare takes kSide words of each of kSide rows, from `from` on, to as many planes. Wider vectors than those of
-// four words would need more steps for the same words.
+// TurnSquare moves kSide words of each of kSide rows, starting at `from`, to as many planes. Vectors wider than four
+// words would need more steps for the same number of words.
 #if HWY_TARGET == HWY_SCALAR
 
 constexpr size_t kSide = 1;
@@ -96,19 +96,19 @@ namespace {
 
 HWY_EXPORT(TileSquares);
 
-// Word i of row r, at rows + r · stride + 8 · i, goes to planes[i] + 8 · r, for r in [0, count). No alignment is
-// needed. Planes must not overlap each other or the rows.
+// Word i of row r, at rows + r · stride + 8 · i, moves to planes[i] + 8 · r, for r in [0, count). Any alignment. Planes
+// must not overlap each other or the rows.
 void TileWords(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<uint8_t* const> planes) {
   HWY_DYNAMIC_DISPATCH(TileSquares)(rows, stride, count, planes.data(), planes.size());
 }
 
-// A cache line of a row holds the ids of several layers: it is read once for all of them. More planes at a time would
-// be more streams than a core writes well.
+// A cache line of a row holds the ids of several layers, and is read once for all of them. With more planes at a time a
+// core would have too many write streams.
 constexpr size_t kGroup = 8;
 
 template <int64_t kBytes>
 void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
-  // Copies, because bytes that are written could be part of `columns` for all that the compiler knows.
+  // Local copies: the compiler must assume that the written bytes may be part of `columns`.
   const uint8_t* from[kGroup] = {};
   uint8_t* to[kGroup] = {};
   for (size_t i = 0; i < columns.size(); ++i) {
@@ -126,7 +126,7 @@ void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<co
   }
 }
 
-// As TileGroup<8>. Falls back to it where the columns do not lie side by side.
+// The same as TileGroup<8>. Falls back to it if the columns do not lie side by side.
 void TileWordGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
   uint8_t* planes[kGroup] = {};
   for (size_t i = 0; i < columns.size(); ++i) {
