@@ -45,7 +45,7 @@ absl::Status UnframeRecord(absl::string_view record, google::protobuf::MessageLi
   uint32_t crc = 0;
   std::memcpy(&crc, record.end() - kCrcBytes, kCrcBytes);
   record.remove_suffix(kCrcBytes);
-  if (CrcOf(record) != crc) return DamagedRecord("its checksum does not fit");
+  if (CrcOf(record) != crc) return DamagedRecord("its checksum does not match");
   if (!message.ParseFromArray(record.data(), static_cast<int>(record.size()))) {
     return DamagedRecord("it cannot be parsed");
   }
@@ -67,7 +67,7 @@ void AddRanges(absl::Span<const RowRange> ranges, Numbers& numbers) {
   }
 }
 
-// Ranges in [0, rows).
+// A list of ranges in [0, rows).
 template <typename Numbers>
 absl::StatusOr<std::vector<RowRange>> TakeRanges(const Numbers& numbers, int64_t rows) {
   std::vector<RowRange> ranges;
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<RowRange>> TakeRanges(const Numbers& numbers, int64_t
   return ranges;
 }
 
-// What the windows' records are put together to.
+// Assembles the windows' records into a content.
 class Assembly {
  public:
   Assembly(int32_t block_rows, const SampleHead& head)
@@ -103,7 +103,7 @@ class Assembly {
                          {window.begin + piece.block_begin(), window.begin + piece.block_end()},
                          static_cast<Codec>(piece.codec())};
       if (rows.empty() || !window.contains(rows) || !ref.rows.contains(rows))
-        return DamagedRecord("a piece lies outside");
+        return DamagedRecord("a piece is outside the rows");
       if (ref.codec != Codec::kRaw && ref.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
       if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
       AppendMerged(recorded_, rows);
@@ -112,7 +112,7 @@ class Assembly {
       pieces_.Append({std::move(block), rows, piece.shared()});
     }
     if (!record.has_token_check()) return absl::OkStatus();
-    if (window.size() < block_rows_) return DamagedRecord("a check stands inside a window");
+    if (window.size() < block_rows_) return DamagedRecord("a token check is inside a window");
     boundaries_[record.window()] = record.token_check();
     return absl::OkStatus();
   }
@@ -121,13 +121,14 @@ class Assembly {
     const int64_t rows = head_.rows();
     absl::StatusOr<std::vector<RowRange>> unrecorded = TakeRanges(head_.unrecorded(), rows);
     if (!unrecorded.ok()) return unrecorded.status();
-    if (Subtract({0, rows}, *unrecorded) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
+    if (Subtract({0, rows}, *unrecorded) != recorded_)
+      return DamagedRecord("rows are missing, or both recorded and unrecorded");
     absl::StatusOr<TokenChecks> tokens = FinishTokens();
     if (!tokens.ok()) return tokens.status();
     SampleContent content(*std::move(tokens));
     for (const ProvenanceRecord& from : head_.provenance()) {
       const int64_t known = content.provenance.empty() ? 0 : content.provenance.back().rows.end;
-      if (from.rows() <= 0 || from.rows() > rows - known) return DamagedRecord("provenance lies outside");
+      if (from.rows() <= 0 || from.rows() > rows - known) return DamagedRecord("provenance is outside the rows");
       content.provenance.push_back({RowRange::OfSize(known, from.rows()), from.weight_version(), from.weight_label(),
                                     from.engine(), from.appends()});
     }
@@ -152,7 +153,7 @@ class Assembly {
   absl::StatusOr<TokenChecks> FinishTokens() {
     absl::StatusOr<std::vector<RowRange>> known = TakeRanges(head_.known_tokens(), head_.rows());
     if (!known.ok()) return known.status();
-    // A window has a check where the tokens of its last row are known.
+    // A window has a check if the tokens of its last row are known.
     size_t at = 0;
     for (size_t window = 0; window < boundaries_.size(); ++window) {
       const int64_t last = static_cast<int64_t>(window + 1) * block_rows_ - 1;

@@ -1,5 +1,5 @@
-// Runs and samples as the records of records.proto, for the stores that write them down. A record is a protobuf
-// message, then the CRC32C of its bytes (4 bytes, little-endian).
+// Runs and samples as the records of records.proto, for the stores that write them. A record is a protobuf message,
+// then the CRC32C of its bytes (4 bytes, little-endian).
 //
 //   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
 //
@@ -24,12 +24,12 @@ namespace routing_replay::server {
 // DATA_LOSS (kChecksum): "a stored record is damaged: WHAT".
 absl::Status DamagedRecord(absl::string_view what);
 
-// What is in force for a run.
+// The settings in force for a run.
 std::string EncodeRun(const RunInfo& run);
 // DATA_LOSS if the record is damaged.
 absl::StatusOr<RunInfo> DecodeRun(absl::string_view record);
 
-// A block by the number that its store knows it by.
+// A block, named by the number that its store gave it.
 struct BlockRef {
   uint64_t id = 0;
   RowRange rows;
@@ -37,21 +37,21 @@ struct BlockRef {
   friend bool operator==(const BlockRef&, const BlockRef&) = default;
 };
 
-// Looks at no piece.
+// Ignores the pieces.
 std::string EncodeHead(const SampleContent& content);
 
-// Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's from this
-// window on at least; those of the content itself are not looked at. `id_of` gives the number of a block that one of
-// them shows. Empty where there is nothing to be written: the window has neither pieces nor a check.
+// Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's pieces, at
+// least from this window on; the pieces in `content` are ignored. `id_of` returns the number of a block that a piece
+// refers to. Returns "" if there is nothing to write: the window has neither pieces nor a check.
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 
-// Whether a record is a window's that shows the block.
+// True if the record is that of a window that refers to the block.
 bool WindowShows(absl::string_view record, uint64_t block);
 
-// `windows`: all that were written, ascending. `block_at` is called once for each piece; null: the block is gone.
-// DATA_LOSS if a record is damaged or if they do not fit together: each row of [0, rows) is either recorded, by one
-// piece, or unrecorded.
+// `windows`: all window records, ascending. `block_at` is called once for each piece; null: the block is gone.
+// DATA_LOSS if a record is damaged or if they contradict each other: each row of [0, rows) must be either recorded, by
+// one piece, or unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at);

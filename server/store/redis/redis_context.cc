@@ -12,16 +12,16 @@
 namespace routing_replay::server {
 namespace {
 
-// For one server's manifests; 10,000 of samples of 4,000 rows.
+// For one server's manifests: 10,000 samples of 4,000 rows.
 constexpr int64_t kCachedBytes = int64_t{64} << 20;
 constexpr int64_t kEntryBytes = 512, kPieceBytes = 200;
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
-// What Redis takes for a key of the length of ours, beside the value.
+// Memory of Redis for one key of our length, without the value.
 constexpr int64_t kKeyBytes = 200;
-// A chunk that no commit has shown by then goes. An append waits for Redis half a minute at most.
+// A chunk that no commit has referenced by then expires. An append waits for Redis for half a minute at most.
 constexpr std::chrono::milliseconds kUncommitted = std::chrono::minutes(10);
-// Read ahead of a reader.
+// How much is read ahead for a reader.
 constexpr int64_t kReadAheadBytes = int64_t{4} << 20;
 
 int64_t BytesOf(const RedisManifest& manifest) {
@@ -43,7 +43,7 @@ std::optional<RedisManifest> RedisManifestCache::Find(const std::string& key) {
 }
 
 void RedisManifestCache::Put(const std::string& key, const RedisManifest& manifest) {
-  RedisManifest before;  // These two outlive the lock.
+  RedisManifest before;  // These two must outlive the lock.
   std::unordered_map<std::string, RedisManifest> forgotten;
   MutexLock lock(mutex_);
   before = std::exchange(manifests_[key], manifest);
@@ -60,14 +60,14 @@ std::vector<RedisResult> RedisContext::Execute(absl::Span<const RedisRequest> re
     if (reply.ok() || IsForCaller(reply.status())) continue;
     const std::string name = requests[i].command.name();
     if (absl::IsCancelled(reply.status())) {
-      reply = absl::UnavailableError(absl::StrCat("Redis: ", name, ": this server stops"));
+      reply = absl::UnavailableError(absl::StrCat("Redis: ", name, ": this server is stopping"));
       continue;
     }
     Warn(name, reply.status());
     if (absl::StrContains(reply.status().message(), "WRONGTYPE")) {
-      reply = absl::DataLossError("Redis: a key of the store holds something that no server has written");
+      reply = absl::DataLossError("Redis: a key of the store holds a value that no server wrote");
     } else {
-      reply = absl::UnavailableError("Redis rejects this server; the server's log says why");
+      reply = absl::UnavailableError("Redis rejects this server; see the server's log");
     }
   }
   return results;
@@ -84,7 +84,7 @@ RedisRequest RedisContext::Of(RedisCommand command) {
   return {.command = std::move(command), .key = std::move(key)};
 }
 
-// Redis finds a script that it knows by the hash of its source, which it makes of a KiB faster than it runs one.
+// Sends the source each time. Redis hashes it to find the compiled script; for a KiB that is faster than running it.
 RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::string> keys) {
   RedisCommand command({"EVAL"});
   command.AddBorrowed(script).Add(static_cast<int64_t>(keys.size()));
@@ -130,11 +130,11 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
   return keys;
 }
 
-// NX: sent again after its commit was carried out, a chunk must not get an end again.
+// NX: if the request is sent again after its commit was executed, the chunk must not get an expiry again.
 void RedisBlock::AddPuts(std::vector<RedisCommand>& commands) const {
   const absl::Span<const uint8_t> crcs = CrcBytes(unwritten_->plane_crc32c);
   const absl::string_view head(reinterpret_cast<const char*>(crcs.data()), crcs.size());
-  const auto before = static_cast<int64_t>(head.size());  // Of the value, in front of the block's bytes.
+  const auto before = static_cast<int64_t>(head.size());  // Where the block's bytes start in the value.
   int64_t begin = 0;
   for (const std::string& key : chunk_keys()) {
     const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
@@ -165,15 +165,15 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
   if (static_cast<int64_t>(value->size()) != bytes()) {
     return MakeError(absl::StatusCode::kDataLoss,
                      absl::StrCat("stored rows ", ToString(rows()), " of ", keys_->sample, " are damaged: they have ",
-                                  value->size(), " bytes, not ", bytes()),
+                                  value->size(), " bytes, expected ", bytes()),
                      {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
   }
   const absl::Span<const uint8_t> all(reinterpret_cast<const uint8_t*>(value->data()), value->size());
   return BlockOfValue(*keys_->geometry, rows(), codec(), std::move(value), all);
 }
 
-// Who holds an old look at a sample has some time to read it. After that the block is gone because the sample was
-// changed; but if the sample still shows it, then it is lost.
+// A reader with an old snapshot has some time to read its blocks. After that a block is gone because the sample was
+// changed. If the sample still references it, the block is lost.
 absl::Status RedisBlock::Gone() const {
   const absl::StatusOr<RedisReply> manifest = keys_->context->Ask(RedisCommand({"HVALS", keys_->key}));
   if (!manifest.ok()) return manifest.status();
@@ -185,7 +185,7 @@ absl::Status RedisBlock::Gone() const {
                      absl::StrCat(what, " were changed or released while they were read"),
                      {.sample = keys_->sample, .row = rows().begin});
   }
-  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("stored ", what, " are not there any more"),
+  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("stored ", what, " are missing"),
                    {.reason = Reason::kChecksum, .sample = keys_->sample, .row = rows().begin});
 }
 

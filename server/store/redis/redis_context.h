@@ -1,4 +1,4 @@
-// What the parts of one Redis store share: the way to Redis, the names of its keys, the manifests known last, and
+// State that the parts of one Redis store share: access to Redis, the names of its keys, the manifests read last, and
 // blocks as Redis keeps them: their values (BlockOfValue), cut into chunks.
 #ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
 #define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
@@ -34,9 +34,9 @@
 namespace routing_replay::server {
 
 inline constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-// Samples that are asked for, or changed, in one go.
+// Samples read or changed by one request.
 inline constexpr size_t kRedisBatch = 256;
-// So long can a block that was replaced or released still be read by who had looked before.
+// How long a replaced or released block stays readable for those that had a snapshot of it.
 inline constexpr std::chrono::milliseconds kReaderGrace = std::chrono::seconds(60);
 
 // One incarnation of a run, as this server knows it. Its keys, PREFIX:{INCARNATION/PART}:…, all of a part on one server
@@ -58,7 +58,7 @@ struct RedisRun {
     return PartKeys(static_cast<int>(static_cast<uint64_t>(handle) % kParts));
   }
 
-  // Uses that follow each other faster are not written down.
+  // Uses closer together than this are not recorded.
   std::chrono::milliseconds use_grain() const {
     const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(info.options.ttl);
     return std::min<std::chrono::milliseconds>(ttl / 10, std::chrono::minutes(1));
@@ -68,13 +68,13 @@ struct RedisRun {
   const std::string incarnation;
   const std::string prefix;
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
-  std::atomic<bool> ended{false};  // It is known to be dropped: look for the run of this name again.
-  const bool clears = false;       // It is known to be dropped, and is being removed.
+  std::atomic<bool> ended{false};  // Known to be dropped: look up the run of this name again.
+  const bool clears = false;       // Known to be dropped, and being removed.
 };
 
-// A sample as Redis had it at some time.
+// A sample as Redis had it at some moment.
 struct RedisManifest {
-  std::string version;  // Empty: there is no such sample.
+  std::string version;  // Empty: the sample does not exist.
   std::string sample;
   int64_t last_used_ms = 0;
   // DATA_LOSS if its records are damaged.
@@ -85,12 +85,12 @@ struct RedisManifest {
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };
 
-// Manifests by their key: as long as the version is the same, nobody need read them again. Thread-safe.
+// Manifests by their key: while the version is the same, they need not be read again. Thread-safe.
 class RedisManifestCache {
  public:
-  // As it was when it was last looked at or changed by this server; it may be another by now.
+  // The manifest as this server read or wrote it last; Redis may have a newer one.
   std::optional<RedisManifest> Find(const std::string& key);
-  // One that is whole. Once all together are too large they are all forgotten: reading them again takes little.
+  // `manifest` must be whole. When the cache grows too large it is cleared: reading manifests again is cheap.
   void Put(const std::string& key, const RedisManifest& manifest);
 
  private:
@@ -105,43 +105,43 @@ class RedisContext {
   RedisContext(std::shared_ptr<RedisCluster> redis, const RedisStoreOptions& store_options)
       : options(store_options), cluster(std::move(redis)), time(*store_options.clock) {}
 
-  // Of a step of a call: no later than the caller's.
+  // Deadline of one step of a call: no later than the caller's.
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
-  // RedisCluster::Execute until Deadline. What is wrong with Redis, its user or its settings is for the log and the
-  // operator, not for clients, who are told to try again:
-  //   as they are   UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
-  //   DATA_LOSS     a key holds what no server of ours writes (WRONGTYPE)
-  //   UNAVAILABLE   all others: the login, rights, an older Redis, this server stops
+  // RedisCluster::Execute until Deadline. Errors of Redis, of its user or its settings go to the log, for the operator;
+  // clients are told to retry:
+  //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
+  //   DATA_LOSS     a key holds a value that no server of ours wrote (WRONGTYPE)
+  //   UNAVAILABLE   all others: login, permissions, an older Redis, this server is stopping
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests);
   absl::StatusOr<RedisReply> Ask(RedisRequest request);
   absl::StatusOr<RedisReply> Ask(RedisCommand command);
-  // Its second word is the key.
+  // The command's second word is its key.
   static RedisRequest Of(RedisCommand command);
-  // A script, which outlives the request, and its keys; add its other arguments.
+  // A script, which must outlive the request, and its keys; add the other arguments.
   static RedisRequest Of(absl::string_view script, absl::Span<const std::string> keys);
   // The incarnation that the run's name has now.
   RedisRequest AskForRun(const RedisRun& run) const {
     return Of(RedisCommand({"GETRANGE", RunKey(run.info.run), "0", "15"}));
   }
-  // The log, not more often than once a minute of the same `what`, which comes from a small set.
+  // Logs, at most once a minute for the same `what`, which must come from a small set.
   void Warn(const std::string& what, const absl::Status& status);
 
   std::string RunsKey() const { return options.prefix + ":runs"; }
   std::string DroppedKey() const { return options.prefix + ":dropped"; }
   std::string RunKey(absl::string_view run) const { return absl::StrCat(options.prefix, ":{", run, "}:r"); }
-  // An id that no other server makes.
+  // An id that no other server generates.
   std::string NewToken() { return absl::StrCat(absl::Hex(ids.Next(), absl::kZeroPad16)); }
-  // Held by who changes a sample, so that the threads of one server do not make each other's changes void. That
-  // different servers do not is up to the version that each change compares.
+  // Held while a sample is changed, so that threads of one server do not void each other's changes. Between servers,
+  // the version that each change compares does that.
   Mutex& WriterLock(int64_t handle) { return writer_locks_[static_cast<uint64_t>(handle) % writer_locks_.size()]; }
 
   const RedisStoreOptions options;
   const std::shared_ptr<RedisCluster> cluster;
   const StoreTime time;
-  ContentIds ids;  // Random start: two servers do not make the same one.
+  ContentIds ids;  // Random start, so that two servers generate different ids.
   RedisManifestCache cache;
-  bool fsyncs = false;  // Redis 7.2 or newer: WAITAOF tells what is on disks.
-  // Called after each change by this server: key of the manifest and its version now (empty: gone).
+  bool fsyncs = false;  // Redis 7.2 or newer: WAITAOF reports what is on disks.
+  // Called after each change by this server, with the key of the manifest and its new version (empty: gone).
   std::function<void(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version)>
       changed;
 
@@ -151,7 +151,7 @@ class RedisContext {
   std::map<std::string, Clock::Time> warned_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Longer values hold a server up for too long: one thread of it serves everybody.
+// Longer values would block a Redis server for too long: one thread of it serves everybody.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
 
 // The keys of a sample and its blocks. Immutable; held by the blocks.
@@ -167,13 +167,13 @@ struct SampleKeys {
   const std::string part;    // RedisRun::PartKeysOf.
   const std::string handle;  // In hexadecimal.
   const Producer producer;
-  const std::string key;  // Of the manifest.
+  const std::string key;  // Key of the manifest.
 };
 
-// Thread-safe, but for Written.
+// Thread-safe, except Written.
 class RedisBlock final : public StoredBlock {
  public:
-  // One that is to be written.
+  // A block that is to be written.
   RedisBlock(std::shared_ptr<const SampleKeys> keys, uint64_t id, Block block, int64_t cost)
       : StoredBlock(nullptr, block.rows, block.codec, cost),
         keys_(std::move(keys)),
@@ -183,21 +183,21 @@ class RedisBlock final : public StoredBlock {
       : StoredBlock(nullptr, at.rows, at.codec, cost), keys_(std::move(keys)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
-  int64_t bytes() const;  // Of the value, of all chunks together.
+  int64_t bytes() const;  // Size of the value, all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // Of a block that is to be written: the commands that put its chunks. They borrow its bytes.
+  // For a block that is to be written: adds the commands that put its chunks. They borrow its bytes.
   void AddPuts(std::vector<RedisCommand>& commands) const;
-  // It is in Redis now: its bytes are let go of. Before anybody else sees the block.
+  // Releases the bytes: they are in Redis now. Call before anybody else sees the block.
   void Written() { unwritten_.reset(); }
 
-  // The commands that get its chunks, and the block out of their answers, in order.
+  // AddGets adds the commands that get the chunks; the other builds the block from their answers, in order.
   void AddGets(std::vector<RedisRequest>& requests) const;
   absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
 
  private:
   friend class ReadAheadList;
-  // UNAVAILABLE if it is not there because the sample has changed since.
+  // UNAVAILABLE if the block is gone because the sample has changed since.
   absl::StatusOr<LoadedBlock> LoadBytes() const override;
   absl::Status Gone() const;
 
@@ -213,20 +213,20 @@ class RedisHome final : public BlockHome {
  public:
   explicit RedisHome(std::shared_ptr<const SampleKeys> keys) : BlockHome(nullptr), keys_(std::move(keys)) {}
 
-  // Bytes in Redis, about: value and keys.
+  // Approximate bytes in Redis: value and keys.
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
-  // A block that is there already.
+  // A block that is already in Redis.
   std::shared_ptr<StoredBlock> Found(const BlockRef& at) const;
 
  private:
   const std::shared_ptr<const SampleKeys> keys_;
 };
 
-// The chunks of all blocks that the pieces show, each once, but for blocks in `without`.
+// The keys of the chunks of all blocks that the pieces reference, each once, except for blocks in `without`.
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces, std::set<uint64_t> without = {});
 
-// The rows of a snapshot, whose blocks are read a few MiB at a time: who loads one will want the next, and a round trip
+// The rows of a snapshot. Their blocks are read a few MiB at a time: who loads one will want the next, and a round trip
 // for each block of 100 KB would take longer than its bytes.
 std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces);
 

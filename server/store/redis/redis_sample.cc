@@ -16,16 +16,16 @@
 namespace routing_replay::server {
 namespace {
 
-// An append holds a thread of its server's, of which there are not many, and most come without a deadline.
+// An append holds one of the server's few worker threads, and most appends come without a deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
-// The one step by which a sample changes: compare its version, see that the new chunks are there, then write.
-// KEYS: manifest, the other producer's, ids, groups, uses, sums; the new chunks; the chunks that nobody shows any more.
-// ARGV: version expected (empty: there is no such sample), new version, sample id, now (ms; empty: this use is not to
-// be noted, so close is it to the last one), group (empty: as before), how many chunks are new, for how long replaced
-// ones still live (ms); what sealed, rows and bytes grow by; how many fields go, these, pairs of field and value. Gives
-// 1, 0 if the sample has another version, or the id of another sample with this handle. Sent again with nothing in
-// between it answers as the first time; after a release it makes the sample again.
+// The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,
+// the other producer's manifest, ids, groups, uses, sums; the new chunks; the chunks that are not referenced any more.
+// ARGV: expected version (empty: the sample does not exist), new version, sample id, now (ms; empty: do not record this
+// use, the last one was recent), group (empty: unchanged), number of new chunks, how long replaced ones stay (ms); by
+// how much sealed, rows and bytes grow; number of fields to delete, their names, then pairs of field and value. Returns
+// 1, 0 if the sample has another version, or the id of another sample with this handle. If it is sent twice in a row,
+// it returns the same; after a release it creates the sample again.
 constexpr char kCommit[] = R"(
 local call = redis.call
 local version = call('HGET', KEYS[1], 'v') or ''
@@ -56,7 +56,7 @@ for i = chunks + 1, #KEYS do call('PEXPIRE', KEYS[i], ARGV[7]) end
 return 1
 )";
 
-// What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
+// Scripts that record uses and remove samples run even when memory is full: removing samples is what frees it.
 
 // KEYS: manifest, uses. ARGV: sample id, now (ms).
 constexpr char kTouch[] = R"(#!lua flags=allow-oom
@@ -66,9 +66,9 @@ redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1
 )";
 
-// Ends the sample, or takes the place in the index of one that is gone: a Redis that is not set to noeviction may have
-// evicted its manifest. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: version expected, last use expected
-// (ms; empty: any), sample id, for how long the chunks still live (ms). Gives 1, 0 (it has changed) or 2 (it is gone).
+// Removes the sample, or cleans up the index after one whose manifest is gone: a Redis that is not set to noeviction
+// may have evicted it. KEYS: manifest, ids, groups, uses, sums, its chunks. ARGV: expected version, expected last use
+// (ms; empty: any), sample id, how long the chunks stay (ms). Returns 1, 0 (it has changed) or 2 (it is gone).
 constexpr char kRemove[] = R"(#!lua flags=allow-oom
 local at = redis.call('HMGET', KEYS[1], 'v', 'u', 'n')
 if not at[1] and ARGV[1] ~= '' then return 2 end
@@ -84,14 +84,14 @@ for i = 6, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
 return 1
 )";
 
-// A manifest of which a version is known: its last use alone where it still has that version, otherwise all of it.
-// KEYS: manifest. ARGV: version.
+// Reads a manifest whose version is known: only its last use if the version is unchanged, otherwise all of it. KEYS:
+// manifest. ARGV: version.
 constexpr char kLook[] = R"(
 if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', KEYS[1], 'u')} end
 return redis.call('HGETALL', KEYS[1])
 )";
 
-// The version of a sample whose manifest is damaged where it should be: no change fits it.
+// Stands for the version of a sample whose manifest has none because of damage: no change matches it.
 const std::string& Unreadable() {
   static const std::string version = "?";
   return version;
@@ -99,7 +99,7 @@ const std::string& Unreadable() {
 
 absl::Status TooMuchChange(const SampleName& name) {
   return MakeError(absl::StatusCode::kUnavailable,
-                   absl::StrCat("sample \"", name.sample, "\" is changed by others all the time"),
+                   absl::StrCat("sample \"", name.sample, "\" is being changed by others too often"),
                    {.sample = name.sample});
 }
 
@@ -107,7 +107,7 @@ absl::Status Damaged(absl::string_view what, const std::string& sample) {
   return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
 }
 
-// Copies of what is inside `rows`: the append may have to be tried again.
+// Copies the parts of the blocks inside `rows`: the append may have to be tried again.
 absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRange rows, std::vector<Block>& blocks) {
   for (const Block& block : from) {
     const BlockRows part{block.view(), Intersect(block.rows, rows)};
@@ -126,7 +126,7 @@ absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRan
   return absl::OkStatus();
 }
 
-// The rows that a child opens with, as blocks of its own: those of another sample may lie on another server.
+// The rows that a child starts with, as blocks of its own: the parent's may be on another server.
 absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
   for (const RowPiece& piece : pieces.all()) {
     const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
@@ -139,7 +139,7 @@ absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<B
   return absl::OkStatus();
 }
 
-// Readers may still hold what the change replaces: it goes some time later.
+// Readers may still use the chunks that the change replaces, so they expire some time later.
 std::vector<std::string> ReplacedChunks(const SampleContent* before, const SampleContent& next, int64_t first_row) {
   if (before == nullptr) return {};
   std::set<uint64_t> kept;
@@ -148,7 +148,7 @@ std::vector<std::string> ReplacedChunks(const SampleContent* before, const Sampl
   return ChunkKeys(was.subspan(FirstEndingAfter(was, first_row)), std::move(kept));
 }
 
-// How many fields go, these, and pairs of field and value, of the windows that a change touches.
+// For the windows that a change touches: the number of fields to delete, their names, and pairs of field and value.
 void AddFields(const SampleContent* before, const SampleContent& next, int64_t first_window, int32_t block_rows,
                RedisCommand& command) {
   const int64_t windows = WindowCount(next.rows(), block_rows);
@@ -172,7 +172,7 @@ void AddFields(const SampleContent* before, const SampleContent& next, int64_t f
   for (const auto& [field, record] : written) command.Add(field).Add(record);
 }
 
-// Out of the answer to HGETALL; an empty one is that of no sample.
+// Parses the answer to HGETALL; an empty answer means that the sample does not exist.
 RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
   RedisManifest manifest;
   std::string head;
@@ -197,7 +197,7 @@ RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHom
   if (reply.elements.empty()) return manifest;
   if (!manifest.exists() || !readable) {
     if (!manifest.exists()) manifest.version = Unreadable();
-    manifest.content = Damaged("redis: a sample's manifest has no version or no time", manifest.sample);
+    manifest.content = Damaged("redis: a sample's manifest has no version or no last use", manifest.sample);
     return manifest;
   }
   std::vector<std::string> records;
@@ -243,7 +243,7 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
   std::vector<RedisManifest> found(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
-    if (absl::IsDataLoss(reply.status())) {  // A key that holds something else: damage of the one sample alone.
+    if (absl::IsDataLoss(reply.status())) {  // The key holds something else: damage of this sample alone.
       found[i] = {.version = Unreadable(), .sample = names[i].sample};
       found[i].content = Damaged(reply.status().message(), names[i].sample);
     } else if (!reply.ok()) {
@@ -279,7 +279,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
       const int p = static_cast<int>(of.producer);
       std::vector<std::string> keys = {of.key, absl::StrCat(of.part, "i", p), absl::StrCat(of.part, "g", p),
                                        absl::StrCat(of.part, "u", p), absl::StrCat(of.part, "n")};
-      if (one.whole()) {  // The chunks of what is damaged are not known: they stay.
+      if (one.whole()) {  // The chunks of a damaged sample are not known and stay.
         for (std::string& key : ChunkKeys((*one.content)->pieces.all())) keys.push_back(std::move(key));
       }
       requests.push_back(RedisContext::Of(kRemove, keys));
@@ -396,7 +396,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
 absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_incarnation,
                                                             const AppendCommand& command, const AppendPlan& plan) {
   SampleContent next = NextContent(content, new_incarnation, command.header, plan, context_->ids);
-  if (!new_incarnation && KeepsContent(plan)) {  // Another group, and no more.
+  if (!new_incarnation && KeepsContent(plan)) {  // Only the group changes.
     for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
     return Change{std::move(next), WindowCount(content.rows(), run_->info.options.block_rows)};
   }
@@ -499,8 +499,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   const RedisResult answer = std::move(context_->Execute({&request, 1}).front());
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
-    // Nobody has seen the chunks, unless an earlier sending of the same commit was carried out and others have changed
-    // the sample since; those of which that cannot be told go when their time is up.
+    // Nobody has seen the chunks, unless an earlier sending of the same commit was executed and others have changed the
+    // sample since. If that is unknown, the chunks expire on their own.
     const bool rejected = answer.reply.ok() || absl::IsResourceExhausted(answer.reply.status());
     if (rejected && !answer.repeated && !chunks.empty()) {
       RedisCommand unlink({"UNLINK"});
@@ -509,8 +509,8 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     }
     if (change.once && answer.repeated) {
       return MakeError(absl::StatusCode::kUnavailable,
-                       absl::StrCat("the answer of Redis was lost: the truncation of sample \"", name_.sample,
-                                    "\" may have been made; look at its revision"),
+                       absl::StrCat("the answer of Redis was lost; the truncation of sample \"", name_.sample,
+                                    "\" may have happened: check its revision"),
                        {.sample = name_.sample});
     }
     if (!answer.reply.ok()) return answer.reply.status();
@@ -572,19 +572,19 @@ void RedisSample::Touch(RedisManifest& found) {
   context_->cache.Put(keys_->key, found);
 }
 
-// WAIT is about what its connection has done before it, so about all that the master had. The look in front of it goes
-// to the master alone, and fails where that has another version by now: most likely a failover has lost the change.
+// WAIT covers everything that its connection did before, and so everything that the master had. The command before it
+// runs on the master only, and fails if the version there differs: then a failover has most likely lost the change.
 absl::Status RedisSample::AwaitSynced() {
   if (run_->info.options.durability != Durability::kSynced) return absl::OkStatus();
   RedisCommand look({"EVAL",
                      "if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return redis.call('PERSIST', KEYS[1]) end "
-                     "return redis.error_reply('MISCONF the change is not the last one any more')",
+                     "return redis.error_reply('MISCONF the version has changed')",
                      "1", keys_->key, version_});
   RedisCommand wait = context_->fsyncs ? RedisCommand({"WAITAOF", "1", "1"}) : RedisCommand({"WAIT", "1"});
   wait.Add(std::chrono::milliseconds(kSyncedWait).count());
   const absl::StatusOr<RedisReply> reply =
       context_->Ask({.command = std::move(wait), .key = keys_->key, .before = {std::move(look)}});
-  // WAIT counts replicas, WAITAOF files of the master and of replicas.
+  // WAIT counts replicas; WAITAOF counts files of the master and of replicas.
   const auto some = [](const RedisReply& count) { return count.integer > 0; };
   const bool kept =
       reply.ok() &&
@@ -592,8 +592,8 @@ absl::Status RedisSample::AwaitSynced() {
   if (kept) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kUnavailable,
-      absl::StrCat("sample \"", name_.sample, "\" is changed, but no replica of Redis is known to have it: ",
-                   reply.ok() ? "none has said so" : reply.status().message()),
+      absl::StrCat("sample \"", name_.sample, "\" was changed, but no replica of Redis has confirmed the change: ",
+                   reply.ok() ? "no answer in time" : reply.status().message()),
       {.sample = name_.sample});
 }
 

@@ -1,4 +1,4 @@
-// One sample of the Redis store: the rules of ../sample over what Redis has now.
+// One sample of the Redis store: applies the rules of ../sample to the manifest that Redis has now.
 //
 //   look ─▶ rules ─▶ Commit ─▶ done
 //    ◀── somebody else was first ──┘
@@ -18,26 +18,27 @@
 
 namespace routing_replay::server {
 
-// One manifest per name, as Redis has them now. A name without an id finds whichever sample has the handle; one with an
-// id may find another sample's, which has the same handle. NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
+// The present manifests in Redis, one per name. A name without an id finds whichever sample has the handle; a name with
+// an id may find another sample with the same handle. NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
 absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
                                                   absl::Span<const SampleName> names);
-// Of one that is whole.
+// State of a manifest that is whole.
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
-// Removes those of the samples that `ends` is true of, and adds them to `result`. One that changes before it is removed
-// is looked at again; where `unused` says so, a use counts as a change. After an error some of them may have ended.
+// Removes the samples for which `ends` is true, and adds them to `result`. If a sample changes before it is removed, it
+// is read again; with `unused`, a use counts as a change. After an error some samples may have been removed.
 absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
                            const std::function<bool(const RedisManifest&)>& ends, bool unused, ReleaseResult& result);
 
-// A handle on a sample for one call. Methods mean what the same ones of Store mean.
+// One sample during one call. Methods mean the same as those of Store.
 class RedisSample {
  public:
-  // `name.sample` may be empty: whichever has the handle.
+  // `name.sample` may be empty: then it is whichever sample has the handle.
   RedisSample(std::shared_ptr<RedisContext> context, std::shared_ptr<RedisRun> run, SampleName name);
   RedisSample(const RedisSample&) = delete;
   RedisSample& operator=(const RedisSample&) = delete;
-  // Tells the watchers in this server if the call changed the sample: they may call the store, so no lock may be held.
+  // If the call changed the sample, notifies the watchers in this server. They may call the store, so no lock may be
+  // held.
   ~RedisSample();
 
   // `parent`: the sample that the header's prefix names, if it names one.
@@ -46,45 +47,45 @@ class RedisSample {
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
-  // Of a `synced` run, once the call has succeeded and holds no lock: waits until a replica has what it left (from
-  // Redis 7.2 on, on its disk and the master's). UNAVAILABLE: it is made, and may be lost.
+  // For a `synced` run, after the call has succeeded, without a lock held: waits until a replica has the call's result
+  // (from Redis 7.2 on, on its disk and the master's). UNAVAILABLE: the change was made, and may be lost.
   absl::Status AwaitSynced();
-  // NOT_FOUND (kNoSample) unless `found` is this sample's; its damage.
+  // NOT_FOUND (kNoSample) if `found` is not this sample's manifest; DATA_LOSS if it is damaged.
   absl::StatusOr<RedisManifest> Check(RedisManifest found);
 
  private:
   struct Change {
-    SampleContent next;  // Whole.
-    // From here on windows and their pieces may be other ones than before.
+    SampleContent next;  // Must be whole.
+    // Windows from here on, and their pieces, may differ from before.
     int64_t first_window = 0;
     // Blocks of `next` that are not in Redis yet.
     std::vector<std::shared_ptr<StoredBlock>> added = {};
-    // It must not be made twice (a truncation): UNAVAILABLE if its answer is lost.
+    // Must not be executed twice (a truncation): UNAVAILABLE if the answer is lost.
     bool once = false;
   };
-  // The manifest as it is now; nothing if somebody else changed it meanwhile: look again.
+  // The manifest after the change; nothing if somebody else changed the sample meanwhile: read it again.
   using Committed = absl::StatusOr<std::optional<RedisManifest>>;
 
-  // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
+  // The present manifest; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
   absl::StatusOr<RedisManifest> Find();
-  // … and exists, or NOT_FOUND (kNoSample).
+  // The same, but NOT_FOUND (kNoSample) if it does not exist.
   absl::StatusOr<RedisManifest> FindExisting();
-  // Nothing: look again, and try again.
+  // Nothing: read the sample again and retry.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);
   absl::StatusOr<Change> PlanChange(const SampleContent& content, bool new_incarnation, const AppendCommand& command,
                                     const AppendPlan& plan);
-  // To `next`, with what PieceChange makes of the pieces and blocks.
+  // The change to `next`, with the pieces and blocks that PieceChange makes.
   absl::StatusOr<Change> Merged(SampleContent next, const RowPieces& pieces, std::vector<Block> blocks,
                                 RowRange committed, bool sealed);
-  // `make_change`: the change of what was found, nothing if none is needed, or an error.
+  // `make_change` returns the change to make to the sample that was found, nothing if none is needed, or an error.
   template <typename MakeChange>
   absl::StatusOr<SampleState> Make(const MakeChange& make_change);
 
   Committed Commit(const RedisManifest& before, Change change);
   RedisRequest CommitRequest(const RedisManifest& before, const SampleContent& next, int64_t first_window,
                              const RedisManifest& now, const std::vector<std::string>& chunks);
-  // Notes the use of a sample, if that was not done lately. If it fails, the next use does it.
+  // Records the use of a sample, unless one was recorded recently. If it fails, the next use records it.
   void Touch(RedisManifest& found);
 
   const std::shared_ptr<RedisContext> context_;
@@ -92,7 +93,7 @@ class RedisSample {
   SampleName name_;
   std::shared_ptr<const SampleKeys> keys_;
   bool changed_ = false;
-  std::string version_;  // That this call has made, or found to need no change.
+  std::string version_;  // Version that this call wrote, or found with no change needed.
 };
 
 }  // namespace routing_replay::server

@@ -22,7 +22,7 @@ using RunPtr = std::shared_ptr<RedisRun>;
 using ContextPtr = std::shared_ptr<RedisContext>;
 
 constexpr size_t kIncarnationBytes = 16;
-// Samples of a dropped run that are removed in one go.
+// Samples of a dropped run that are removed at a time.
 constexpr size_t kClearBatch = 1024;
 constexpr std::chrono::seconds kHealthTimeout{3}, kInfoTimeout{3};
 
@@ -119,9 +119,9 @@ class RedisStore final : public Store {
  private:
   struct Names {
     std::vector<std::string> ids;  // Ascending.
-    bool more = false;             // Behind the last one, of which there then is one.
+    bool more = false;             // There are more behind the last one; then there is a last one.
   };
-  // Called with what was found of some samples of a run; false: enough.
+  // Called with the manifests of samples of a run; returns false to stop.
   using Visitor = std::function<bool(const SampleName&, const RedisManifest&)>;
 
   bool KnowsWaitAof();
@@ -129,14 +129,15 @@ class RedisStore final : public Store {
     return {ref.sample, ref.sample.empty() ? ref.handle : context_->options.handle_of(ref.sample), producer};
   }
 
-  // As it is now. NOT_FOUND (kNoRun).
+  // The run as Redis has it now. NOT_FOUND (kNoRun).
   absl::StatusOr<RunPtr> LoadRun(absl::string_view run) {
     const absl::StatusOr<RedisReply> got = context_->Ask(RedisCommand({"GET", context_->RunKey(run)}));
     if (!got.ok()) return got.status();
     if (got->is_nil()) return NoRunError(run);
     return TakeRun(got->text);
   }
-  // As this server last knew it, or as it is now: who goes on to ask Redis will see whether it is still there.
+  // The run as this server knew it last, or else as Redis has it now: for callers whose next request to Redis detects
+  // that it is gone.
   absl::StatusOr<RunPtr> FindRun(absl::string_view run) {
     {
       MutexLock lock(mutex_);
@@ -145,13 +146,13 @@ class RedisStore final : public Store {
     }
     return LoadRun(run);
   }
-  // What a run's value says.
+  // The run of a value in Redis.
   absl::StatusOr<RunPtr> TakeRun(const std::string& value);
-  // Of the first `limit` names behind `after` those whose records can be read, by name. `last`: of those names, if
-  // there are more; otherwise empty.
+  // Of the first `limit` names behind `after`, the runs whose records can be read, by name. `last`: the last of these
+  // names if there are more, else empty.
   absl::StatusOr<std::vector<RunPtr>> LoadRuns(absl::string_view after, size_t limit, std::string& last);
   absl::StatusOr<std::vector<RunState>> StatesOf(absl::Span<const RunPtr> runs);
-  // Calls `call` with the run; once more if the run that this server knew turns out to be gone.
+  // Calls `call` with the run; calls it again if the run that this server knew turns out to be gone.
   template <typename Call>
   auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
     for (bool again = true;; again = false) {
@@ -162,7 +163,7 @@ class RedisStore final : public Store {
     }
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample);
-  // Calls `change` with the run and the sample; in a synced run, waits until a replica has what it left.
+  // Calls `change` with the run and the sample; in a synced run, then waits until a replica has the result.
   template <typename Call>
   auto Change(absl::string_view run, const SampleName& name, const Call& change)
       -> decltype(change(RunPtr(), std::declval<RedisSample&>())) {
@@ -175,22 +176,22 @@ class RedisStore final : public Store {
     });
   }
 
-  // Ids behind `after`, about `limit`; of a range of groups all there are.
+  // About `limit` ids behind `after`; with a range of groups, all of them.
   absl::StatusOr<Names> NamesOf(const RedisRun& run, Producer producer, const std::optional<GroupRange>& groups,
                                 absl::string_view after, size_t limit);
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string after,
                      const Visitor& visitor);
-  // Ends or keeps samples as `step` says; `damaged`: ends those that cannot be read.
+  // Removes samples as `step` says; `damaged`: also those that cannot be read.
   absl::Status SweepRun(const RunPtr& run, int64_t limit, int64_t& removed);
   void ClearDropped();
-  // Some samples of a dropped run; whether there may be more.
+  // Removes some samples of a dropped run; true if there may be more.
   absl::StatusOr<bool> ClearSome(RedisRun& run);
 
   const std::string name_;
   const ContextPtr context_;
   RedisWatches watches_;
   Mutex mutex_;
-  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last; ended ones, too.
+  std::map<std::string, RunPtr> runs_ ABSL_GUARDED_BY(mutex_);  // By name, as known last; ended ones too.
   Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -234,7 +235,7 @@ absl::StatusOr<std::vector<RunPtr>> RedisStore::LoadRuns(absl::string_view after
   }
   std::vector<RunPtr> runs;
   for (const RedisResult& got : context_->Execute(requests)) {
-    if (got.reply.ok() && got.reply->is_nil()) continue;  // Being made or dropped.
+    if (got.reply.ok() && got.reply->is_nil()) continue;  // It is being made or dropped.
     absl::StatusOr<RunPtr> run = got.reply.ok() ? TakeRun(got.reply->text) : got.reply.status();
     if (run.ok()) {
       runs.push_back(*std::move(run));
@@ -294,7 +295,7 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   }
   if (!found.ok()) return found.status();
   if (absl::Status status = CheckJoin((*found)->info, geometry, options); !status.ok()) return status;
-  // Always after the run was made. Who drops one looks whether it was made again.
+  // Always after the run was made. A DropRun checks whether the run was made again.
   const absl::StatusOr<RedisReply> listed = context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run}));
   if (!listed.ok()) return listed.status();
   RunInfo info = (*found)->info;
@@ -302,7 +303,7 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
   return info;
 }
 
-// What the run had is removed later: readers may still be at it.
+// The samples of the run are removed later, because readers may still read them.
 absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   constexpr absl::string_view drop =
       "if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end return redis.call('UNLINK', KEYS[1])";
@@ -310,7 +311,7 @@ absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   if (!run.ok()) return run.status();
   const absl::StatusOr<std::vector<RunState>> states = StatesOf({&*run, 1});
   if (!states.ok()) return states.status();
-  // First of all the note of what is to be removed; it is looked at only when the run is gone.
+  // First a note of what is to be removed; the note is used only after the run is gone.
   RedisCommand note({"ZADD", context_->DroppedKey()});
   note.Add(context_->time.NowMs() + kReaderGrace.count()).Add((*run)->incarnation + EncodeRun((*run)->info));
   if (const auto noted = context_->Ask(std::move(note)); !noted.ok()) return noted.status();
@@ -332,7 +333,7 @@ absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCo
   const AppendHeader& header = command.header;
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
-    // It may be a run of the past that this server knows.
+    // The run that this server knows may be gone.
     const absl::StatusOr<RunPtr> now = LoadRun(command.run);
     if (now.ok() && *now == run) return status;
     run->ended = true;
@@ -364,7 +365,7 @@ absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl
   return absl::OkStatus();
 }
 
-// Each part gives some names; they are in order, without a gap, up to the first place where a part may have more.
+// Each part returns some names, in order. Together they have no gap up to the first place where a part may have more.
 absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Producer producer,
                                                       const std::optional<GroupRange>& groups, absl::string_view after,
                                                       size_t limit) {
@@ -373,7 +374,7 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
   for (int part = 0; part < RedisRun::kParts; ++part) {
     const std::string key = absl::StrCat(run.PartKeys(part), groups ? "g" : "i", static_cast<int>(producer));
     RedisCommand command({groups ? "ZRANGEBYSCORE" : "ZRANGEBYLEX", key});
-    if (groups) {  // Scores are doubles: groups beyond 2^53 give some more than these.
+    if (groups) {  // Scores are doubles: beyond 2^53, neighbouring groups are included.
       command.Add(groups->begin).Add(groups->end);
     } else {
       command.Add(after.empty() ? "-" : absl::StrCat("(", after)).Add("+");
@@ -381,7 +382,7 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
     }
     requests.push_back(RedisContext::Of(std::move(command)));
   }
-  std::optional<std::string> end;  // The last name that all are known up to.
+  std::optional<std::string> end;  // Up to this name all names are known.
   Names names;
   for (RedisResult& result : context_->Execute(requests)) {
     if (!result.reply.ok()) return result.reply.status();
@@ -403,7 +404,7 @@ absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::
     const absl::StatusOr<Names> page = NamesOf(*run, producer, groups, after, kRedisBatch);
     if (!page.ok()) return page.status();
     more = page->more;
-    // With no name it tells whether the run is there.
+    // Without a name it checks that the run exists.
     for (size_t begin = 0; begin == 0 || begin < page->ids.size(); begin += kRedisBatch) {
       std::vector<SampleName> names;
       for (size_t i = begin; i < std::min(begin + kRedisBatch, page->ids.size()); ++i) {
@@ -447,7 +448,7 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    // With no sample it tells whether the run is there.
+    // Without a sample it checks that the run exists.
     absl::Status status = LookAt(context_, *found, {}).status();
     ReleaseResult result;
     const auto all = [](const RedisManifest&) { return true; };
@@ -464,7 +465,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
       return one.content.ok() && groups.contains((*one.content)->group);
     };
     ReleaseResult result;
-    // With no sample it tells whether the run is there.
+    // Without a sample it checks that the run exists.
     absl::Status status = LookAt(context_, *found, {}).status();
     for (const Producer p : kProducers) {
       if (!status.ok() || (producer && *producer != p)) continue;
@@ -479,7 +480,7 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
   });
 }
 
-// What cannot be removed now is idle the next time, too.
+// Samples that cannot be removed now are still idle the next time.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
   std::string last;
@@ -520,7 +521,7 @@ absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, int64_t& rem
   return status;
 }
 
-// Of one dropped run whose time has come.
+// Clears one dropped run whose time has come.
 void RedisStore::ClearDropped() {
   const std::string key = context_->DroppedKey();
   RedisCommand command({"ZRANGEBYSCORE", key, "-inf"});
@@ -537,7 +538,7 @@ void RedisStore::ClearDropped() {
       RedisRun run{
           .info = *std::move(info), .incarnation = incarnation, .prefix = context_->options.prefix, .clears = true};
       const absl::StatusOr<bool> more = ClearSome(run);
-      if (!more.ok() || *more) return;  // The next time.
+      if (!more.ok() || *more) return;  // Continues the next time.
     }
   }
   context_->Ask(RedisCommand({"ZREM", key, value})).IgnoreError();
@@ -565,13 +566,13 @@ absl::StatusOr<bool> RedisStore::ClearSome(RedisRun& run) {
   return false;
 }
 
-// A part of the samples is served as long as one master is there.
+// OK as long as one master answers: it serves part of the samples.
 absl::Status RedisStore::Health() {
   const Clock::Time deadline = Clock::Real().Now() + kHealthTimeout;
   for (const RedisAddress& master : context_->cluster->Masters()) {
     if (context_->cluster->ExecuteAt(master, RedisCommand({"PING"}), deadline).reply.ok()) return absl::OkStatus();
   }
-  // Looks for others that may have taken their place.
+  // Asks for a new map: other servers may have taken their place.
   const CallDeadline of_call(deadline);
   const bool found = context_->Ask(RedisCommand({"EXISTS", context_->RunsKey()})).ok();
   return found ? absl::OkStatus() : absl::UnavailableError("no Redis server answers");

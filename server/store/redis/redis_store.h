@@ -1,21 +1,20 @@
 // The store that any number of servers share: everything is in Redis or Valkey, one server or a cluster; this process
-// keeps nothing that could not be read again. A shared cache: what a failover of Redis may lose is a table in
-// ../README.md.
+// keeps only what it can read again. A shared cache: the table in ../README.md says what a failover of Redis may lose.
 //
-// A run is cut into 128 parts, each on one master (redis_context.h says which keys it has). A sample is a manifest (a
-// hash) and its blocks' chunks; the part's index names it. So each change of a sample, its place in the index included,
-// is ONE script, which compares the manifest's version first:
+// A run is divided into 128 parts, each on one master (redis_context.h lists its keys). A sample is a manifest (a hash)
+// and the chunks of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
+// script, which compares the manifest's version first:
 //
-//   append    look at the manifest ─▶ rules ─▶ [SET chunks, commit script]
-//             ◀── the script says that the version is another ──┘
-//   read      HGETALL manifest (only its version, where that is known) ─▶ GET chunks, 4 MiB ahead of the reader
-//   release   look ─▶ remove script: the manifest goes at once, its chunks 60 s later, for who still reads them
-//   watch     a thread asks for the versions of what is watched, every 20 ms; changes made here are told at once
-//   sweep     each part's samples by last use ─▶ remove script, if nobody has used them since
+//   append    read the manifest ─▶ rules ─▶ [SET chunks, commit script]
+//             ◀── if the script finds another version ──┘
+//   read      HGETALL manifest (or only its version, if it is cached) ─▶ GET chunks, 4 MiB ahead of the reader
+//   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
+//   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
+//   sweep     samples of each part by last use ─▶ remove script, which skips those used since
 //
-// Redis replicates behind its answers, in order: what a failover leaves of a part is what it was at an earlier time,
-// never a mixture. A prefix is copied when a sample opens with it: parent and child may lie on different masters. The
-// byte budget is not charged for rows in Redis: maxmemory bounds them there.
+// Redis replicates after it answers, in order: after a failover a part is in an earlier state, never in a mixture of
+// states. A prefix is copied when a sample opens with it: parent and child may be on different masters. The byte budget
+// is not charged for rows in Redis: maxmemory limits them there.
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 
@@ -37,17 +36,16 @@ namespace routing_replay::server {
 inline constexpr DurabilityLevels kRedisDurability{Durability::kWritten, Durability::kSynced};
 
 struct RedisStoreOptions {
-  // Of use and expiry. Outlives the store. All servers of a deployment must have about the same time of day.
+  // For times of use and expiry. Must outlive the store. The clocks of all servers of a deployment must be about equal.
   const Clock* clock = &Clock::Real();
-  Clock::Duration default_ttl = RunOptions{}.ttl;                      // Of runs that are made without options.
-  std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same in all servers.
-  std::string prefix = "rr";                                           // Of all keys. CheckId.
-  // Of one step of a call, where its CallDeadline is not earlier. A cluster that elects a new master needs some
-  // seconds.
+  Clock::Duration default_ttl = RunOptions{}.ttl;                      // For runs that are made without options.
+  std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same function in all servers.
+  std::string prefix = "rr";                                           // Prefix of all keys; passes CheckId.
+  // For one step of a call, if its CallDeadline is not earlier. A cluster needs some seconds to elect a new master.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
-// `name`: of the store. Errors of Redis itself go into the log; callers are told UNAVAILABLE, DEADLINE_EXCEEDED,
+// `name` is the store's name. Errors of Redis itself go to the log; callers get UNAVAILABLE, DEADLINE_EXCEEDED,
 // RESOURCE_EXHAUSTED or DATA_LOSS.
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
                                      const RedisStoreOptions& options);

@@ -8,10 +8,10 @@
 namespace routing_replay::server {
 namespace {
 
-// Between two looks; at least nine times as long as the last look took.
+// Time between two checks; at least nine times as long as the last check took.
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr std::chrono::seconds kLookTimeout{2};
-// A reader that waits watches again after each change. The version seen last is kept in between.
+// A waiting reader watches again after each change. The last version is kept in between.
 constexpr std::chrono::seconds kKeptUnused{10};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Watches of samples that any server may change: changes made here are told at once, those of other servers are found
-// by asking for the versions of what is watched.
+// Watches of samples that any server may change. Changes by this server are notified at once; changes by others are
+// found by reading the versions of watched samples.
 #ifndef SERVER_STORE_REDIS_REDIS_WATCHES_H_
 #define SERVER_STORE_REDIS_REDIS_WATCHES_H_
 
@@ -17,18 +17,18 @@
 
 namespace routing_replay::server {
 
-// Thread-safe. Outlives its watches.
+// Thread-safe. Must outlive its watches.
 class RedisWatches {
  public:
-  // `context` outlives it.
+  // `context` must outlive it.
   explicit RedisWatches(RedisContext& context) : context_(context), thread_([this] { Work(); }) {}
   ~RedisWatches();
 
-  // Store::WatchSample. Never waits. The watch of a sample that nobody watched lately is called soon, since it is not
-  // known what the sample was before.
+  // Store::WatchSample. Never waits. If nobody watched the sample recently, its last version is unknown, so the first
+  // check counts as a change and `changed` is called soon.
   std::unique_ptr<Store::Watch> Add(std::shared_ptr<RedisRun> run, const SampleName& name, const std::string& key,
                                     std::function<void()> changed);
-  // A change by this server, as RedisContext::changed.
+  // Reports a change by this server, as RedisContext::changed.
   void Changed(RedisRun& run, const SampleName& name, const std::string& key, const std::string& version);
 
  private:
@@ -39,11 +39,11 @@ class RedisWatches {
     SampleName name;
     int users = 0;
     Clock::Time unused_since = {};
-    std::optional<std::string> version = {};  // As seen last.
+    std::optional<std::string> version = {};  // Version of the last check.
   };
 
   void Work();
-  // What is watched; what nobody has watched for a while is forgotten.
+  // Selects what is checked; forgets samples that nobody has watched for a while.
   void Choose(std::vector<std::string>& keys, Runs& runs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Look(const std::vector<std::string>& keys, const Runs& runs);
 
@@ -52,7 +52,7 @@ class RedisWatches {
   CondVar changed_;
   std::map<std::string, Watched> watched_ ABSL_GUARDED_BY(mutex_);  // By key of the manifest.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last: it uses all of the above.
+  std::thread thread_;  // Declared last: it uses all members above.
 };
 
 }  // namespace routing_replay::server

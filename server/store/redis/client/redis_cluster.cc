@@ -34,7 +34,7 @@ uint16_t Crc16(absl::string_view text) {
   return static_cast<uint16_t>(crc);
 }
 
-absl::Status Malformed() { return absl::DataLossError("the answer to CLUSTER SLOTS is no map of slots"); }
+absl::Status Malformed() { return absl::DataLossError("the answer to CLUSTER SLOTS is not a map of slots"); }
 
 bool IsInteger(const RedisReply& reply, int64_t low, int64_t high) {
   return reply.type == Type::kInteger && reply.integer >= low && reply.integer <= high;
@@ -48,21 +48,21 @@ const RedisCommand& Asking() {
   return asking;
 }
 
-// Whether trying again later cannot help.
+// True if a later retry cannot help.
 bool IsFinalRedisError(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
 
-// How to log in, who serves what, and the connections that are open.
+// Knows how to log in and which server serves which slot, and keeps open connections.
 class Cluster final : public RedisCluster {
  public:
   struct View {
     SlotMap map;
-    int64_t generation = 0;  // Of the answer that the map comes from.
+    int64_t generation = 0;  // Counts the answers that maps came from.
     bool clustered = false;
   };
 
-  // `tls`: null without. Knows nothing before the first Refresh.
+  // `tls` is null for plaintext. Has no map before the first Refresh.
   Cluster(const RedisEndpoint& endpoint, const RedisClusterOptions& options, std::shared_ptr<SSL_CTX> tls)
       : endpoint_(endpoint), options_(options), tls_(std::move(tls)) {}
 
@@ -77,11 +77,11 @@ class Cluster final : public RedisCluster {
     const MutexLock lock(mutex_);
     return view_;
   }
-  // Asks one server after the other for the map, unless the view is newer than generation `seen` already; one caller
-  // asks, the others wait for it. UNAVAILABLE: none answers, or nobody serves anything; else as RedisCluster::Connect.
+  // Asks one server after the other for the map, unless the view is already newer than generation `seen`. One caller
+  // asks, the others wait for it. UNAVAILABLE if no server answers or no slot is served; else as RedisCluster::Connect.
   absl::Status Refresh(int64_t seen, Clock::Time deadline);
 
-  // A connection that one caller has to itself. Given back at the end, or closed if it is dead or answers are due.
+  // A connection that one caller uses alone. Given back at the end, or closed if it is dead or replies are due.
   struct GiveBack {
     Cluster* cluster;
     void operator()(RedisConnection* connection) const {
@@ -89,7 +89,7 @@ class Cluster final : public RedisCluster {
     }
   };
   using Lease = std::unique_ptr<RedisConnection, GiveBack>;
-  // An idle connection that is still good, or a new one.
+  // An idle connection that still works, or a new one.
   absl::StatusOr<Lease> Take(const RedisAddress& server, Clock::Time deadline);
   void Run(absl::Span<RedisExchange> exchanges, Clock::Time deadline) const {
     RunRedisExchanges(exchanges, options_.response_timeout, WaitUntil(deadline));
@@ -107,9 +107,9 @@ class Cluster final : public RedisCluster {
   const RedisClusterOptions options_;
   const std::shared_ptr<SSL_CTX> tls_;
   WakeEvent abandoned_;
-  Mutex refreshing_;  // Held by who asks; taken before mutex_.
+  Mutex refreshing_;  // Held by the caller that asks; taken before mutex_.
   mutable Mutex mutex_;
-  // The last one was used last.
+  // The connection used last is at the end.
   std::map<RedisAddress, std::vector<std::unique_ptr<RedisConnection>>> idle_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const View>();
   size_t first_candidate_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -128,7 +128,7 @@ absl::StatusOr<Cluster::Lease> Cluster::Take(const RedisAddress& server, Clock::
   if (connection == nullptr || !connection->CheckIdle()) {
     const Clock::Time in_time = DeadlineAfter(Clock::Real().Now(), options_.connect_timeout);
     auto opened = RedisConnection::Open(server, endpoint_, tls_.get(), WaitUntil(std::min(deadline, in_time)));
-    // Only what the caller waits for is the caller's deadline.
+    // A connect timeout is the caller's deadline only if that has passed.
     if (absl::IsDeadlineExceeded(opened.status()) && in_time < deadline) {
       return absl::UnavailableError(
           absl::StrCat(server.ToString(), ": no connection within ", options_.connect_timeout.count(), " ms"));
@@ -153,14 +153,14 @@ absl::Status Cluster::Refresh(int64_t seen, Clock::Time deadline) {
   const MutexLock lock(mutex_);
   view->generation = view_->generation + 1;
   view_ = std::make_shared<const View>(*std::move(view));
-  // A node that comes back at another address leaves nothing open for the old one.
+  // When a node moves to another address, connections to the old one are closed.
   const std::vector<RedisAddress>& nodes = view_->map.nodes();
   std::erase_if(idle_,
                 [&](const auto& server) { return std::find(nodes.begin(), nodes.end(), server.first) == nodes.end(); });
   return absl::OkStatus();
 }
 
-// Starts with another one each time, so that a server cut off from the others is not believed for ever.
+// Starts with another server each time: one that is cut off from the others may hold an old map.
 std::vector<RedisAddress> Cluster::Candidates() {
   const MutexLock lock(mutex_);
   std::vector<RedisAddress> candidates = view_->map.nodes();
@@ -175,10 +175,10 @@ std::vector<RedisAddress> Cluster::Candidates() {
 absl::StatusOr<Cluster::View> Cluster::AskAnyone(Clock::Time deadline) {
   absl::Status status;
   for (const RedisAddress& candidate : Candidates()) {
-    // One that hangs must not use up the time in which the others would answer.
+    // Each server gets a limited time, so that one that hangs leaves time for the others.
     auto view = Ask(candidate, std::min(deadline, Clock::Real().Now() + options_.connect_timeout));
     if (view.ok()) return view;
-    // What an operator has to fix says more than who happens to be down.
+    // An error that an operator must fix is more useful than one about a server that is down.
     if (status.ok() || !IsFinalRedisError(status)) status = view.status();
   }
   return status;
@@ -201,7 +201,7 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
   if (reply.is_error() && absl::StrContains(reply.text, "cluster support disabled")) {
     if (endpoint_.seeds.size() == 1) return View{.map = SlotMap::Single(server)};
     return absl::FailedPreconditionError(
-        absl::StrCat(server.ToString(), " is no cluster: name one server only, or the servers of one cluster"));
+        absl::StrCat(server.ToString(), " is not a cluster: name a single server, or the servers of one cluster"));
   }
   if (reply.is_error()) return StatusOfRedisError("CLUSTER SLOTS", reply.text);
   auto map = SlotMap::Parse(reply, server.host);
@@ -212,10 +212,10 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
   return View{.map = *std::move(map), .clustered = true};
 }
 
-// One call of RedisCluster::Execute: rounds of asking until each request has its result. Used once, by one thread.
+// One call of RedisCluster::Execute: repeats rounds until each request has its result. Used once, by one thread.
 class Execution {
  public:
-  // All of it must outlive the execution.
+  // The arguments must outlive the execution.
   Execution(Cluster& cluster, absl::Span<const RedisRequest> requests, Clock::Time deadline)
       : cluster_(cluster), requests_(requests), deadline_(deadline), results_(requests.size()), left_(requests.size()) {
     for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
@@ -234,24 +234,24 @@ class Execution {
  private:
   struct Redirection {
     RedisAddress server;
-    bool asking;  // ASKING goes first.
+    bool asking;  // Sends ASKING first.
   };
   struct State {
     int slot;
-    // Where a server said that the next try should go: it knows better than the map, which another server may have told
-    // that has not heard of the change yet.
+    // Set if a server said where to try next. It knows better than the map, which may come from a server that has not
+    // heard of the change yet.
     std::optional<Redirection> redirection;
     absl::Status last_error;
     bool repeated = false;
     bool done = false;
   };
-  // The requests that go to one server, and where the commands of each end in the pipeline.
+  // The requests for one server, and where the commands of each request end in the pipeline.
   struct Batch {
     std::vector<size_t> requests;
     std::vector<size_t> ends;
   };
 
-  // Asks for everything that is not done once.
+  // Sends every unfinished request once.
   void Round();
   std::map<RedisAddress, Batch> Route() {
     std::map<RedisAddress, Batch> batches;
@@ -281,7 +281,7 @@ class Execution {
     return exchange;
   }
   void Evaluate(RedisExchange& exchange, const Batch& batch);
-  // `reply`: to the last command of the request, or to one that failed.
+  // Decides what `reply` means for the request: it is the reply to its last command, or to one that failed.
   void Judge(size_t request, RedisReply reply, const RedisAddress& server);
   void Lost(size_t request, const absl::Status& status, bool written) {
     if (IsFinalRedisError(status)) return Finish(request, status);
@@ -309,9 +309,9 @@ class Execution {
   size_t left_;
   Backoff backoff_{kPauses};
   std::shared_ptr<const Cluster::View> view_;
-  bool redirected_ = false;  // Before; a slot may be sent to and fro by servers that do not agree yet.
-  bool pause_ = false;       // Something must have time to pass before the next round.
-  bool refresh_ = false;     // The map is not to be trusted.
+  bool redirected_ = false;  // Already redirected: servers that do not agree yet may send a slot back and forth.
+  bool pause_ = false;       // Wait before the next round.
+  bool refresh_ = false;     // The map may be out of date.
 };
 
 void Execution::Round() {
@@ -356,8 +356,8 @@ void Execution::Judge(size_t request, RedisReply reply, const RedisAddress& serv
   if (error.address.host.empty()) error.address.host = server.host;
   switch (error.kind) {
     case RedisError::Kind::kAsk:
-      // Of several commands some may have their keys here and some there. All of them together at one place would leave
-      // keys at both, and the slot could not move on.
+      // The keys of some of the commands may be at one server and some at the other. Sending all commands to one place
+      // would leave keys at both, and the slot could not move on.
       if (!requests_[request].before.empty()) return RetryLater(request, status);
       [[fallthrough]];
     case RedisError::Kind::kMoved:
@@ -377,7 +377,7 @@ void Execution::Pause() {
     const Clock::Duration left = std::max<Clock::Duration>(deadline_ - Clock::Real().Now(), Clock::Duration::zero());
     std::this_thread::sleep_for(std::min(backoff_.Next(), left));
   }
-  // If nobody can say, the next round finds out what is still there.
+  // If no server answers, the next round finds out what is still reachable.
   if (refresh_ && view_->clustered) cluster_.Refresh(view_->generation, deadline_).IgnoreError();
 }
 
@@ -410,7 +410,7 @@ RedisResult Cluster::ExecuteAt(const RedisAddress& server, const RedisCommand& c
     RedisExchange exchange{.connection = lease->get(), .commands = {&command}};
     Run(absl::MakeSpan(&exchange, 1), deadline);
     if (exchange.replies.empty()) {
-      // Most likely a connection that the server closed just when it was used again.
+      // Most likely the server closed an idle connection just before it was used again.
       status = exchange.status;
       if (absl::IsUnavailable(status)) continue;
       break;
@@ -440,7 +440,7 @@ SlotMap SlotMap::Single(RedisAddress address) {
   return map;
 }
 
-// [[first slot, last slot, master, replica, …], …], where a node is [host, port, id, …].
+// Parses [[first slot, last slot, master, replica, …], …], where a node is [host, port, id, …].
 absl::StatusOr<SlotMap> SlotMap::Parse(const RedisReply& reply, absl::string_view asked_host) {
   SlotMap map;
   for (const RedisReply& range : reply.elements) {

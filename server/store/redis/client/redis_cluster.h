@@ -1,4 +1,5 @@
-// Redis or Valkey, one server or a cluster: commands go to the server that has their key, whatever happens meanwhile.
+// A Redis or Valkey server or cluster. Commands go to the server that has their key, also while keys move or servers
+// fail.
 //
 //   auto redis = RedisCluster::Connect(*ParseRedisEndpoint("redis://10.0.0.1:6379,10.0.0.2:6379"), {}, deadline);
 //   std::vector<RedisRequest> requests = {{.command = RedisCommand({"GET", key}), .key = key}};
@@ -24,25 +25,25 @@
 
 namespace routing_replay::server {
 
-// CRC16 (XMODEM) of the key, or of what stands between its first { and the next } if that is not empty, modulo 16384
-// (Redis cluster specification, "Hash tags").
+// CRC16 (XMODEM) modulo 16384 of the key, or of the part between its first { and the next } if that is not empty (Redis
+// cluster specification, "Hash tags").
 int RedisSlotOf(absl::string_view key);
 
 // The nodes of a cluster and the slots of its masters. A value; const functions are thread-safe.
 class SlotMap {
  public:
   SlotMap() { nodes_of_slots_.fill(kNobody); }
-  // All slots at one server that is no cluster.
+  // All slots at one server that is not a cluster.
   static SlotMap Single(RedisAddress address);
-  // From the reply to CLUSTER SLOTS. A node without a host of its own ("" or nil) is at `asked_host`, the host that
-  // gave the reply. DATA_LOSS: not such a reply, or a slot out of range.
+  // Parses the reply to CLUSTER SLOTS. A node without a host of its own ("" or nil) gets `asked_host`, the host that
+  // sent the reply. DATA_LOSS: malformed, or a slot out of range.
   static absl::StatusOr<SlotMap> Parse(const RedisReply& reply, absl::string_view asked_host);
 
-  // The master that serves `slot` (0 … 16383); nothing if nobody does.
+  // The master that serves `slot` (0 … 16383); nothing if there is none.
   std::optional<RedisAddress> MasterOf(int slot) const;
   // Every master that serves a slot, in order of address.
   std::vector<RedisAddress> Masters() const;
-  // Every node that was named, replicas too: where to ask again.
+  // Every node of the reply, replicas too: servers that can be asked for a new map.
   const std::vector<RedisAddress>& nodes() const { return nodes_; }
 
  private:
@@ -53,20 +54,20 @@ class SlotMap {
   std::array<uint16_t, kRedisSlots> nodes_of_slots_;
 };
 
-// Executing it twice must leave what executing it once does, and its second answer must do: it is sent again when its
-// connection is lost before its answer.
+// Must be idempotent, and its second answer must be as good as the first: if the connection is lost before the answer,
+// it is sent again.
 struct RedisRequest {
   RedisCommand command;
   // Decides the server: any key of the command. All keys of one command must have the same hash slot.
   std::string key;
-  // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
-  // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
-  // look for itself whether those before it were carried out. They are only ever sent together, so while their slot is
-  // on its way to another server they wait.
+  // Commands that are sent before `command` over the same connection and executed in this order; keys of the same slot.
+  // If one of them fails, its error is the request's result, whatever the later commands did. So the last command must
+  // check for itself that the earlier ones were executed. All are sent together: while their slot moves to another
+  // server, the request waits.
   std::vector<RedisCommand> before = {};
 };
 
-// Never a reply of type kError: that is a status here (StatusOfRedisError). Errors inside an array stay in it.
+// Never a reply of type kError: such a reply becomes a status (StatusOfRedisError). Errors inside an array stay in it.
 //
 //   UNAVAILABLE          a server was lost or out of service, and nothing better came before the deadline
 //   DEADLINE_EXCEEDED    the deadline passed, and no server is known to be at fault
@@ -74,46 +75,45 @@ struct RedisRequest {
 //   RESOURCE_EXHAUSTED   out of memory (kOverBudget, retry hint)
 //   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out
 struct RedisResult {
-  absl::StatusOr<RedisReply> reply = absl::UnavailableError("not asked");
-  // True: it was sent again although it may have been carried out before. The answer is to the last time.
+  absl::StatusOr<RedisReply> reply = absl::UnavailableError("not sent");
+  // True: it was sent again although it may have been executed before. The answer is the last one.
   bool repeated = false;
 };
 
 struct RedisClusterOptions {
-  // For a connection and its login. A server that does not answer at all holds up what a call has for the others for
-  // as long.
+  // For a connection and its login. A server that does not answer delays the rest of a call for this long.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(1);
-  // A server that sends nothing for so long while an answer is due is taken for lost.
+  // A server that sends nothing for this long while a reply is due counts as lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);
 };
 
 // Thread-safe.
 class RedisCluster {
  public:
-  // Finds out whether the seeds are a cluster, and its slots, by asking each of them once. Errors: those of
-  // RedisResult; FAILED_PRECONDITION too for several seeds of which one is no cluster (which of them would have the
-  // data?), and for a server that does not speak HELLO (before Redis 6).
+  // Asks each seed once whether it is a cluster, and for its slots. Errors: those of RedisResult; also
+  // FAILED_PRECONDITION if there are several seeds and one is not a cluster (it is unclear which of them has the data),
+  // or if a server does not know HELLO (before Redis 6).
   static absl::StatusOr<std::unique_ptr<RedisCluster>> Connect(const RedisEndpoint& endpoint,
                                                                const RedisClusterOptions& options,
                                                                Clock::Time deadline);
   virtual ~RedisCluster() = default;
 
-  // One result per request, in order; returns by about `deadline`. All that goes to one server travels as one pipeline,
-  // and the servers work at the same time. Redirections, servers out of service and lost connections are seen to with
-  // growing pauses until the deadline.
+  // One result per request, in order; returns by about `deadline`. Requests for one server travel as one pipeline, and
+  // the servers work at the same time. Follows redirections, and retries when servers are out of service or connections
+  // are lost, with growing pauses, until the deadline.
   //
-  // There is no order among the requests of one call, not even of one key: what must come after something else goes
-  // into a later call, or into the same request.
+  // Requests of one call have no order, not even for the same key: a command that must come after another belongs into
+  // a later call, or into the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
 
-  // The servers that hold keys now (masters), in order of address.
+  // The masters that hold keys now, in order of address.
   virtual std::vector<RedisAddress> Masters() = 0;
-  // Asks one server, without redirection: for commands without a key (PING, FLUSHALL). Once more if the connection is
-  // lost.
+  // Sends to one server, without redirection: for commands without a key (PING, FLUSHALL). Retries once if the
+  // connection is lost.
   virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
-  // Whether it is a cluster, or one server alone.
+  // True for a cluster, false for a single server.
   virtual bool clustered() const = 0;
-  // For good: calls that wait, and all that come later, end at once, UNAVAILABLE where nothing came before.
+  // Permanent: calls that wait, and all later ones, end at once, with UNAVAILABLE if they have no result yet.
   virtual void Abandon() = 0;
 };
 

@@ -23,7 +23,7 @@
 namespace routing_replay::server {
 namespace {
 
-// A server that has gone without a word is known after a minute.
+// A dead server that closed no connection is noticed after a minute.
 constexpr int kKeepIdleSeconds = 30, kKeepIntervalSeconds = 10, kKeepProbes = 3;
 
 int PollTimeout(Clock::Time deadline) {
@@ -62,7 +62,7 @@ absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
   return fd;
 }
 
-// What OpenSSL has to say about the last failure of this thread, and clears it.
+// Returns OpenSSL's message about the last failure of this thread, and clears it.
 std::string TakeTlsError() {
   char text[256] = "unknown TLS error";
   if (const unsigned long code = ERR_get_error(); code != 0) ERR_error_string_n(code, text, sizeof(text));
@@ -85,7 +85,7 @@ bool NamePeer(SSL* ssl, const std::string& host) {
   return SSL_set_tlsext_host_name(ssl, host.c_str()) == 1 && SSL_set1_host(ssl, host.c_str()) == 1;
 }
 
-// Of recv, or of sendmsg.
+// Converts the result of recv or sendmsg.
 absl::StatusOr<size_t> SystemResult(ssize_t result) {
   if (result >= 0) return static_cast<size_t>(result);
   if (errno == EAGAIN || errno == EINTR) return 0;
@@ -94,10 +94,10 @@ absl::StatusOr<size_t> SystemResult(ssize_t result) {
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kPiecesPerWrite = 64;
-// So that one busy connection among several does not keep the others waiting.
+// A limit, so that one busy connection does not delay the others.
 constexpr int kReadsPerMove = 16;
 
-// Without the text: "unknown command" repeats the arguments, and so the password.
+// Leaves out Redis's text: "unknown command" repeats the arguments, and so the password.
 absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   const absl::string_view word = text.substr(0, text.find(' '));
   const absl::StatusCode code = StatusOfRedisError("HELLO", text).code();
@@ -105,7 +105,8 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
     return absl::FailedPreconditionError(
         absl::StrCat(address.ToString(), ": rejects HELLO 2; Redis 6 or newer, or Valkey, is needed"));
   }
-  // The others pass, as when it has no connection left (maxclients), or when somebody sets a password (DENIED).
+  // Other errors may be temporary, for example no free connection (maxclients), or somebody is setting a password
+  // (DENIED).
   return absl::Status(code == absl::StatusCode::kFailedPrecondition ? absl::StatusCode::kUnavailable : code,
                       absl::StrCat(address.ToString(), ": rejects the login: ",
                                    absl::StrContains(text, "max number of clients") ? "maxclients" : word));
@@ -115,7 +116,7 @@ absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
 
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
   std::vector<pollfd> all(sockets.begin(), sockets.end());
-  all.push_back({wait.interrupt_fd, POLLIN, 0});  // poll passes over an fd of -1.
+  all.push_back({wait.interrupt_fd, POLLIN, 0});  // poll ignores an fd of -1.
   while (true) {
     const int timeout = PollTimeout(wait.deadline);
     const int ready = poll(all.data(), all.size(), timeout);
@@ -172,7 +173,7 @@ absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAdd
                                                                   const RedisWait& wait) {
   const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
-  // Keeps the thread for as long as the system's resolver takes.
+  // Blocks for as long as the system's resolver takes.
   const int unknown = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
   const absl::Cleanup free_addresses = [&] {
     if (found != nullptr) freeaddrinfo(found);
@@ -282,7 +283,7 @@ bool RedisConnection::Move(RedisExchange& exchange) {
   absl::Status status = absl::UnavailableError("the connection is closed");
   if (alive_) {
     status = Write(exchange, moved);
-    // What the server said before it hung up still counts.
+    // Replies that the server sent before it hung up still count.
     if (absl::Status read = Read(exchange, moved); !read.ok()) status = std::move(read);
   }
   alive_ = status.ok();
@@ -305,7 +306,7 @@ absl::Status RedisConnection::Write(RedisExchange& exchange, bool& moved) {
 
 absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
   char buffer[kReadBytes];
-  // No move ends with bytes that a poll does not see; it is less than one TLS record that is read on for.
+  // Never stop while the socket holds bytes: a poll does not see them. They are less than one TLS record.
   for (int i = 0; i < kReadsPerMove || socket_->holds_bytes(); ++i) {
     const auto got = socket_->Read(absl::MakeSpan(buffer));
     if (!got.ok()) return got.status();
@@ -316,11 +317,11 @@ absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
       auto reply = parser_.Next();
       if (!reply.ok()) return reply.status();
       if (!reply->has_value()) break;
-      if (due_ == 0) return absl::DataLossError("Redis sent a reply that nobody asked for");
+      if (due_ == 0) return absl::DataLossError("Redis sent a reply to no command");
       --due_;
       exchange.replies.push_back(**std::move(reply));
     }
-    // A server that hangs up after its last answer has answered.
+    // If a server hangs up after its last reply, all replies are complete.
     if (due_ == 0) break;
     if (*got < sizeof(buffer) && !socket_->may_hold_more()) break;
   }

@@ -1,4 +1,4 @@
-// From the name of a host to a logged-in connection, plain or TLS, and pipelines over several of them at the same time.
+// Opens connections to Redis, plain or TLS, up to the login, and runs pipelines over several of them at the same time.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_
 
@@ -47,45 +47,47 @@ struct RedisWait {
   int interrupt_fd = -1;
 };
 
-// Until one of `sockets` has an event (then in its revents), the deadline (DEADLINE_EXCEEDED) or the interruption
-// (CANCELLED). The first look never waits: what is there already is found even after the deadline.
+// Waits until one of `sockets` has an event (then in its revents), the deadline passes (DEADLINE_EXCEEDED) or the wait
+// is interrupted (CANCELLED). The first check never waits: events that are already there are found even after the
+// deadline.
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
 
-// A connected, non-blocking socket, which is the caller's to close. The addresses are tried one after the other, each
-// but the last one for half of the time that is left: one that says nothing leaves some to those behind it.
-// UNAVAILABLE: the last one rejects it; DEADLINE_EXCEEDED, CANCELLED.
+// A connected, non-blocking socket, which the caller must close. Tries the addresses one after the other. Each but the
+// last gets half of the remaining time, so that a silent one leaves time for the others. UNAVAILABLE: the last address
+// failed; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
-// What is trusted and what is shown, of an endpoint that is a TLS one. TLS 1.2 or newer; the server's certificate must
-// be signed by the CA and name the host that was asked for (by name or by address): nodes of a cluster that announce
-// themselves by address need the address in their certificates, or cluster-preferred-endpoint-type hostname. From then
-// on this process ignores SIGPIPE: OpenSSL writes to sockets that may have been closed. INVALID_ARGUMENT (kField:
-// ca_file, cert_file, key_file).
+// The TLS settings of an endpoint: trusted authorities and the client's certificate. TLS 1.2 or newer. The server's
+// certificate must be signed by the CA and contain the requested host, as a name or an address: cluster nodes that
+// announce themselves by address need it in their certificates, or cluster-preferred-endpoint-type hostname. From then
+// on this process ignores SIGPIPE, because OpenSSL may write to a closed socket. INVALID_ARGUMENT (kField: ca_file,
+// cert_file, key_file).
 absl::StatusOr<std::shared_ptr<SSL_CTX>> NewRedisTls(const RedisEndpoint& endpoint);
 
 // Closed by the destructor. Not thread-safe.
 class RedisSocket {
  public:
-  // Every address of the host is tried in turn; TLS if `tls` is not null. Resolving a name may take longer than the
-  // deadline says. UNAVAILABLE: nobody answers; FAILED_PRECONDITION: a certificate that cannot be trusted;
-  // DEADLINE_EXCEEDED, CANCELLED.
+  // Tries every address of the host in turn; TLS if `tls` is not null. Resolving a name may exceed the deadline.
+  // UNAVAILABLE: no address answers; FAILED_PRECONDITION: a certificate that is not trusted; DEADLINE_EXCEEDED,
+  // CANCELLED.
   static absl::StatusOr<std::unique_ptr<RedisSocket>> Connect(const RedisAddress& address, SSL_CTX* tls,
                                                               const RedisWait& wait);
   ~RedisSocket();
   RedisSocket(const RedisSocket&) = delete;
   RedisSocket& operator=(const RedisSocket&) = delete;
 
-  // Bytes moved without waiting; 0: none now. UNAVAILABLE: the connection is over. Not empty spans only.
+  // Returns the bytes moved without waiting; 0: none now. UNAVAILABLE: the connection is closed. Spans must not be
+  // empty.
   absl::StatusOr<size_t> Read(absl::Span<char> into);
-  // A later call must begin with the bytes that this one did not take.
+  // A later call must begin with the bytes that this one did not write.
   absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
-  // After a Read that filled less than it was given: true if the next one may find something without a poll. TLS may
-  // have taken more out of the socket than it gave.
+  // After a Read that did not fill its buffer: true if the next Read may return bytes without a poll. TLS may have read
+  // more from the socket than it returned.
   bool may_hold_more() const { return ssl_ != nullptr; }
-  // Bytes that the next Read gives and of which a poll knows nothing: who polls while there are some may wait for what
-  // is here already.
+  // True if the next Read returns bytes that a poll does not see: do not poll then, it could wait for bytes that are
+  // already here.
   bool holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_) > 0; }
-  // For poll: wait for bytes to read and, if told, for room to write.
+  // For poll: wait for bytes to read and, with `to_write`, for room to write.
   pollfd PollFor(bool to_write) const { return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0}; }
 
  private:
@@ -94,49 +96,50 @@ class RedisSocket {
   absl::StatusOr<size_t> TlsResult(int result);
 
   const int fd_;
-  SSL* ssl_ = nullptr;  // Its own, or null without TLS.
+  SSL* ssl_ = nullptr;  // Owned, or null without TLS.
 };
 
 class RedisConnection;
 
 // A pipeline to one server.
 struct RedisExchange {
-  RedisConnection* connection;                // Alive, with nothing due.
-  std::vector<const RedisCommand*> commands;  // They outlive the connection, or it is closed after an error.
+  RedisConnection* connection;  // Alive, with no reply due.
+  // They must outlive the connection, or the connection is closed after an error.
+  std::vector<const RedisCommand*> commands;
 
   // Replies to the first commands, in order; fewer than commands only if `status` is an error.
   std::vector<RedisReply> replies = {};
   // UNAVAILABLE: the connection was lost, or silent for longer than the response timeout; DEADLINE_EXCEEDED, CANCELLED;
-  // DATA_LOSS: it does not speak the protocol.
+  // DATA_LOSS: the server broke the protocol.
   absl::Status status = {};
-  // Commands that were written whole; the rest were not executed.
+  // Number of commands written completely; the others were not executed.
   size_t written = 0;
 
   bool done() const { return !status.ok() || replies.size() == commands.size(); }
 };
 
-// All of them move at the same time, on the caller's thread. Returns when each is complete or has failed. A failed one
-// leaves its connection dead, or with answers due.
+// Runs all exchanges at the same time, on the caller's thread. Returns when each is complete or has failed. A failed
+// exchange leaves its connection dead, or with replies due.
 void RunRedisExchanges(absl::Span<RedisExchange> exchanges, Clock::Duration response_timeout, const RedisWait& wait);
 
-// Commands out, replies in, in the same order. After any error the connection is dead and stays so: a reply is never
-// matched with another command. Thread-compatible.
+// Sends commands and receives replies in the same order. After any error the connection is dead and stays dead, so a
+// reply is never matched with the wrong command. Thread-compatible.
 class RedisConnection {
  public:
-  // Connects and says HELLO 2, with user and password where the endpoint has them. `tls` (null: none) must outlive the
+  // Connects and sends HELLO 2, with user and password if the endpoint has them. `tls` (null: none) must outlive the
   // connection. UNAVAILABLE (also for a server without a free connection, or in protected mode), DEADLINE_EXCEEDED,
-  // CANCELLED; PERMISSION_DENIED: the login; FAILED_PRECONDITION: the certificate, or a server that does not know
-  // HELLO. No error repeats what the server said about a login.
+  // CANCELLED; PERMISSION_DENIED: the login failed; FAILED_PRECONDITION: the certificate is not trusted, or the server
+  // does not know HELLO. No error repeats the server's text about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const RedisEndpoint& endpoint, SSL_CTX* tls,
                                                                const RedisWait& wait);
 
   const RedisAddress& address() const { return address_; }
-  // One exchange, all replies, errors among them.
+  // One exchange; returns all replies, error replies too.
   absl::StatusOr<std::vector<RedisReply>> Exchange(absl::Span<const RedisCommand> commands, const RedisWait& wait);
   // Open, with no reply due.
   bool usable() const { return alive_ && due_ == 0; }
-  // Looks whether an idle connection is still good: open, and with nothing to read. A bad one is dead then.
+  // Checks whether an idle connection still works: open, and with nothing to read. If not, it is dead afterwards.
   bool CheckIdle();
 
  private:
@@ -144,9 +147,9 @@ class RedisConnection {
   RedisConnection(RedisAddress address, std::unique_ptr<RedisSocket> socket)
       : address_(std::move(address)), socket_(std::move(socket)) {}
   absl::Status Login(const RedisEndpoint& endpoint, const RedisWait& wait);
-  // Puts the exchange's commands into the queue.
+  // Adds the exchange's commands to the queue.
   void Push(const RedisExchange& exchange);
-  // Moves what can be moved now; whether anything could.
+  // Reads and writes what is possible now; false if nothing was.
   bool Move(RedisExchange& exchange);
   absl::Status Write(RedisExchange& exchange, bool& moved);
   absl::Status Read(RedisExchange& exchange, bool& moved);
@@ -155,7 +158,7 @@ class RedisConnection {
   const std::unique_ptr<RedisSocket> socket_;
   RedisReplyParser parser_;
   RedisCommandQueue queue_;
-  size_t due_ = 0;  // Replies to commands that were put into the queue.
+  size_t due_ = 0;  // Replies still expected for commands in the queue.
   bool alive_ = true;
 };
 

@@ -22,7 +22,7 @@ absl::Status InvalidEndpoint(absl::string_view field, absl::string_view what) {
                    {.reason = Reason::kField, .field = std::string(field)});
 }
 
-// host, host:port, [v6] or [v6]:port.
+// Parses host, host:port, [v6] or [v6]:port.
 absl::StatusOr<RedisAddress> AddressOf(absl::string_view text) {
   RedisAddress address{.port = kDefaultPort};
   const bool brackets = absl::ConsumePrefix(&text, "[");
@@ -32,8 +32,8 @@ absl::StatusOr<RedisAddress> AddressOf(absl::string_view text) {
   if (address.host.empty()) return InvalidEndpoint("host", "is empty");
   text.remove_prefix(brackets ? end + 1 : address.host.size());
   if (text.empty()) return address;
-  if (!absl::ConsumePrefix(&text, ":")) return InvalidEndpoint("host", "something other than a port follows ]");
-  if (absl::StrContains(text, ":")) return InvalidEndpoint("host", "an IPv6 address must stand in brackets");
+  if (!absl::ConsumePrefix(&text, ":")) return InvalidEndpoint("host", "must have nothing but a port after ]");
+  if (absl::StrContains(text, ":")) return InvalidEndpoint("host", "an IPv6 address must be in brackets");
   const auto port = ParseDecimal(text);
   if (!port || *port < 1 || *port > 65535) return InvalidEndpoint("port", "must be a number from 1 to 65535");
   address.port = static_cast<uint16_t>(*port);
@@ -55,8 +55,8 @@ absl::Status SetOption(absl::string_view text, RedisEndpoint& endpoint) {
     *into = std::string(value);
     return absl::OkStatus();
   }
-  if (name == "password") return InvalidEndpoint(name, "does not belong into a URL; name a password_file");
-  // What an unknown option is called may be a mistyped secret.
+  if (name == "password") return InvalidEndpoint(name, "must not be in the URL; use password_file");
+  // Does not repeat the unknown option: it may be a mistyped secret.
   return InvalidEndpoint("option", "must be prefix, password_file, ca_file, cert_file or key_file");
 }
 
@@ -66,14 +66,14 @@ absl::Status CheckOptions(const RedisEndpoint& endpoint) {
   }
   for (const auto& [name, file] :
        {std::pair("ca_file", &endpoint.ca_file), std::pair("cert_file", &endpoint.cert_file)}) {
-    if (!endpoint.tls && !file->empty()) return InvalidEndpoint(name, "is for rediss:// only");
+    if (!endpoint.tls && !file->empty()) return InvalidEndpoint(name, "is only for rediss://");
   }
   if (endpoint.cert_file.empty() != endpoint.key_file.empty()) {
     return InvalidEndpoint(endpoint.cert_file.empty() ? "cert_file" : "key_file",
-                           "a certificate and its key go together");
+                           "a certificate needs its key, and a key its certificate");
   }
   if (!endpoint.user.empty() && endpoint.password_file.empty()) {
-    return InvalidEndpoint("password_file", "a user needs one");
+    return InvalidEndpoint("password_file", "must be given with a user");
   }
   return absl::OkStatus();
 }
@@ -92,17 +92,17 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
   }
   const std::pair<absl::string_view, absl::string_view> query = absl::StrSplit(url, absl::MaxSplits('?', 1));
   absl::string_view place = query.first;
-  // The last @ ends what may be secret.
+  // Everything up to the last @ may be secret.
   if (const size_t at = place.rfind('@'); at != absl::string_view::npos) {
     endpoint.user = std::string(place.substr(0, at));
     if (endpoint.user.empty()) return InvalidEndpoint("user", "is empty");
     if (absl::StrContains(endpoint.user, ":")) {
-      return InvalidEndpoint("password", "does not belong into a URL; name a password_file");
+      return InvalidEndpoint("password", "must not be in the URL; use password_file");
     }
     place.remove_prefix(at + 1);
   }
   const std::pair<absl::string_view, absl::string_view> path = absl::StrSplit(place, absl::MaxSplits('/', 1));
-  if (!path.second.empty() && path.second != "0") return InvalidEndpoint("database", "a cluster has database 0 only");
+  if (!path.second.empty() && path.second != "0") return InvalidEndpoint("database", "must be 0");
   for (const absl::string_view part : absl::StrSplit(path.first, ',')) {
     auto address = AddressOf(part);
     if (!address.ok()) return address.status();

@@ -3,10 +3,10 @@
 //   redis://[user@]host:port[,host:port…][/0][?option=value&…]     plain TCP
 //   rediss://…                                                     TLS
 //
-// Options: prefix, of all keys of this deployment, as ids are; password_file; with rediss also ca_file (default: the
-// system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379; IPv6 addresses stand
-// in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A password in the URL
-// is rejected: command lines are seen by everyone.
+// Options: prefix (of all keys of this deployment; same characters as ids); password_file; with rediss also ca_file
+// (default: the system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379; IPv6
+// addresses are in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A
+// password in the URL is rejected: every user of the machine can see command lines.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 
@@ -40,11 +40,12 @@ struct RedisEndpoint {
 };
 
 // INVALID_ARGUMENT (kField: scheme, host, port, user, password, database, or the option's name). Messages never repeat
-// what stands before an @. Reads no file.
+// the text before an @. Reads no file.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
 
-// The password, read again at each call so that a rotated one is found; one line break at its end is dropped. Empty
-// where there is no file. PERMISSION_DENIED (kField: password_file) if it cannot be read, is empty or above 4 KiB.
+// The password, read again at each call so that a rotated one is found; one line break at its end is dropped. Empty if
+// the endpoint has no password_file. PERMISSION_DENIED (kField: password_file) if the file cannot be read, is empty or
+// above 4 KiB.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
 }  // namespace routing_replay::server

@@ -14,14 +14,14 @@ namespace {
 
 using Type = RedisReply::Type;
 
-// Below this a copy is cheaper than a piece of its own.
+// Smaller values are copied, which is cheaper than a reference.
 constexpr size_t kReferencedBytes = 4096;
 constexpr size_t kLongestLine = size_t{64} << 10;
 constexpr size_t kMostArrays = 7;
 
 size_t BytesOf(const RedisCommand::Pieces& pieces) { return pieces[0].size() + pieces[1].size(); }
 
-// A length or a count; -1 is that of nil.
+// A length or a count; -1 means nil.
 std::optional<int64_t> ParseSize(absl::string_view text) {
   return text == "-1" ? std::optional<int64_t>(-1) : ParseDecimal(text);
 }
@@ -39,7 +39,7 @@ bool IsOneOf(absl::string_view word, const absl::string_view (&words)[n]) {
   return std::find(std::begin(words), std::end(words), word) != std::end(words);
 }
 
-// "MOVED 3999 127.0.0.1:6381", with an empty host for the server that answers, and IPv6 hosts without brackets.
+// "MOVED 3999 127.0.0.1:6381". An empty host means the server that answers; IPv6 hosts have no brackets.
 std::optional<RedisError> Redirection(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   if (words.size() != 3 || (words[0] != "MOVED" && words[0] != "ASK")) return std::nullopt;
@@ -127,7 +127,7 @@ size_t RedisCommandQueue::Advance(size_t bytes) {
 }
 
 absl::Status RedisReplyParser::Break(absl::string_view what) {
-  broken_ = absl::DataLossError(absl::StrCat("not the Redis protocol: ", what));
+  broken_ = absl::DataLossError(absl::StrCat("malformed reply: ", what));
   return broken_;
 }
 
@@ -141,8 +141,8 @@ absl::Status RedisReplyParser::Feed(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-// One that is not whole is parsed again from its begin: large values are one step each, and the arrays that the store
-// asks for come in a read or two.
+// An incomplete reply is parsed again from its beginning. That is cheap: a large value is one step, and the arrays that
+// the store asks for arrive in one or two reads.
 absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
   if (!broken_.ok()) return broken_;
   RedisReply reply;
@@ -169,7 +169,7 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
       return true;
     case ':':
       reply.type = Type::kInteger;
-      if (!absl::SimpleAtoi(rest, &reply.integer)) return Break("an integer that is no number");
+      if (!absl::SimpleAtoi(rest, &reply.integer)) return Break("an integer that is not a number");
       return true;
     case '$':
     case '*':
@@ -178,7 +178,7 @@ absl::StatusOr<bool> RedisReplyParser::Parse(size_t depth, size_t& at, RedisRepl
       return Break("a reply of an unknown type");
   }
   const std::optional<int64_t> size = ParseSize(rest);
-  if (!size) return Break("a length that is no number");
+  if (!size) return Break("a length that is not a number");
   if (*size < 0) return true;
   if (line[0] == '$') return ParseValue(static_cast<size_t>(*size), at, reply);
   if (depth == kMostArrays) return Break("arrays in arrays in arrays");

@@ -1,5 +1,4 @@
-// The Redis protocol (RESP2): commands and the bytes that carry them, replies, the parser that makes them, and what
-// error replies mean.
+// The Redis protocol (RESP2): commands and their encoding, replies and their parser, and the meaning of error replies.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_PROTOCOL_H_
 
@@ -23,13 +22,12 @@
 namespace routing_replay::server {
 
 constexpr int kRedisSlots = 16384;
-constexpr size_t kMaxRedisReply = size_t{256} << 20;  // To one command.
+constexpr size_t kMaxRedisReply = size_t{256} << 20;  // For one command.
 
 // Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
 std::optional<int64_t> ParseDecimal(absl::string_view text);
 
-// A command and its arguments, any bytes each. Values are borrowed where the caller says so, so that they are copied
-// only by the socket.
+// A command and its arguments, each of any bytes. Borrowed values are not copied before they reach the socket.
 //
 //   RedisCommand({"SET", key}).AddBorrowed(chunk).Add("PX").Add(60000)
 class RedisCommand {
@@ -39,15 +37,15 @@ class RedisCommand {
 
   RedisCommand& Add(absl::string_view argument);  // Copies.
   RedisCommand& Add(int64_t argument);            // In decimal.
-  // One argument, which may lie in two pieces. Keeps references: they must stay as they are until the last call with
-  // this command or a copy of it returned.
+  // Adds one argument, which may consist of two pieces. Keeps references: the bytes must stay unchanged until the last
+  // call with this command or a copy of it has returned.
   RedisCommand& AddBorrowed(absl::string_view first, absl::string_view second = "");
 
   size_t size() const { return arguments_.size(); }
-  // The two pieces of an argument, one after the other; the second one is mostly empty.
+  // The pieces of an argument, one after the other; the second one is mostly empty.
   using Pieces = std::array<absl::string_view, 2>;
   Pieces pieces(size_t index) const;
-  // Of an argument in one piece.
+  // For an argument in one piece.
   absl::string_view argument(size_t index) const { return pieces(index)[0]; }
   // The first word, for messages; never a key or a value.
   std::string name() const { return arguments_.empty() ? "" : std::string(argument(0)); }
@@ -56,27 +54,27 @@ class RedisCommand {
   std::vector<std::variant<std::string, Pieces>> arguments_;
 };
 
-// Commands on their way into a socket: headers and small arguments as text, large borrowed ones by reference. Not
-// thread-safe.
+// Commands waiting to be written to a socket: headers and small arguments as text, large borrowed ones by reference.
+// Not thread-safe.
 class RedisCommandQueue {
  public:
   // `command` must live until its bytes are written.
   void Push(const RedisCommand& command);
-  // What is to be written next, at most `limit` pieces, in order; valid until the next call of another function.
+  // The bytes to write next, at most `limit` pieces, in order; valid until the next call of another function.
   std::vector<iovec> Pending(size_t limit) const;
-  // The first `bytes` bytes of Pending() were written. Gives the number of commands whose last byte was among them;
-  // what is behind these cannot have been executed.
+  // The first `bytes` bytes of Pending() were written. Returns the number of commands whose last byte was among them;
+  // the commands behind these cannot have been executed.
   size_t Advance(size_t bytes);
   bool empty() const { return pieces_.empty(); }
 
  private:
   struct Piece {
     absl::string_view bytes;  // Not written yet.
-    bool last;                // Of its command.
+    bool last;                // Ends its command.
   };
 
   std::deque<Piece> pieces_;
-  std::deque<std::string> texts_;  // Of pieces that are not borrowed.
+  std::deque<std::string> texts_;  // Pieces that are not borrowed.
 };
 
 // What a server answered, as a plain owned value.
@@ -93,46 +91,48 @@ struct RedisReply {
   friend bool operator==(const RedisReply&, const RedisReply&) = default;
 };
 
-// Bytes of a connection → replies. Not thread-safe. Memory grows with the bytes that came, never with a count that was
-// only announced.
+// Parses the bytes of a connection into replies. Not thread-safe. Memory grows with the bytes received, never with a
+// count that was only announced.
 class RedisReplyParser {
  public:
-  // `max_reply_bytes`: of one reply as it travels. Arrays nest at most seven deep.
+  // `max_reply_bytes` limits one encoded reply. Arrays nest at most seven deep.
   explicit RedisReplyParser(size_t max_reply_bytes = kMaxRedisReply) : max_reply_bytes_(max_reply_bytes) {}
 
-  // Takes the next bytes of the stream. Call Next until it gives nothing before the next Feed.
-  // DATA_LOSS: they break the protocol or a limit; the stream is of no more use, and every later call says so again.
+  // Adds the next bytes of the stream. Call Next until it returns nothing before the next Feed. DATA_LOSS: the bytes
+  // break the protocol or a limit; then the stream is unusable and every later call fails.
   absl::Status Feed(absl::string_view bytes);
-  // The next whole reply, or nothing if more bytes are needed. Errors as Feed.
+  // The next complete reply, or nothing if more bytes are needed. Errors as Feed.
   absl::StatusOr<std::optional<RedisReply>> Next();
-  // True if bytes came that belong to no reply handed out yet.
+  // True if there are bytes that belong to no returned reply.
   bool has_rest() const { return at_ < buffer_.size(); }
 
  private:
   absl::Status Break(absl::string_view what);
-  // The reply that begins at `at`, which then is its end; false: more bytes are needed. `depth`: of arrays around it.
+  // Parses the reply at `at` and moves `at` to its end; false: more bytes are needed. `depth`: number of enclosing
+  // arrays.
   absl::StatusOr<bool> Parse(size_t depth, size_t& at, RedisReply& reply);
   absl::StatusOr<bool> ParseValue(size_t size, size_t& at, RedisReply& reply);
 
   const size_t max_reply_bytes_;
-  std::string buffer_;  // Handed out up to at_.
+  std::string buffer_;  // Consumed up to at_.
   size_t at_ = 0;
   absl::Status broken_;
 };
 
-// What an error reply means for the one who sent the command.
+// What an error reply means for the sender of the command.
 struct RedisError {
   enum class Kind {
-    kMoved,      // The slot lives at `address` now.
-    kAsk,        // This once, ask at `address` after ASKING.
-    kRetry,      // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; may pass.
-    kForCaller,  // Anything else: not executed, and the same again would give the same.
+    kMoved,  // The slot lives at `address` now.
+    kAsk,    // For this command only: send ASKING and the command to `address`.
+    // TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY: not executed; a retry may succeed.
+    kRetry,
+    kForCaller,  // Anything else: not executed, and a retry would give the same.
   };
   Kind kind = Kind::kForCaller;
-  RedisAddress address;  // kMoved, kAsk; an empty host is that of the server which answered.
+  RedisAddress address;  // For kMoved and kAsk; an empty host is that of the server that replied.
 };
 
-// Malformed redirections are kForCaller.
+// Malformed redirections become kForCaller.
 RedisError ParseRedisError(absl::string_view text);
 
 // The status for an error reply to `command` (a name), "COMMAND: text":
