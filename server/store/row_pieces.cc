@@ -13,7 +13,7 @@
 namespace routing_replay::server {
 namespace {
 
-// The allocator's share: headers of the block, its bytes, its CRC list and the growing piece list.
+// Allocator overhead: headers of the block, its bytes, its CRC list and the growing piece list.
 constexpr int64_t kAllocationOverhead = 128;
 
 class ResidentBlock final : public StoredBlock {
@@ -49,10 +49,10 @@ absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
                    absl::StrCat("stored rows ", ToString(block.rows), " are damaged: ", crc.message()), detail);
 }
 
-// So many pieces may lie in an open run before small ones are merged.
+// How many pieces the open run of rows may have before small ones are merged.
 constexpr size_t kOpenPieces = 8;
 
-// What Merge gives for so many rows: PACKED only where it is smaller.
+// The codec that Merge gives this many rows: PACKED only if it is smaller.
 Codec FinalCodec(const RunInfo& run, int64_t rows) {
   const Geometry& geometry = *run.geometry;
   const bool packed = run.options.codec == Codec::kPacked &&
@@ -104,7 +104,7 @@ LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, s
                          absl::Span<const uint8_t> value) {
   struct Loaded {
     std::shared_ptr<const void> value;
-    std::vector<uint32_t> crcs;  // Aligned, which those in the value need not be.
+    std::vector<uint32_t> crcs;  // Aligned; those in the value may not be.
   };
   auto loaded = std::make_shared<Loaded>(Loaded{std::move(owner), std::vector<uint32_t>(geometry.num_moe_layers())});
   const size_t crc_bytes = CrcBytes(loaded->crcs).size();
@@ -225,8 +225,8 @@ void PieceChange::Finish(Group& group, RowRange committed, bool sealed) {
   group.merge = complete && (group.parts.size() > 1 || !IsFinal(group.parts.front()));
 }
 
-// Takes pieces from the end as long as the one before is not longer than all behind it together. Whatever is merged so
-// ends in a piece at least twice as long as its own, so each row is merged at most log2(block_rows) times.
+// Takes pieces from the end while the piece before them is not longer than all of them together. The merged result is
+// at least twice as long as each of its pieces, so each row is merged at most log2(block_rows) times.
 void PieceChange::MergeOpenTail() {
   std::vector<Part>& parts = groups_.back().parts;
   size_t first = parts.size() - 1;
@@ -267,7 +267,7 @@ absl::Status PieceChange::Merge() {
       absl::StatusOr<Block> merged = MergeParts(group);
       if (!merged.ok()) return merged.status();
       Keep(*std::move(merged), group.rows());
-      for (Part& part : group.parts) part.block = Block{};  // At most one window is in memory twice.
+      for (Part& part : group.parts) part.block = Block{};  // So at most one window is in memory twice.
       continue;
     }
     for (Part& part : group.parts) {
@@ -282,7 +282,7 @@ absl::Status PieceChange::Merge() {
 }
 
 absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
-  std::vector<LoadedBlock> loaded;  // Keeps what `parts` shows.
+  std::vector<LoadedBlock> loaded;  // Keeps the bytes that `parts` points to.
   std::vector<BlockRows> parts;
   for (const Part& part : group.parts) {
     if (!part.piece) {
@@ -310,7 +310,7 @@ std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& po
       if (!part.piece) continue;
       RowPiece& piece = old[*part.piece - first_piece_];
       if (!group.merge) {
-        piece.stored.reset();  // It stays, in tail_.
+        piece.stored.reset();  // The block stays alive in tail_.
       } else if (piece.exclusive()) {
         pool.Merge(piece.stored->TakeCharge());
       }

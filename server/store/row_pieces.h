@@ -6,19 +6,19 @@
 // Blocks are immutable once stored. Several samples (forks) and readers may hold the same block; its bytes go back to
 // the budget with the last of them.
 //
-// How new rows join: planned, paid for and merged before anything of the sample is touched, then put in place in one
-// step that cannot fail.
+// How new rows join: the change is planned, paid for and merged before anything of the sample is touched, then put in
+// place in one step that cannot fail.
 //
 //   PieceChange change(run, home, pieces, …);                          what to keep, what to merge
 //   pay for change.cost() - change.reclaimable_bytes();
 //   change.Merge();                                                    the heavy part; may find damage
-//   write change.tail() where it lasts, if the store does that
+//   write change.tail(), in a durable store
 //   change.Commit(pieces, pool);
 //
 // A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
 // the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
-// are the same however the rows arrived. The pieces of the run that is still open are merged in growing groups, so that
-// n appends of one row cost n log n and not n squared.
+// are the same however the rows arrived. The pieces of a run that is still open are merged in growing groups, so that n
+// appends of one row cost n log n and not n squared.
 #ifndef SERVER_STORE_ROW_PIECES_H_
 #define SERVER_STORE_ROW_PIECES_H_
 
@@ -39,12 +39,12 @@
 
 namespace routing_replay::server {
 
-// Running totals of a run. Thread-safe; each one is right by itself.
+// Running totals of a run. Thread-safe; each total is consistent by itself only.
 struct RunUsage {
-  // `of`: outlives it.
+  // `of` must outlive it.
   explicit RunUsage(ByteBudget& of) : budget(of) {}
 
-  ByteBudget& budget;  // What its bytes are charged to.
+  ByteBudget& budget;  // The budget that its bytes are charged to.
   std::atomic<int64_t> samples{0};
   std::atomic<int64_t> sealed_samples{0};
   std::atomic<int64_t> committed_rows{0};
@@ -56,31 +56,31 @@ class SampleJournal;
 
 class StoredBlock : public KeptBlock {
  public:
-  // `home`: null of a block that is never charged.
+  // `home`: null for a block that is never charged.
   StoredBlock(std::shared_ptr<BlockHome> home, RowRange rows, Codec codec, int64_t cost)
       : KeptBlock(rows, codec), cost_(cost), home_(std::move(home)) {}
   ~StoredBlock() override { Uncharge(); }
 
-  // Of the memory budget. Only Spill changes it.
+  // Bytes of the memory budget. Only Spill changes it.
   virtual int64_t cost() const { return cost_; }
-  // Takes cost() bytes out of `pool`, which is of the home's budget, once pieces show the block.
+  // Takes cost() bytes out of `pool`, which belongs to the home's budget, once pieces refer to the block.
   void Charge(ByteReservation& pool);
   bool charged() const { return charged_; }
-  // Only a sole holder takes the charge away, only to replace the block.
+  // Takes the charge away from a block that is about to be replaced. The caller must be its only holder.
   virtual ByteReservation TakeCharge() { return Uncharge(); }
 
-  // So much of cost() would Spill give back.
+  // How much of cost() Spill would free.
   virtual int64_t spillable_bytes() const { return 0; }
-  // Moves the bytes to where they take no memory, if the home has such a place. The caller is one that holds the block
-  // beside the pieces that show it. RESOURCE_EXHAUSTED if there is no room, UNAVAILABLE for any other failure: they
-  // stay where they are.
+  // Moves the bytes to a place outside memory, if the home has one. The caller must hold the block in addition to the
+  // pieces that refer to it. RESOURCE_EXHAUSTED if there is no room, UNAVAILABLE for any other failure: the bytes stay
+  // in memory then.
   virtual absl::Status Spill() { return absl::OkStatus(); }
 
  protected:
   BlockHome& home() const { return *home_; }
-  // cost_ becomes less, and the difference is no longer charged.
+  // Lowers cost_ and returns the difference, which is no longer charged.
   ByteReservation ShrinkTo(int64_t cost);
-  // The charge, no longer counted as stored.
+  // Returns the charge, which is no longer counted as stored.
   ByteReservation Uncharge();
 
  private:
@@ -89,32 +89,32 @@ class StoredBlock : public KeptBlock {
   const std::shared_ptr<BlockHome> home_;
 };
 
-// Where the blocks of a run live, and what they are charged to. Thread-safe; held by its blocks.
+// Keeps the blocks of a run and charges them. Thread-safe; held by its blocks.
 class BlockHome : public std::enable_shared_from_this<BlockHome> {
  public:
-  // `usage`: null if nothing is charged for its blocks.
+  // `usage`: null if its blocks are not charged.
   explicit BlockHome(std::shared_ptr<RunUsage> usage) : usage_(std::move(usage)) {}
   virtual ~BlockHome() = default;
 
   const std::shared_ptr<RunUsage>& usage() const { return usage_; }
-  // Where a change of the run's samples is written before it counts. Null: they do not outlive the process.
+  // Writes changes of the run's samples before they take effect. Null: samples do not outlive the process.
   virtual SampleJournal* journal() { return nullptr; }
 
   // StoredBlock::cost of a new block of `rows` rows in `codec`.
   virtual int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const = 0;
-  // `block`, with this cost, and nothing charged for it yet. Requires that somebody shares the home.
+  // Keeps `block` with this cost; nothing is charged for it yet. Requires that the home is held by a shared_ptr.
   virtual std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) = 0;
 
  private:
   const std::shared_ptr<RunUsage> usage_;
 };
 
-// Bytes stay in memory, where they are.
+// Keeps the bytes in memory, where they are.
 class MemoryHome final : public BlockHome {
  public:
   using BlockHome::BlockHome;
 
-  // Bytes, CRCs and the fixed overhead of keeping them.
+  // Bytes, CRCs and the fixed overhead of a block.
   static int64_t CostOf(const Geometry& geometry, int64_t rows, Codec codec);
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override {
@@ -123,10 +123,10 @@ class MemoryHome final : public BlockHome {
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 };
 
-// A block as a value that is kept outside of memory: the CRCs of its planes (u32, little-endian), then its bytes.
+// Size of a block as a value outside memory: the CRCs of its planes (u32, little-endian), then its bytes.
 int64_t ValueBytes(const Geometry& geometry, int64_t rows, Codec codec);
 absl::Span<const uint8_t> CrcBytes(absl::Span<const uint32_t> crcs);
-// The block out of a value of ValueBytes that `owner` holds.
+// The block in a value of ValueBytes that `owner` holds.
 LoadedBlock BlockOfValue(const Geometry& geometry, RowRange rows, Codec codec, std::shared_ptr<const void> owner,
                          absl::Span<const uint8_t> value);
 
@@ -135,14 +135,14 @@ struct RowPiece {
   RowRange rows;        // Inside stored->rows().
   bool shared = false;  // Came with a prefix: charged to the sample that it came from.
 
-  // Nobody else can reach the block, now or later, unless through this piece.
+  // True if the block can be reached only through this piece, now and later.
   bool exclusive() const { return stored.use_count() == 1; }
 };
 
-// Index of the first of ascending pieces that ends after `row`; size() if there is none.
+// Index of the first of ascending pieces that ends after `row`; size() if none does.
 size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row);
 
-// A list of pieces. Move-only. Not thread-safe. What it hands out is destroyed by the caller, outside of locks.
+// A list of pieces. Move-only. Not thread-safe. The caller destroys returned pieces outside of locks.
 class RowPieces {
  public:
   RowPieces() = default;
@@ -157,20 +157,20 @@ class RowPieces {
   int64_t charged_bytes() const;
   // Bytes charged for the blocks that nobody else holds.
   int64_t exclusive_bytes() const;
-  // Moves exclusive_bytes() into `pool`, for pieces that are about to go.
+  // Moves exclusive_bytes() into `pool`, for pieces that are about to be removed.
   void TakeExclusiveCharges(ByteReservation& pool);
 
   void Append(RowPiece piece);
   // Removes the pieces from index `first` on.
   std::vector<RowPiece> TakeFrom(size_t first);
-  // Keeps rows [0, rows): a piece across the end is cut, its block stays whole.
+  // Keeps rows [0, rows): a piece across the end is shortened, its block stays whole. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
   // The rows [0, rows) of the same blocks, marked as shared.
   RowPieces Prefix(int64_t rows) const;
 
   // The parts of pieces inside `range`, ascending.
   std::vector<RowPiece> Find(RowRange range) const;
-  // How many these are.
+  // Number of these parts.
   size_t Count(RowRange range) const;
 
  private:
@@ -179,7 +179,7 @@ class RowPieces {
 
 struct RowDifferences {
   int64_t rows = 0;
-  int64_t first_row = 0;  // Where rows > 0.
+  int64_t first_row = 0;  // Set if rows > 0.
 };
 
 // The rows of `range` that are recorded on both sides and differ. DATA_LOSS (kChecksum) if they differ because a stored
@@ -187,40 +187,40 @@ struct RowDifferences {
 absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,
                                            absl::Span<const Block> blocks, RowRange range);
 
-// Not thread-safe. `pieces` must not change between construction and Commit. Without a Commit nothing has changed.
+// Not thread-safe. `pieces` must not change between construction and Commit. Nothing changes before Commit.
 class PieceChange {
  public:
-  // The sample holds rows [0, committed.begin) in `pieces`; afterwards its end is committed.end. Of `blocks` only the
-  // rows inside `committed` are taken.
+  // The sample has rows [0, committed.begin) in `pieces`, and will end at committed.end. Of `blocks` only the rows
+  // inside `committed` are used.
   PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
               RowRange committed, bool sealed);
 
   // Budget bytes of the blocks that this change makes.
   int64_t cost() const { return cost_; }
-  // Budget bytes of the blocks that it replaces and that nobody else holds.
+  // Budget bytes of the blocks that it replaces and that only these pieces hold.
   int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
 
   // Pieces before this index stay as they are.
   size_t first_piece() const { return first_piece_; }
 
-  // DATA_LOSS naming row and layer if a part's bytes do not fit their CRC.
+  // DATA_LOSS naming row and layer if a part's bytes do not match their CRC.
   absl::Status Merge();
-  // Once Merge was OK: the pieces from the window of committed.begin on, as they will be.
+  // After a successful Merge: the future pieces from the window of committed.begin on.
   absl::Span<const RowPiece> tail() const { return tail_; }
-  // Of those, the blocks that are new.
+  // The new blocks among them.
   absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
-  // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
-  // the pieces that it replaced.
+  // Requires a successful Merge. Puts reclaimable_bytes() into `pool` and takes cost() bytes out of it. Returns the
+  // pieces that it replaced.
   std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool);
 
  private:
-  // Rows of a present piece, or of a new block.
+  // Rows of an existing piece, or of a new block.
   struct Part {
     RowRange rows;
     std::optional<size_t> piece;
     Block block;
   };
-  // Consecutive parts of one run of rows. Merged: `parts` become one new block.
+  // Consecutive parts of one run of rows. If merged, `parts` become one new block.
   struct Group {
     std::vector<Part> parts;
     bool merge = false;
@@ -239,7 +239,7 @@ class PieceChange {
   const RunInfo& run_;
   BlockHome& home_;
   const RowPieces& pieces_;
-  size_t first_piece_ = 0;  // Pieces before it are not touched.
+  size_t first_piece_ = 0;  // Pieces before it are not changed.
   std::vector<Group> groups_;
   std::vector<std::shared_ptr<StoredBlock>> added_;
   std::vector<RowPiece> tail_;

@@ -9,7 +9,7 @@
 namespace routing_replay::server {
 namespace {
 
-// The sample object, its ids and its places in the index.
+// The sample object, its ids and its entries in the index.
 constexpr int64_t kSampleOverhead = 1024;
 // With the longest label and engine.
 constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
@@ -20,11 +20,11 @@ absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
   detail.first_differing_block = window;
   return MakeError(absl::StatusCode::kAlreadyExists,
                    absl::StrCat("the sample holds another trajectory: ", what, " in block ", window,
-                                "; use another sample id, or restart"),
+                                "; use another sample id, or restart the sample"),
                    detail);
 }
 
-// Tokens first: routes of another trajectory are no conflict but another sample.
+// Tokens are compared first: if they differ, the routes are not in conflict but belong to another sample.
 absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleContent& content,
                                               const AppendHeader& header, absl::Span<const Block> blocks) {
   TokenComparison tokens = content.tokens.Compare(TokensOf(header));
@@ -90,17 +90,17 @@ absl::Status CheckGap(const SampleContent& content, const AppendHeader& header) 
 absl::Status CheckSealLength(const AppendHeader& header, int64_t rows_after) {
   if (!header.seal_num_tokens || *header.seal_num_tokens - 1 == rows_after) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("append.seal_num_tokens: ", *header.seal_num_tokens, " tokens have ",
+                   absl::StrCat("append.seal_num_tokens: ", *header.seal_num_tokens, " tokens need ",
                                 *header.seal_num_tokens - 1, " rows, but ", rows_after, " would be committed"),
                    {.reason = Reason::kRowCount, .field = "append.seal_num_tokens"});
 }
 
-// Every answer about the sample, every record of a read and every head on a disk has these lists whole.
+// These lists are part of every answer about the sample, every record of a read and every stored head.
 absl::Status CheckLists(const SampleContent& content, const AppendHeader& header, const AppendPlan& plan) {
   const auto too_many = [](const char* field, size_t most, absl::string_view what) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
-        absl::StrCat(field, ": a sample has at most ", most, " ", what, ", and this append would pass them"),
+        absl::StrCat(field, ": a sample has at most ", most, " ", what, ", and this append would exceed that"),
         {.reason = Reason::kLength, .field = field});
   };
   const bool joined = !plan.unrecorded.empty() && !content.unrecorded.empty() &&
@@ -223,7 +223,7 @@ absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, c
     if (header.restart_nonce != 0 || header.revision == 0) return IncarnationStep::kOpen;
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      absl::StrCat("the append is for revision ", header.revision,
-                                  " of a sample that does not exist (any more); a new one starts at revision 0"),
+                                  " of a sample that does not exist; a new sample starts at revision 0"),
                      {.reason = Reason::kOldRevision});
   }
   if (header.restart_nonce == 0 || header.restart_nonce != content->restart_nonce) {
@@ -231,9 +231,10 @@ absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, c
     const std::optional<uint32_t> present = AttemptOf(content->restart_nonce);
     if (attempt && present && *attempt != *present) {
       if (*attempt > *present) return IncarnationStep::kRestart;
-      return MakeError(absl::StatusCode::kFailedPrecondition,
-                       absl::StrCat("the append is of attempt ", *attempt, ", and the sample is at attempt ", *present),
-                       {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
+      return MakeError(
+          absl::StatusCode::kFailedPrecondition,
+          absl::StrCat("the append belongs to attempt ", *attempt, ", and the sample is at attempt ", *present),
+          {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
     }
     if (absl::Status status = CheckRevision(*content, header.revision); !status.ok()) return status;
     if (header.restart_nonce != 0 && !(attempt && present)) return IncarnationStep::kRestart;
@@ -311,7 +312,7 @@ AppendAck AckOf(absl::string_view sample, const SampleContent& content, const Ap
 absl::Status CheckRevision(const SampleContent& content, int64_t revision) {
   if (revision == content.revision) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("revision ", revision, " is not the sample's, which is ", content.revision),
+                   absl::StrCat("revision ", revision, " does not match the sample's revision ", content.revision),
                    {.reason = Reason::kOldRevision});
 }
 
@@ -348,7 +349,7 @@ absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::opti
     if (absl::Status status = CheckRevision(content, *expected_revision); !status.ok()) return status;
   }
   if (rows < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("rows: ", rows, " is negative"),
+    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("rows: must be at least 0, got ", rows),
                      {.reason = Reason::kField, .field = "rows"});
   }
   if (rows > content.rows()) {
@@ -385,7 +386,7 @@ absl::Status WithContent(const absl::Status& status, absl::string_view sample, c
 }
 
 int64_t SnapshotBytes(const SampleContent& content, size_t pieces) {
-  constexpr int64_t kCopies = 3;  // The lists as a state, as a record, and as bytes on the way.
+  constexpr int64_t kCopies = 3;  // The lists exist as a state, as a record, and as bytes to send.
   return static_cast<int64_t>(pieces * sizeof(StoredRows)) + kCopies * content.metadata_bytes();
 }
 

@@ -1,13 +1,13 @@
-// The content of a sample, and its rules as functions of it: what every store applies to what it holds, and then keeps
-// in its own way. Nothing here knows where a content or its blocks live. An incarnation of a sample goes from its
-// opening or restart to the next restart.
+// The content of a sample, and its rules as functions of the content. Every store applies them and keeps the result in
+// its own way; this code does not know where a content or its blocks are kept. An incarnation of a sample lasts from
+// its opening or restart to the next restart.
 //
 //   append    CheckIncarnation ─▶ (NewIncarnation) ─▶ PlanAppend ─▶ NextContent + PieceChange ─▶ the store keeps both
 //             ─▶ AckOf
 //   seal      CheckSeal ─▶ SealedContent + PieceChange ─▶ …
 //   truncate  CheckTruncate ─▶ TruncatedContent ─▶ …
 //
-// Contents that are made here have no pieces, but for NewIncarnation's. Pure; thread-safe.
+// The functions return contents without pieces, except NewIncarnation. Pure; thread-safe.
 #ifndef SERVER_STORE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_RULES_H_
 
@@ -32,30 +32,30 @@
 
 namespace routing_replay::server {
 
-// Where rows came from is a list that covers [0, committed rows) and whose neighbors differ.
+// Provenance is a list that covers [0, committed rows); neighbours differ.
 
-// Whether the two differ in rows and appends at most.
+// True if the two differ at most in rows and appends.
 bool SameOrigin(const Provenance& a, const Provenance& b);
 
-// Adds `next`, which starts where the list ends; grows the last entry instead, its appends counted, if it has the
-// same origin. No effect if empty.
+// Adds `next`, which starts where the list ends. If the last entry has the same origin, that entry grows instead, and
+// its appends are added up. No effect if empty.
 void AppendProvenance(std::vector<Provenance>& list, Provenance next);
 
-// Keeps rows [0, rows). Appends stay counted.
+// Keeps rows [0, rows). The count of appends does not change.
 void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
 
-// The same rows by their weights alone.
+// The weight spans of the same rows.
 std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
 
 // Move-only. Not thread-safe.
 struct SampleContent {
-  // `checks` of no rows, or what the caller goes on from.
+  // `checks` of zero rows, or the checks to continue from.
   explicit SampleContent(TokenChecks checks) : tokens(std::move(checks)) {}
 
   int64_t revision = 0;
   uint64_t content_id = 0;
-  uint64_t restart_nonce = 0;  // Of the append that began this incarnation; EndedNonce of it after a truncation.
-  std::optional<PrefixReference> prefix;  // What this incarnation was opened with.
+  uint64_t restart_nonce = 0;  // Nonce of the append that began this incarnation; EndedNonce of it after a truncation.
+  std::optional<PrefixReference> prefix;  // The prefix that this incarnation was opened with.
   int64_t group = 0;
   std::string engine;
   std::optional<int64_t> num_tokens;
@@ -66,43 +66,42 @@ struct SampleContent {
 
   int64_t rows() const { return tokens.rows(); }
   bool sealed() const { return num_tokens.has_value(); }
-  // What the lists take in memory, the pieces excluded.
+  // Memory of the lists, without the pieces.
   int64_t metadata_bytes() const;
-  // What one append of `rows` rows, of them `ranges` unrecorded ranges, takes at most as a sample of its own; the
-  // pieces excluded.
+  // Upper bound for a sample made by one append of `rows` rows with `ranges` unrecorded ranges, without the pieces.
   static int64_t AppendBytes(int64_t rows, size_t ranges);
-  // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, from one append.
+  // Upper bound for the growth by one append that ends at row `end` and has `ranges` unrecorded ranges.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 
-  // All but the pieces.
+  // A copy without the pieces.
   SampleContent WithoutPieces() const;
-  // Keeps rows [0, rows), unsealed. Gives back the pieces that went.
+  // Keeps rows [0, rows), unsealed. Returns the removed pieces.
   std::vector<RowPiece> Truncate(int64_t rows);
-  // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.
+  // The content of a sample that opens as rows [0, rows) of this one: the same blocks, and nothing else of this sample.
   SampleContent Prefix(int64_t rows) const;
 };
 
-// Restart nonces that are in an order: those of attempts, of which a later one replaces the rows of an earlier one.
-// The upper half of an attempt's nonce; the lower half is its number.
+// The nonces of attempts are ordered: a later attempt replaces the rows of an earlier one. This is the upper half of an
+// attempt's nonce; the lower half is its number.
 inline constexpr uint64_t kAttempt = uint64_t{0x41545054} << 32;
-// The same of an incarnation that a truncation has ended; kept, never sent. No append goes on with it by its nonce
-// alone.
+// The upper half after a truncation has ended the incarnation; stored, never sent. An append of the attempt cannot
+// continue it by its nonce alone.
 inline constexpr uint64_t kEndedAttempt = uint64_t{0x41545045} << 32;
 
-// The attempt that a nonce is of, if it is of one.
+// The attempt of a nonce, if it is an attempt's.
 constexpr std::optional<uint32_t> AttemptOf(uint64_t nonce) {
   const uint64_t mark = nonce & ~uint64_t{0xffffffff};
   if (mark != kAttempt && mark != kEndedAttempt) return std::nullopt;
   return static_cast<uint32_t>(nonce);
 }
 
-// What a truncation leaves of a nonce.
+// The nonce that a truncation leaves.
 constexpr uint64_t EndedNonce(uint64_t nonce) {
   const std::optional<uint32_t> attempt = AttemptOf(nonce);
   return attempt ? kEndedAttempt | *attempt : 0;
 }
 
-// Opaque numbers that name one content of one sample. Never gives the same number twice; a random start keeps the
+// Opaque numbers that identify one content of one sample. Never returns the same number twice; a random start keeps the
 // numbers of two processes apart. Thread-safe.
 class ContentIds {
  public:
@@ -124,12 +123,12 @@ class ContentIds {
   std::atomic<uint64_t> next_;
 };
 
-inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Entries of a sample.
+inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Per sample.
 
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
-  std::vector<RowRange> unrecorded;     // Of the added rows; normal list.
-  std::optional<uint32_t> token_check;  // The append's own, at added.begin.
+  std::vector<RowRange> unrecorded;     // Among the added rows; normal list.
+  std::optional<uint32_t> token_check;  // The append's own check, at added.begin.
   bool seals = false;                   // The content is not sealed yet and the append seals it.
   int64_t trimmed_rows = 0;
   int64_t conflicting_rows = 0;
@@ -139,42 +138,43 @@ struct AppendPlan {
 
 AppendTokens TokensOf(const AppendHeader& header);
 
-// Steps 2, 3 and 5 of store.h against `content`. Requires CheckAppend. Errors: ALREADY_EXISTS (kOtherTokens,
-// kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and missing_rows; kLength: the sample
-// would have more than kMaxUnrecordedRanges ranges or kMaxProvenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
+// Steps 2, 3 and 5 of store.h for `content`. Requires CheckAppend. Errors: ALREADY_EXISTS (kOtherTokens,
+// kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and missing_rows; kLength: the sample would
+// have more than kMaxUnrecordedRanges ranges or kMaxProvenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 
 // What an append does to the incarnation of its sample.
 enum class IncarnationStep { kContinue, kOpen, kRestart };
 
-// `content`: null if there is no such sample. A nonce of an attempt goes before the revision where the incarnation
-// is another attempt's: a later one restarts, an earlier one is rejected. FAILED_PRECONDITION (kOldRevision; kField: it
-// was not opened with this prefix).
+// `content`: null if the sample does not exist. If the sample is at another attempt than the nonce, the revision is
+// ignored: a later attempt restarts, an earlier one is rejected. FAILED_PRECONDITION (kOldRevision; kField: it was not
+// opened with this prefix).
 absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, const AppendHeader& header);
 
-// What a child may take of `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
+// The content that a child takes from `parent`, whose id is prefix.sample. FAILED_PRECONDITION (kOldRevision,
+// kNotCommitted).
 absl::StatusOr<SampleContent> TakePrefix(const SampleContent& parent, const PrefixReference& prefix);
 
-// The content that the append begins with. `before`: of the incarnation that kRestart ends. `prefix`: what TakePrefix
-// gave, or an error that is given back; required, and used up, where the header names a prefix.
+// The content that the append begins with. `before`: the incarnation that kRestart ends. `prefix`: the result of
+// TakePrefix; if it is an error, that is returned. Required, and consumed, if the header names a prefix.
 absl::StatusOr<SampleContent> NewIncarnation(IncarnationStep step, const SampleContent* before,
                                              const AppendHeader& header, int32_t block_rows,
                                              std::optional<absl::StatusOr<SampleContent>>& prefix);
 
-// Whether the plan leaves a content as it is, but for its group.
+// True if the plan changes nothing in a content except its group.
 bool KeepsContent(const AppendPlan& plan);
-// What follows `content`, which is a NewIncarnation where `new_incarnation` says so.
+// The content after the append. `content` is the result of NewIncarnation if `new_incarnation` is true.
 SampleContent NextContent(const SampleContent& content, bool new_incarnation, const AppendHeader& header,
                           const AppendPlan& plan, ContentIds& ids);
-// `content` as it is once the plan is carried out.
+// `content`: the one after the append.
 AppendAck AckOf(absl::string_view sample, const SampleContent& content, const AppendPlan& plan);
 
 // FAILED_PRECONDITION (kOldRevision).
 absl::Status CheckRevision(const SampleContent& content, int64_t revision);
 
-// Whether the sample may be sealed; to seal it again as it is sealed may be. FAILED_PRECONDITION (kOldRevision;
-// kSealed; kNotCommitted with missing_rows), INVALID_ARGUMENT (kRowCount).
+// Whether the sample may be sealed; sealing it again with the same number is allowed. FAILED_PRECONDITION
+// (kOldRevision; kSealed; kNotCommitted with missing_rows), INVALID_ARGUMENT (kRowCount).
 absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t revision);
 SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 
@@ -182,8 +182,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
-// Of a content after which others may have been acknowledged that are lost. `now_ms`, the time of day, becomes its
-// revision: above all that those can have had. A seal stays: the rows under it are whole.
+// For a content that may have lost acknowledged changes. `now_ms`, the time of day, becomes its revision: higher than
+// any revision that was lost. A seal stays: the rows under it are whole.
 void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.
@@ -194,9 +194,9 @@ struct SampleName {
   int64_t handle = 0;
   Producer producer = Producer::kRollout;
 };
-// What a snapshot of so many pieces takes, and the record that a reader gets of it, about.
+// Approximate memory of a snapshot of `pieces` pieces, and of the record that a reader gets of it.
 int64_t SnapshotBytes(const SampleContent& content, size_t pieces);
-// All but stored_bytes and idle_ms.
+// Everything but stored_bytes and idle_ms.
 SampleState StateOf(const SampleName& name, const SampleContent& content);
 
 }  // namespace routing_replay::server

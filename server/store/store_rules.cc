@@ -35,20 +35,22 @@ std::string Describe(const RunOptions& options) {
                       options.durability ? DurabilityName(*options.durability) : "");
 }
 
-// `makes`: the client would have made the run. Who only joins may look at one server's part.
+// `makes`: the client would have made the run. A client that only joins may look at one server's part.
 absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
   const uint64_t known = run.options.shard_fingerprint;
   if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();
   if (known == 0) {
     return Mismatch("shard_fingerprint",
-                    absl::StrCat("run \"", run.run, "\" is of this server alone, not spread over the ",
+                    absl::StrCat("run \"", run.run, "\" is on this server alone, not spread over the ",
                                  "servers of a list (fingerprint ", Hex(stated), ")"));
   }
-  const std::string other = stated == 0 ? "this endpoint is one server" : absl::StrCat("of this list: ", Hex(stated));
-  return Mismatch("shard_fingerprint",
-                  absl::StrCat("run \"", run.run, "\" is spread over other servers than this client's endpoint names; ",
-                               "state all those that it was made with, by the same names (shard:a:7400,b:7400), or ",
-                               "make another run (fingerprint of its list: ", Hex(known), ", ", other, ")"));
+  const std::string other =
+      stated == 0 ? "this endpoint is one server" : absl::StrCat("fingerprint of this list: ", Hex(stated));
+  return Mismatch(
+      "shard_fingerprint",
+      absl::StrCat("run \"", run.run, "\" is spread over other servers than this client's endpoint names; ",
+                   "name all the servers that it was made with, by the same names (shard:a:7400,b:7400), or ",
+                   "make another run (fingerprint of its list: ", Hex(known), ", ", other, ")"));
 }
 
 absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> blocks) {
@@ -62,8 +64,8 @@ absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> b
   }
   if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
   return Invalid(Reason::kRowCount, "append.blocks",
-                 absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows), ", they hold ",
-                              TotalRows(covered)));
+                 absl::StrCat("the blocks must hold exactly the recorded rows of ", ToString(header.rows),
+                              ", they hold ", TotalRows(covered)));
 }
 
 constexpr int32_t kDefaultPageSize = 1000;
@@ -76,10 +78,10 @@ absl::Status CheckRunOptions(const RunOptions& options) {
   const int32_t rows = options.block_rows;
   if (rows < kMinBlockRows || rows > kMaxBlockRows || (rows & (rows - 1)) != 0) {
     return BadOption("options.block_rows",
-                     absl::StrCat(rows, " is not a power of two in [", kMinBlockRows, ", ", kMaxBlockRows, "]"));
+                     absl::StrCat("must be a power of two in [", kMinBlockRows, ", ", kMaxBlockRows, "], got ", rows));
   }
   if (options.ttl <= Clock::Duration::zero() || options.ttl > kMaxTtl) {
-    return BadOption("options.ttl_ms", "is not above 0 and at most 30 days");
+    return BadOption("options.ttl_ms", "must be above 0 and at most 30 days");
   }
   return absl::OkStatus();
 }
@@ -89,9 +91,9 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
   RunOptions options = asked.value_or(defaults);
   if (!options.durability) options.durability = levels.by_default;
   if (*options.durability > levels.best) {
-    return BadOption("options.durability",
-                     absl::StrCat(DurabilityName(*options.durability),
-                                  " is more than this server's store can, which is ", DurabilityName(levels.best)));
+    return BadOption("options.durability", absl::StrCat(DurabilityName(*options.durability),
+                                                        " is more than this server's store can give; its highest is ",
+                                                        DurabilityName(levels.best)));
   }
   return options;
 }
@@ -128,7 +130,7 @@ absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blo
 
 absl::StatusOr<size_t> PageLimit(int32_t page_size) {
   if (page_size < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: ", page_size, " is negative"),
+    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: must be at least 0, got ", page_size),
                      {.reason = Reason::kField, .field = "page_size"});
   }
   return static_cast<size_t>(page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize));

@@ -1,5 +1,5 @@
-// What a store knows of a sample's tokens: CRC32C prefix checks at every block boundary, at the committed end, and
-// where the last rows end whose tokens are known; never the tokens. Finds out whether an append belongs to the same
+// What a store keeps about a sample's tokens: CRC32C prefix checks at every block boundary, at the committed end, and
+// at the end of the last rows whose tokens are known; never the tokens. Decides whether an append belongs to the same
 // trajectory.
 //
 //   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)
@@ -18,7 +18,7 @@
 
 namespace routing_replay::server {
 
-// What an append says of its tokens.
+// What an append states about its tokens.
 struct AppendTokens {
   RowRange rows;
   absl::Span<const uint8_t> ids;  // 4 bytes per row, or empty: not given.
@@ -32,8 +32,8 @@ struct AppendTokens {
 // How an append's tokens compare with the stored ones over the rows that both have.
 struct TokenComparison {
   std::optional<int64_t> differs_at;     // Rows of the first check that differs.
-  std::vector<RowRange> unverified;      // Overlapping rows that no check spoke for; normal list.
-  std::vector<RowRange> suspect;         // … of them, those whose tokens both sides know. Normal list.
+  std::vector<RowRange> unverified;      // Overlapping rows that no check covers; normal list.
+  std::vector<RowRange> suspect;         // … those of them whose tokens both sides know. Normal list.
   std::optional<uint32_t> check_at_end;  // The append's own check where its new rows start.
 };
 
@@ -41,8 +41,8 @@ struct TokenComparison {
 class TokenChecks {
  public:
   explicit TokenChecks(int32_t block_rows) : block_rows_(block_rows) {}
-  // What was known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows); known_end:
-  // the check where the last of it ends, if that is before `rows`.
+  // The checks known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows); known_end:
+  // the check at the end of `known`, if that is before `rows`.
   TokenChecks(int32_t block_rows, int64_t rows, std::optional<uint32_t> end,
               std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known,
               std::optional<uint32_t> known_end = std::nullopt)
@@ -58,35 +58,37 @@ class TokenChecks {
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
   }
-  // Rows whose tokens went into a check; normal list.
+  // Rows whose tokens are part of a check; normal list.
   const std::vector<RowRange>& known() const { return known_; }
-  // The check at `rows`, where known. At 0 it always is.
+  // The check at `rows`, if known. At 0 it always is.
   std::optional<uint32_t> At(int64_t rows) const;
-  // The same at the end of a whole window, of what came with its rows.
+  // The check at the end of a whole window, if it came with the rows of that window.
   std::optional<uint32_t> AtWindowEnd(int64_t window) const { return boundaries_[window]; }
-  // The check where `known` ends, if that is before rows(), and the check is known.
+  // The check at the end of `known()`, if that end is before rows() and the check is known.
   std::optional<uint32_t> known_end() const { return known_end_; }
-  // Whether the check at `rows` is `crc32c`; nothing if it is not known.
+  // Whether the check at `rows` equals `crc32c`; nothing if it is not known.
   std::optional<bool> Fits(int64_t rows, uint32_t crc32c) const;
-  // At most so much more after Extend to `end` rows.
+  // Upper bound for the growth by Extend to `end` rows.
   int64_t growth_bytes(int64_t end) const {
     return static_cast<int64_t>((end / block_rows_ - rows_ / block_rows_) * sizeof(boundaries_[0]) + sizeof(RowRange));
   }
-  // The window that a check at `rows` closes or, at the end, lies in.
+  // The window that a check at `rows` closes, or in which it lies at the committed end.
   int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
 
-  // Without a start check the append's chain starts at the first stored check on its way, and the rows before that one
-  // are unverified; so are the rows after the last stored check.
+  // Without a start check, the append's chain starts at the first stored check that it reaches, and the rows before
+  // that are unverified; so are the rows after the last stored check.
   TokenComparison Compare(const AppendTokens& tokens) const;
 
-  // Takes the rows [rows(), tokens.rows.end) in, if there are any. `check` is TokenComparison::check_at_end. Without
-  // token ids or without a check, everything from rows() on is unknown.
+  // Adds the rows [rows(), tokens.rows.end), if there are any. `check` is TokenComparison::check_at_end. Without token
+  // ids or without a check, everything from rows() on is unknown.
   void Extend(const AppendTokens& tokens, std::optional<uint32_t> check);
-  // Takes the start check of an append that starts at rows(), where none is known there. Not for the windows.
+  // Uses the start check of an append that starts at rows(), if the check there is not known yet. Does not set a
+  // window's check.
   void TellEnd(const AppendTokens& tokens) {
     if (!end_ && tokens.rows.begin == rows_) end_ = tokens.start;
   }
-  // Keeps the checks of the first `rows` (at most rows()). The one at `rows` stays known only at a block boundary.
+  // Keeps the checks of the first `rows` rows (at most rows()). The check at `rows` stays known only at a block
+  // boundary.
   void Truncate(int64_t rows);
 
  private:
@@ -94,8 +96,8 @@ class TokenChecks {
   int64_t rows_ = 0;
   std::optional<uint32_t> end_ = 0;                  // At rows_.
   std::vector<std::optional<uint32_t>> boundaries_;  // [i]: at (i + 1) * block_rows_.
-  std::vector<RowRange> known_;                      // Rows whose tokens went into a check; normal list.
-  std::optional<uint32_t> known_end_;                // Where known_ ends, if that is before rows_.
+  std::vector<RowRange> known_;                      // Rows whose tokens are part of a check; normal list.
+  std::optional<uint32_t> known_end_;                // The check at the end of known_, if that is before rows_.
 };
 
 }  // namespace routing_replay::server

@@ -62,8 +62,8 @@ std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, 
   return std::make_unique<Handle>(shared_from_this(), key, std::move(entry));
 }
 
-// Reading size_ without the lock misses no watch that matters: whoever registered and then looked at the sample before
-// this change did both before it under the sample's lock.
+// Reading size_ without the lock misses no relevant watch: whoever registered and then looked at the sample before this
+// change did both under the sample's lock before it.
 void WatchList::Notify(int64_t handle, Producer producer) {
   if (size_ == 0) return;
   Entries concerned;

@@ -1,4 +1,4 @@
-// Who wants to know of the next change of a sample.
+// Callbacks that wait for the next change of a sample.
 #ifndef SERVER_STORE_WATCH_LIST_H_
 #define SERVER_STORE_WATCH_LIST_H_
 
@@ -15,16 +15,16 @@
 
 namespace routing_replay::server {
 
-// The watches of one run. Thread-safe. Lives on while one of its watches does.
+// The watches of one run. Thread-safe. Stays alive as long as one of its watches.
 class WatchList : public std::enable_shared_from_this<WatchList> {
  public:
-  // Watches the producer's sample that has the handle, and need not exist yet. Destroying the watch waits for a running
+  // Watches the sample of `producer` with this handle; it need not exist yet. Destroying the watch waits for a running
   // callback, so a callback must not destroy its own watch.
   std::unique_ptr<Store::Watch> Add(int64_t handle, Producer producer, std::function<void()> changed);
 
-  // Calls those who watch the sample and forgets them. No lock may be held.
+  // Calls and removes the watches of the sample. No lock may be held.
   void Notify(int64_t handle, Producer producer);
-  // Calls everybody: the run is gone.
+  // Calls all watches: the run is gone.
   void NotifyAll();
 
  private:
@@ -35,7 +35,7 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
 
   void Remove(const Key& key, const Entry* entry);
 
-  std::atomic<int64_t> size_{0};  // Lets a change that nobody watches pass without the lock.
+  std::atomic<int64_t> size_{0};  // Lets a change without watches return without taking the lock.
   Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };

@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kLongestLine = 1024;
 
-// Warnings and errors go to the server's log. A file of RocksDB's own beside the database ends the process: once the
-// disk is full, RocksDB's second line to it fails an assertion. Thread-safe.
+// RocksDB's warnings and errors go to the server's log. With a log file of its own beside the database RocksDB would
+// end the process: once the disk is full, its second line to that file fails an assertion. Thread-safe.
 class RocksLog final : public rocksdb::Logger {
  public:
   RocksLog() : Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
@@ -33,24 +33,24 @@ class RocksLog final : public rocksdb::Logger {
     std::vsnprintf(line, sizeof(line), format, arguments);
     LogEvent(LogLevel::kWarning, "warning", absl::StrCat("rocksdb store: ", absl::StripTrailingAsciiWhitespace(line)));
   }
-  // What RocksDB says of itself at its start.
+  // RocksDB describes itself at its start: ignored.
   void LogHeader(const char*, va_list) override {}
 };
 
 constexpr uint64_t kBlobBytes = 4 << 10;
 constexpr uint64_t kBlobFileBytes = 256 << 20;
 constexpr uint64_t kMemtableBytes = 64 << 20;
-// Of a run: one more that waits to be flushed stops the writes of all runs. Those that a dropped run has flushed wait
-// beside those that are full; the memory of all together has a bound of its own.
+// Per run. If more memtables than this wait to be flushed, RocksDB stops the writes of all runs. Those of a dropped run
+// wait with the full ones; the memory of all together has a limit of its own.
 constexpr int kMemtables = 4;
-// Of all logs together: a run that is seldom written to would otherwise hold all that were written since.
+// Limit for all logs together: otherwise a run that is seldom written would keep all logs since its last write.
 constexpr uint64_t kLogBytes = 256 << 20;
-// What the appends that wait for a sync may have together: those that have more wait for another one. Where the first
-// of them is small, RocksDB lets the others have no more than an eighth of it.
+// How much the appends that wait for one sync may have together; the others wait for the next sync. If the first append
+// of a group is small, RocksDB allows only an eighth of this.
 constexpr uint64_t kGroupBytes = 64 << 20;
-// Between two looks for files that nobody wants, such as one that was being written when its run was dropped.
+// Time between two searches for unneeded files, such as one that was being written when its run was dropped.
 constexpr uint64_t kLookMicros = 10'000'000;
-// A blob file of which so much is garbage is rewritten.
+// A blob file with this share of garbage is rewritten.
 constexpr double kGarbage = 0.25;
 
 constexpr char kWhat[] = "the database rejects writes";
@@ -91,7 +91,7 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
   rocksdb::WriteOptions options;
   options.disableWAL = durability == Durability::kMemory;
   options.sync = durability == Durability::kSynced;
-  // Otherwise such a write makes the database reject those of every run.
+  // Otherwise a write to a dropped column family makes the database reject the writes of every run.
   options.ignore_missing_column_families = true;
   return options;
 }
@@ -122,7 +122,7 @@ absl::Status RocksHealth::Get() const {
 
 void RocksHealth::OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) {
   MutexLock lock(mutex_);
-  // Milder ones leave the database writable.
+  // After milder errors the database is still writable.
   if (error->severity() >= rocksdb::Status::kHardError) status_ = FromRocks(*error, kWhat);
 }
 

@@ -1,6 +1,6 @@
-// The database of a store: how RocksDB is set up for blocks of routes, and what lies where.
+// The database of a store: RocksDB's options for blocks of routes, and the layout of the keys.
 //
-// A run has a column family of its own, so that it goes with all it holds at once:
+// Each run has its own column family, so that it can be dropped at once with all it holds:
 //
 //   default             'r' run                        → RunRecord
 //                       "end"                          → how the last process ended
@@ -11,8 +11,8 @@
 //                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
 //                       'i' block                      → nothing: which blocks there are, without reading blobs
 //
-// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids have no byte 0. The time of use stands
-// still while there is no server.
+// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids contain no byte 0. The time of use does not
+// advance while no server is running.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_DATABASE_H_
 
@@ -31,20 +31,19 @@
 
 namespace routing_replay::server {
 
-// Values of 4 KiB and more are blobs: compaction does not move them.
-// `cache` holds what is read and, up to half of it, what is not yet in a table file, of all runs together. `env`: null
-// is the machine's.
+// Values of 4 KiB and more are blobs, which compaction does not move. `cache` holds, for all runs together, what was
+// read and, up to half of it, what is not yet in a table file. `env`: null for the machine's.
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
-// Returns when it is done, whoever else writes.
+// Options of a flush that returns when it is done, even while others write.
 rocksdb::FlushOptions RocksFlushAtOnce();
 
-// What RocksDB answers, as the store says it. DATA_LOSS (kChecksum) for what is damaged or not there,
-// RESOURCE_EXHAUSTED (kOverBudget) for a full disk, UNAVAILABLE for any other failure, each as "WHAT: …".
+// Converts a RocksDB status. DATA_LOSS (kChecksum) if something is damaged or missing, RESOURCE_EXHAUSTED (kOverBudget)
+// for a full disk, UNAVAILABLE for any other failure, each as "WHAT: …".
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
-// Whether a database takes writes, as it tells its listeners. One per database. Thread-safe.
+// Tells whether a database accepts writes, from the events that it reports. One per database. Thread-safe.
 class RocksHealth final : public rocksdb::EventListener {
  public:
   // OK, or as FromRocks while the database rejects all writes.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostKept = int64_t{64} << 20;
 constexpr int64_t kKeptPart = 8;
-// An append goes to the log at once and to a file later.
+// An append is written to the log at once and to a file later.
 constexpr int64_t kWrittenTwice = 2;
 
 int64_t Kept(const std::string& path) {
@@ -25,7 +25,7 @@ int64_t Kept(const std::string& path) {
   return error ? 0 : std::min<int64_t>(kMostKept, static_cast<int64_t>(space.capacity / kKeptPart));
 }
 
-// So many blocks may wait for a write that takes them away.
+// How many removed blocks may wait for the write that deletes them.
 constexpr size_t kForgotten = 256;
 constexpr int64_t kAllocationOverhead = 64;
 
@@ -39,7 +39,7 @@ absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
   if (!promised.ok()) return promised;
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(path_, error);
-  if (error) return promised;  // RocksDB will say what is wrong with the disk.
+  if (error) return promised;  // RocksDB will report what is wrong with the disk.
   const int64_t unwritten = static_cast<int64_t>(buffers_->memory_usage());
   if (static_cast<int64_t>(space.available) >= kept_ + unwritten + promised_.used()) return promised;
   if (ended_.exchange(false)) {
@@ -49,8 +49,8 @@ absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
   }
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat("the disk of ", path_, " is full: ", HumanBytes(static_cast<int64_t>(space.available)),
-                                " are free, and ", HumanBytes(kept_ + unwritten),
-                                " are kept for what must still be written; release samples, drop runs or make room"),
+                                " are free, but ", HumanBytes(kept_ + unwritten),
+                                " are reserved for data still to be written; release samples, drop runs or free space"),
                    {.reason = Reason::kOverBudget});
 }
 
@@ -90,7 +90,7 @@ void RocksSpace::Run() {
 
 class RocksRun::DiskBlock final : public StoredBlock {
  public:
-  // One that is to be written.
+  // A block that is to be written.
   DiskBlock(std::shared_ptr<BlockHome> run, uint64_t id, Block block, int64_t cost)
       : StoredBlock(std::move(run), block.rows, block.codec, cost),
         id_(id),
@@ -103,7 +103,7 @@ class RocksRun::DiskBlock final : public StoredBlock {
 
   uint64_t id() const { return id_; }
   const Block& unwritten() const { return *unwritten_; }
-  // Its bytes are in the database. Before anybody else sees the block.
+  // The bytes are in the database now. Call before anybody else sees the block.
   void Written() { unwritten_.reset(); }
 
  private:
@@ -241,19 +241,19 @@ void RocksRun::Forget(uint64_t block) {
   space_->NoteEnd();
   if (!many) return;
   Commit(rocksdb::WriteBatch())
-      .IgnoreError();  // What stays is taken away by a later write, or when it is opened again.
+      .IgnoreError();  // What remains is deleted by a later write, or when the database is opened again.
 }
 
 absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
   const absl::Status taken_away = Commit(rocksdb::WriteBatch());
-  if (family_->closed) return absl::OkStatus();  // All of it goes with its family.
+  if (family_->closed) return absl::OkStatus();  // All of it is removed with its column family.
   if (!taken_away.ok()) return taken_away;
-  const absl::string_view what = "what ended cannot be given back";
+  const absl::string_view what = "the space of removed rows cannot be freed";
   absl::Status flushed = FromRocks(family_->db->Flush(RocksFlushAtOnce(), family_->handle), what);
   if (!flushed.ok()) return flushed;
   rocksdb::CompactRangeOptions options;
   options.canceled = &stop;
-  // It would write the rows that are wanted once more, for which there is no room now.
+  // Garbage collection would rewrite the rows that are still needed, and there is no room for them now.
   options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
   return FromRocks(family_->db->CompactRange(options, family_->handle, nullptr, nullptr), what);
 }

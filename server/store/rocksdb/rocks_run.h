@@ -1,5 +1,4 @@
-// One run of the RocksDB store: its blocks, and the journal of its samples; and the room on the disk that all runs
-// write to.
+// One run of the RocksDB store: its blocks, the journal of its samples, and the disk space that all runs share.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_RUN_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_RUN_H_
 
@@ -29,34 +28,34 @@
 
 namespace routing_replay::server {
 
-// A run, as one that may hold what nobody wants any more.
+// A run, seen as a user of disk space that may hold unneeded data.
 class SpaceUser {
  public:
   virtual ~SpaceUser() = default;
-  // Gives the disk what nobody wants any more, and ends early once `stop` is set. An error: something stays that may be
-  // given back later.
+  // Frees the disk space of unneeded data; ends early once `stop` is set. After an error some of it remains and may be
+  // freed later.
   virtual absl::Status GiveBack(std::atomic<bool>& stop) = 0;
 };
 
-// Rows are rejected before the disk is full, so that what ends samples and runs can still be written, and so that what
-// is in memory has a place to go to: RocksDB itself stops at a full disk, it then rejects every write, and cannot be
-// opened again. One per database. Thread-safe; whoever uses a run shares it.
+// Rejects rows before the disk is full. So removals can still be written, and data in memory can still be flushed: when
+// the disk is really full, RocksDB rejects every write and cannot be opened again. One per database. Thread-safe; all
+// runs share it.
 class RocksSpace {
  public:
-  // Keeps an eighth of the disk of `path` free, 64 MiB at most, beside what `buffers` holds.
+  // Keeps an eighth of the disk of `path` free, 64 MiB at most, in addition to the data in `buffers`.
   RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers);
-  // Stop must have returned, or no call of Join have been made.
+  // Stop must have returned before, unless Join was never called.
   ~RocksSpace() = default;
 
-  // Room for a write of `bytes`, to be held until the write has ended; this must outlive it. RESOURCE_EXHAUSTED
-  // (kOverBudget) if there is none beside what others hold. If anything ended since the last time that this was so, it
-  // is given back in the background: a later call may say otherwise.
+  // Reserves room for a write of `bytes` until the write has ended; this object must outlive the reservation.
+  // RESOURCE_EXHAUSTED (kOverBudget) if the remaining space is reserved by others. Then, if anything was removed since
+  // the last time, its space is freed in the background, so a later call may succeed.
   absl::StatusOr<ByteReservation> Promise(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Something was removed whose bytes are on the disk still. To be called when GiveBack can find it.
+  // Records that something was removed whose bytes are still on the disk. Call it when GiveBack can find them.
   void NoteEnd() { ended_ = true; }
-  // Asks `user` from then on, as long as it lives.
+  // From now on GiveBack is called on `user`, as long as it lives.
   void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nobody is asked once it returns.
+  // GiveBack is not called any more once this returns.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -77,7 +76,7 @@ class RocksSpace {
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The handle of a column family, for as long as somebody uses it; the database is open as long.
+// The handle of a column family, valid while somebody uses it; it keeps the database open.
 struct RocksFamily {
   RocksFamily(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle)
       : db(std::move(db)), handle(handle) {}
@@ -85,7 +84,7 @@ struct RocksFamily {
   RocksFamily& operator=(const RocksFamily&) = delete;
   ~RocksFamily() { db->DestroyColumnFamilyHandle(handle).PermitUncheckedError(); }
 
-  // Before it is dropped: nobody writes to it once this returns.
+  // Call before dropping it: nobody writes to it once this returns.
   void CloseForWrites() {
     closed = true;
     std::unique_lock lock(writing);
@@ -93,16 +92,16 @@ struct RocksFamily {
 
   const std::shared_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* const handle;
-  // A batch with a column family that is dropped makes the whole database reject writes from then on. So who writes
-  // holds `writing` shared, and looks at `closed` after it was taken.
+  // A batch with a dropped column family would make the whole database reject writes. So a writer holds `writing`
+  // shared, and checks `closed` after it has taken it.
   std::shared_mutex writing;
   std::atomic<bool> closed{false};
 };
 
-// Thread-safe. Once the family is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
+// Thread-safe. Once the family is closed it neither writes nor deletes: NOT_FOUND (kNoRun).
 class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
  public:
-  // forgets: whether blocks that nobody holds are taken away. Rows are written only where `space` has room.
+  // forgets: whether blocks that nobody holds are deleted. Rows are written only if `space` has room.
   RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
            std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
            std::shared_ptr<RocksSpace> space);
@@ -115,10 +114,11 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   absl::Status NoteUse(Producer producer, absl::string_view sample) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
-  // Files all of whose blocks were taken away go; RocksDB rewrites others in its own time.
+  // Removes files whose blocks are all deleted; RocksDB rewrites others when it chooses.
   absl::Status GiveBack(std::atomic<bool>& stop) override;
 
-  // A block that is in the database. Before anything is written: new blocks get higher numbers than this one.
+  // A block that is already in the database. Call before anything is written: new blocks get higher numbers than this
+  // one.
   std::shared_ptr<StoredBlock> Found(const BlockRef& ref);
 
  private:
@@ -126,7 +126,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
 
   absl::Status Commit(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
-  // Nobody can reach the block any more. It goes with a later write.
+  // Nobody can reach the block any more. A later write deletes it.
   void Forget(uint64_t block);
 
   const std::shared_ptr<RocksFamily> family_;

@@ -53,11 +53,11 @@ rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, r
   return status;
 }
 
-constexpr absl::string_view kPutBack = "put a copy of the directory back, or begin with an empty one";
+constexpr absl::string_view kPutBack = "restore a copy of the directory, or begin with an empty one";
 
-// What to do, before RocksDB's own words.
+// Advice for the operator, put before RocksDB's own message.
 std::string Advice(const rocksdb::Status& status) {
-  // RocksDB has no code for it.
+  // RocksDB has no status code for a locked database.
   if (status.IsIOError() && absl::StrContains(status.ToString(), "lock ")) return " is open in another process";
   if (status.IsCorruption()) return absl::StrCat(" has files that are damaged or missing; ", kPutBack);
   return "";
@@ -68,8 +68,8 @@ absl::Status Missing(const std::string& path, absl::string_view file) {
                    {.reason = Reason::kChecksum});
 }
 
-// DATA_LOSS if what tells which files are the database is not there, and they are. RocksDB would make a new database
-// and take them away. (A process that was killed while it made one left none of them.)
+// DATA_LOSS if the file that lists the database's files is missing, but the files exist: RocksDB would make a new
+// database and delete them. (A process that was killed while it made a new database left no such files.)
 absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
   std::string manifest;
   if (rocksdb::ReadFileToString(&env, path + "/CURRENT", &manifest).ok()) {
@@ -77,22 +77,22 @@ absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
     return env.FileExists(absl::StrCat(path, "/", manifest)).IsNotFound() ? Missing(path, manifest) : absl::OkStatus();
   }
   std::vector<std::string> names;
-  env.GetChildren(path, &names).PermitUncheckedError();  // Of a directory that is not there: none.
+  env.GetChildren(path, &names).PermitUncheckedError();  // A missing directory has no files.
   const bool headless = std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob") || absl::EndsWith(name, ".log");
   });
   return headless ? Missing(path, "CURRENT") : absl::OkStatus();
 }
 
-// Whether the directory holds a database without any log, which an open one always has.
+// True if the directory holds a database without any log. An open database always has one.
 bool LogIsGone(rocksdb::Env& env, const std::string& path) {
   std::vector<std::string> names;
-  env.GetChildren(path, &names).PermitUncheckedError();  // Of a directory that is not there: none.
+  env.GetChildren(path, &names).PermitUncheckedError();  // A missing directory has no files.
   return env.FileExists(path + "/CURRENT").ok() &&
          std::none_of(names.begin(), names.end(), [](const std::string& name) { return absl::EndsWith(name, ".log"); });
 }
 
-// Longer than any TTL, twice.
+// Twice as long as the longest TTL, or more.
 constexpr int64_t kLongestIdleMs = std::chrono::milliseconds(std::chrono::hours(24 * 365)).count();
 constexpr absl::string_view kUnreadable = "the database cannot be read";
 constexpr uint32_t kChangesAtOnce = 1000;
@@ -103,8 +103,8 @@ constexpr absl::string_view kClosed = "closed", kDamaged = "damaged";
 
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
-// In a file other than the log when it returns, so that damage to the log cannot bring back the mark before. kClosed
-// requires that all else is in such files, too: after it, nothing that is in the log is needed.
+// When it returns, the mark is in a file other than the log, so that damage to the log cannot bring back the previous
+// mark. kClosed requires that everything else is in such files, too: after it, the log is not needed.
 absl::Status Mark(const RocksFamily& family, absl::string_view value, int64_t now_ms) {
   rocksdb::WriteBatch batch;
   batch.Put(family.handle, rocks::kEndKey, {value.data(), value.size()});
@@ -131,7 +131,7 @@ absl::Status ReadMark(bool log_damaged, const std::string& boot_id, OpenedDataba
   return absl::OkStatus();
 }
 
-// Calls `each` with every key that begins with `prefix`, and its value, ascending, as long as it gives OK.
+// Calls `each` with every key that begins with `prefix`, and its value, ascending, until it returns an error.
 absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
                      const std::function<absl::Status(absl::string_view key, absl::string_view value)>& each) {
   const std::unique_ptr<rocksdb::Iterator> it(family.db->NewIterator(rocksdb::ReadOptions(), family.handle));
@@ -142,8 +142,8 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
   return FromRocks(it->status(), kUnreadable);
 }
 
-// Whether runs of this durability may then lack what was acknowledged last: what is in memory goes with the process,
-// what the operating system has been given goes with the machine, what is on the disk goes with the disk.
+// True if runs of this durability may have lost their last acknowledged changes: data in memory is lost with the
+// process, data given to the operating system with the machine, data on the disk with the disk.
 bool MayLack(LastEnd end, Durability durability) {
   if (end == LastEnd::kClean) return false;
   if (end == LastEnd::kDamaged) return true;
@@ -151,9 +151,9 @@ bool MayLack(LastEnd end, Durability durability) {
   return durability == Durability::kMemory || end == LastEnd::kUnknown;
 }
 
-// The samples of a run that is written to by nobody. Blocks that no sample shows are taken out of the database.
-// `doubtful`: each sample is marked so (MarkDoubtful). DATA_LOSS if what the database says of a sample cannot be read
-// or does not fit together; UNAVAILABLE, RESOURCE_EXHAUSTED if it cannot be written to.
+// Reads the samples of a run that nobody writes to. Deletes blocks that no sample refers to. `doubtful`: marks each
+// sample (MarkDoubtful). DATA_LOSS if the records of a sample cannot be read or contradict each other; UNAVAILABLE,
+// RESOURCE_EXHAUSTED if the database cannot be written.
 class Recovery {
  public:
   Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time,
@@ -209,7 +209,7 @@ class Recovery {
     return absl::OkStatus();
   }
 
-  // Nothing of a sample whose last use is not to be found.
+  // Zero for a sample without a record of its last use.
   std::chrono::milliseconds Idle(Producer producer, const std::string& sample) const {
     std::string value;
     const rocksdb::Status got =
@@ -218,8 +218,8 @@ class Recovery {
     return std::chrono::milliseconds(std::clamp<int64_t>(use_now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
-  // One object for all samples that show a block. Null if it is not there, or if two samples say different things of
-  // it: neither is to be trusted.
+  // One object for all samples that refer to a block. Null if the block is missing, or if two samples describe it
+  // differently: then neither can be trusted.
   std::shared_ptr<StoredBlock> BlockAt(const BlockRef& ref) {
     if (!present_.contains(ref.id)) return nullptr;
     std::shared_ptr<StoredBlock>& block = blocks_[ref.id];
@@ -236,7 +236,7 @@ class Recovery {
     }
   }
 
-  // Logged, whatever the run's durability is: what marks the samples must not be lost as they were.
+  // Written to the log whatever the run's durability is: the marks of the samples must not be lost.
   absl::Status WriteChanges() {
     const rocksdb::Status written = family_.db->Write(RocksWriteOptions(Durability::kWritten), &changes_);
     changes_.Clear();
@@ -253,7 +253,7 @@ class Recovery {
   ContentIds content_ids_;
   rocksdb::WriteBatch changes_;
   std::set<uint64_t> present_;
-  std::map<uint64_t, std::shared_ptr<StoredBlock>> blocks_;  // That samples show.
+  std::map<uint64_t, std::shared_ptr<StoredBlock>> blocks_;  // Blocks that samples refer to.
   std::vector<KeptSample> samples_;
 };
 
@@ -272,14 +272,14 @@ class RocksKeeper final : public RunKeeper {
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
     if (space_ != nullptr) space_->Stop();
-    if (started_) Close().IgnoreError();  // Without the mark the next one takes the end for a crash, as it should.
+    if (started_) Close().IgnoreError();  // Without this mark the next start assumes a crash, as it should.
     families_.clear();
     default_.reset();
   }
 
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
-  // After Recover, and before anything is acknowledged.
+  // Call after Recover, and before anything is acknowledged.
   absl::Status Start(const RecoveryReport& report);
 
   std::string name() const override { return "rocksdb"; }
@@ -292,16 +292,16 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  // `last`: when it was marked last.
+  // `last`: time of the last mark.
   int64_t LastServedMs(int64_t last) const;
   absl::Status Close();
-  // What is in the log or in memory, of all runs, is in files as well.
+  // Writes everything that is in the log or in memory, of all runs, to files.
   absl::Status Flush();
   void FlushSoon(const RocksFamily& family);
-  // Not worth a file of each run. False where that is not known.
+  // True if the logs are so small that a file per run is not worth it. False if that is not known.
   bool LogsAreSmall() const;
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, RecoveryReport& report);
-  // Of a run without a record. Nothing is written to it afterwards, even if this fails.
+  // Drops the family of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
     auto made = std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, use_time_,
@@ -317,18 +317,18 @@ class RocksKeeper final : public RunKeeper {
   rocksdb::Env* const env_;
   const Clock& clock_;
   const StoreTime time_;
-  // When samples are used: it stands still while there is no server. From Open on.
+  // Clock for times of use, which stops while no server is running. Set from Open on.
   std::shared_ptr<const StoreTime> use_time_;
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
-  std::shared_ptr<RocksSpace> space_;  // From Open on.
+  std::shared_ptr<RocksSpace> space_;  // Set from Open on.
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
-  // Of runs, by name; also of those dropped whose family is left.
+  // Families of runs, by name; also of dropped runs whose family still exists.
   std::map<std::string, std::shared_ptr<RocksFamily>> families_;
-  LastEnd last_end_ = LastEnd::kUnknown;        // From Open on.
-  std::set<std::string, std::less<>> damaged_;  // Runs that are left alone.
+  LastEnd last_end_ = LastEnd::kUnknown;        // Set from Open on.
+  std::set<std::string, std::less<>> damaged_;  // Runs that are not touched.
   bool started_ = false;
 };
 
@@ -353,7 +353,7 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
   const auto take = [&](absl::string_view key, absl::string_view record) {
     const std::string name(rocks::RunOf(key));
-    if (unknown.erase(rocks::RunFamily(name)) == 0) return absl::OkStatus();  // It was being dropped.
+    if (unknown.erase(rocks::RunFamily(name)) == 0) return absl::OkStatus();  // The run was being dropped.
     const RecoveryReport before = report;
     absl::StatusOr<KeptRun> run = RecoverRun(name, record, report);
     if (run.ok()) {
@@ -369,15 +369,15 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
     return absl::OkStatus();
   };
   if (absl::Status status = ForEach(*default_, rocks::kRunPrefix, take); !status.ok()) return status;
-  // Runs that were being made, or dropped, when the process ended.
+  // These runs were being made or dropped when the process ended.
   for (const auto& [name, family] : unknown) {
     if (absl::Status status = DropFamily(name); !status.ok()) return status;
   }
   return runs;
 }
 
-// There was a server when it began or ended, and when a sample was used; after the last of these times perhaps none.
-// What cannot be read is told by who recovers its run.
+// A server was running when it began or ended, and when a sample was used; after the last of these times perhaps not.
+// Values that cannot be read are reported when their run is recovered.
 int64_t RocksKeeper::LastServedMs(int64_t last) const {
   for (const auto& [name, family] : families_) {
     ForEach(*family, rocks::kUsePrefix, [&](absl::string_view, absl::string_view used) {
@@ -392,7 +392,7 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
                                                 RecoveryReport& report) {
   absl::StatusOr<RunInfo> info = DecodeRun(record);
   if (!info.ok()) return info.status();
-  if (info->run != name) return DamagedRecord("a run has another's name");
+  if (info->run != name) return DamagedRecord("the record of a run has another run's name");
   const std::shared_ptr<RocksFamily>& family = families_.at(rocks::RunFamily(name));
   const std::shared_ptr<RocksRun> run = MakeRun(family, *info);
   const bool doubtful = MayLack(last_end_, *info->options.durability);
@@ -403,7 +403,7 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
 }
 
 absl::Status RocksKeeper::Start(const RecoveryReport& report) {
-  // New revisions are nowhere but in the log until then.
+  // Until then, new revisions are only in the log.
   if (report.log_damaged) {
     if (absl::Status status = Flush(); !status.ok()) return status;
   }
@@ -415,7 +415,7 @@ absl::Status RocksKeeper::Start(const RecoveryReport& report) {
 absl::Status RocksKeeper::Flush() {
   for (const auto& [name, family] : families_) {
     const rocksdb::Status flushed = db_->Flush(RocksFlushAtOnce(), family->handle);
-    if (absl::Status status = FromRocks(flushed, "the run cannot be kept"); !status.ok()) return status;
+    if (absl::Status status = FromRocks(flushed, "the run cannot be written"); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -429,8 +429,7 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
   if (damaged_.contains(info.run)) {
     return MakeError(
         absl::StatusCode::kDataLoss,
-        absl::StrCat("run ", info.run,
-                     " is in the database and damaged; what is left of it is left alone until the run is dropped"),
+        absl::StrCat("run ", info.run, " is damaged in the database; its remains are kept until the run is dropped"),
         {.reason = Reason::kChecksum});
   }
   const std::string name = rocks::RunFamily(info.run);
@@ -439,18 +438,18 @@ absl::StatusOr<std::shared_ptr<BlockHome>> RocksKeeper::Create(const RunInfo& in
   if (!status.ok()) return status;
   status = DropFamily(name);
   if (!status.ok()) return status;
-  status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
+  status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be written");
   if (!status.ok()) return status;
   auto family = std::make_shared<RocksFamily>(db_, handle);
   rocksdb::WriteBatch batch;
   batch.Put(default_->handle, rocks::RunKey(info.run), EncodeRun(info));
-  status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be kept");
+  status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be written");
   families_[name] = family;
   if (!status.ok()) {
     DropFamily(name).IgnoreError();
     return status;
   }
-  FlushSoon(*default_);  // Its record would hold the log of all rows that are written after it.
+  FlushSoon(*default_);  // In the log, its record would keep the log of all rows that are written after it.
   return MakeRun(std::move(family), info);
 }
 
@@ -461,11 +460,11 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
       FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
   damaged_.erase(std::string(run));
-  // Without its record the run is gone, whatever becomes of its family: one that cannot be dropped now goes when the
-  // run is made again, or at the next start.
+  // Without its record the run is gone, whatever happens to its family: one that cannot be dropped now is dropped when
+  // the run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
-  // Logs hold its rows until nothing else in them is wanted. Of many small runs that are dropped one after the other,
-  // each would have all others write what they have.
+  // Logs with the run's rows are kept until the other runs' data in them is flushed. If many small runs are dropped one
+  // after the other, each flush would write the data of all other runs.
   if (LogsAreSmall()) return absl::OkStatus();
   FlushSoon(*default_);
   for (const auto& [name, family] : families_) FlushSoon(*family);
@@ -475,7 +474,7 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
 void RocksKeeper::FlushSoon(const RocksFamily& family) {
   rocksdb::FlushOptions options = RocksFlushAtOnce();
   options.wait = false;
-  db_->Flush(options, family.handle).PermitUncheckedError();  // A log stays longer.
+  db_->Flush(options, family.handle).PermitUncheckedError();  // If it fails, a log stays longer.
 }
 
 bool RocksKeeper::LogsAreSmall() const {
@@ -499,7 +498,7 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
 
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const std::string& boot_id) {
-  // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
+  // RocksDB also makes it, but warns that it is missing. If it cannot be made, RocksDB reports why.
   std::error_code ignored;
   std::filesystem::create_directory(path, ignored);
   if (absl::Status whole = CheckIsWhole(*options.env, path); !whole.ok()) return whole;
@@ -525,15 +524,16 @@ std::string Describe(const RecoveryReport& report) {
   std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
                                   " rows; removed ", report.orphan_blocks, " orphan blocks");
   if (report.log_damaged) {
-    absl::StrAppend(&line, "; the log of what was written last is damaged or gone: other runs and samples may be too");
+    absl::StrAppend(&line,
+                    "; the log of the last writes is damaged or gone, and other runs and samples may be gone, too");
   }
   if (report.doubtful_runs > 0) {
-    absl::StrAppend(&line, report.log_damaged ? ", " : "; the last end was not clean: ", report.doubtful_runs,
-                    " runs may lack what was acknowledged last, and their ", report.doubtful_samples,
+    absl::StrAppend(&line, report.log_damaged ? ", " : "; the last stop was not clean: ", report.doubtful_runs,
+                    " runs may have lost their last acknowledged changes, and their ", report.doubtful_samples,
                     " samples have new revisions");
   }
   if (!report.damaged_runs.empty()) {
-    absl::StrAppend(&line, "; damaged, not served and left alone: runs ", absl::StrJoin(report.damaged_runs, ", "));
+    absl::StrAppend(&line, "; damaged runs, kept but not served: ", absl::StrJoin(report.damaged_runs, ", "));
   }
   return line;
 }

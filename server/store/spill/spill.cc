@@ -23,7 +23,7 @@ namespace routing_replay::server {
 namespace {
 
 constexpr char kLockName[] = "routing-replay-spill.lock";
-// Of every file that is written here, before the name that the caller gives it.
+// Prefix of every file written here, before the name that the caller gives it.
 constexpr char kPrefix[] = "routing-replay-spill-";
 
 class FileDescriptor {
@@ -68,7 +68,7 @@ class SpillDirectory final : public SpillDisk {
   std::string PathOf(const std::string& name) const { return path_ / absl::StrCat(kPrefix, name); }
 
   const std::filesystem::path path_;
-  const FileDescriptor lock_;  // Held as long as it is open.
+  const FileDescriptor lock_;  // Held while the directory is open.
 };
 
 absl::Status SpillDirectory::Write(const std::string& name, int64_t offset,
@@ -105,7 +105,7 @@ absl::Status SpillDirectory::Read(const std::string& name, int64_t offset, absl:
     const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ReadFailure(path);
-    if (got == 0) return absl::DataLossError(absl::StrCat(path, " ends at ", offset));
+    if (got == 0) return absl::DataLossError(absl::StrCat(path, " ends early, at byte ", offset));
     offset += got;
     bytes.remove_prefix(got);
   }
@@ -195,7 +195,7 @@ absl::StatusOr<SpillFrame> SegmentWriter::Put(absl::Span<const absl::Span<const 
 
 class SpillHome::SpillableBlock final : public StoredBlock {
  public:
-  // Of memory, once it is spilled.
+  // Memory that a spilled block takes.
   static int64_t SpilledCost() {
     return kAllocationOverhead + static_cast<int64_t>(sizeof(SpillableBlock) + sizeof(SpillFrame) + sizeof(RowPiece));
   }
@@ -232,14 +232,14 @@ class SpillHome::SpillableBlock final : public StoredBlock {
     ByteReservation freed;
     MutexLock lock(mutex());
     frame_ = std::move(written);
-    resident_.reset();  // `resident` still has it, until the lock is gone.
+    resident_.reset();  // `resident` keeps the bytes until the lock is released.
     freed = ShrinkTo(SpilledCost());
     return absl::OkStatus();
   }
 
  private:
   SpillHome& spill_home() const { return static_cast<SpillHome&>(home()); }
-  // Of the cost and the charge too.
+  // Protects the cost and the charge, too.
   Mutex& mutex() const { return spill_home().MutexOf(this); }
   absl::StatusOr<LoadedBlock> LoadBytes() const override {
     std::shared_ptr<StoredBlock> resident;
@@ -253,7 +253,7 @@ class SpillHome::SpillableBlock final : public StoredBlock {
   }
 
   std::shared_ptr<StoredBlock> resident_ ABSL_GUARDED_BY(mutex());
-  std::unique_ptr<const SpillFrame> frame_ ABSL_GUARDED_BY(mutex());  // Where resident_ is null.
+  std::unique_ptr<const SpillFrame> frame_ ABSL_GUARDED_BY(mutex());  // Set if resident_ is null.
 };
 
 int64_t SpillHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {

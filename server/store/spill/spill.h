@@ -1,10 +1,10 @@
-// Blocks in memory that can go to a disk and are read from there: frame by frame, in files that go when nobody wants
-// any of their frames.
+// Blocks in memory that can move to a disk and are read from there, frame by frame. A file is removed when none of its
+// frames is needed.
 //
 //   segment   frame | frame | …            up to segment_bytes, then the next file
 //   frame     u32 CRC32C of all behind it | u32 length | u64 at | bytes        little-endian
 //
-// `at`, segment number and offset, tells a frame from one that lies where it should not.
+// `at` is segment number and offset: it detects a frame that is in the wrong place.
 #ifndef SERVER_STORE_SPILL_SPILL_H_
 #define SERVER_STORE_SPILL_SPILL_H_
 
@@ -27,29 +27,29 @@
 
 namespace routing_replay::server {
 
-// Files that grow at their end, are read anywhere and go as a whole. Thread-safe; a file is written by one thread at a
-// time. Tests inject failures here.
+// Files that grow at their end, are read at any offset and are removed as a whole. Thread-safe; one thread at a time
+// writes a file. Tests inject failures here.
 class SpillDisk {
  public:
   virtual ~SpillDisk() = default;
 
-  // `parts`, one behind the other, from `offset` on; makes the file if it is not there. RESOURCE_EXHAUSTED if there is
-  // no room, UNAVAILABLE for any other failure: then the file may hold anything from `offset` on.
+  // Writes `parts`, one behind the other, from `offset` on; makes the file if it does not exist. RESOURCE_EXHAUSTED if
+  // there is no room, UNAVAILABLE for any other failure: then the bytes of the file from `offset` on are undefined.
   virtual absl::Status Write(const std::string& name, int64_t offset,
                              absl::Span<const absl::Span<const uint8_t>> parts) = 0;
-  // Fills `bytes` from `offset` on. DATA_LOSS if they are not there or the disk cannot read them, UNAVAILABLE if they
+  // Fills `bytes` from `offset` on. DATA_LOSS if they do not exist or the disk cannot read them, UNAVAILABLE if they
   // cannot be read now.
   virtual absl::Status Read(const std::string& name, int64_t offset, absl::Span<uint8_t> bytes) const = 0;
-  // No effect if it is not there.
+  // No effect if it does not exist.
   virtual void Remove(const std::string& name) = 0;
 };
 
-// The files of a directory, which is made if it is not there. Its files are nothing to another process: those that one
-// left behind are removed here, and what has another name is left alone. FAILED_PRECONDITION while another process has
-// the directory open, UNAVAILABLE if it cannot be used.
+// The files of a directory, which is made if it does not exist. The files are of no use to another process: those that
+// one left behind are removed here; files with other names are not touched. FAILED_PRECONDITION while another process
+// has the directory open, UNAVAILABLE if it cannot be used.
 absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
-// The bytes of a frame that was read and is what was written.
+// The bytes of a frame, read and verified.
 class LoadedBytes {
  public:
   static constexpr size_t kHeaderBytes = 16;
@@ -61,28 +61,29 @@ class LoadedBytes {
   Buffer frame_;
 };
 
-// What happened so far. Each count is right by itself.
+// Counts since the start. Each count is consistent by itself only.
 struct SpillCounts {
-  std::atomic<int64_t> samples{0};         // That went to the disk.
-  std::atomic<int64_t> bytes{0};           // Of memory that it gave back.
-  std::atomic<int64_t> write_failures{0};  // Full or broken disk, or a used-up budget: the block stayed in memory.
-  std::atomic<int64_t> loads{0};           // Blocks read back, from the disk, each time they were asked for.
-  std::atomic<int64_t> lost_blocks{0};     // Loads that found other bytes than were written, or none.
+  std::atomic<int64_t> samples{0};  // Samples moved to the disk.
+  std::atomic<int64_t> bytes{0};    // Memory that this freed.
+  // Failures because of a full or broken disk, or a used-up budget: the block stayed in memory.
+  std::atomic<int64_t> write_failures{0};
+  std::atomic<int64_t> loads{0};        // Blocks read back; every read from the disk counts.
+  std::atomic<int64_t> lost_blocks{0};  // Loads that found damaged bytes or none.
 };
 
-// A disk and what its users share. Thread-safe.
+// A disk and the state that its users share. Thread-safe.
 struct SpillArea {
   SpillArea(std::shared_ptr<SpillDisk> disk, int64_t budget_bytes, int64_t segment_bytes)
       : disk(std::move(disk)), segment_bytes(segment_bytes), space(budget_bytes) {}
 
   const std::shared_ptr<SpillDisk> disk;
-  const int64_t segment_bytes;  // A segment that has as many takes no more frames.
-  ByteBudget space;             // Of the disk: what the files there take.
+  const int64_t segment_bytes;  // A segment of this size gets no more frames.
+  ByteBudget space;             // Budget for the files on the disk.
   std::atomic<uint64_t> next_segment{0};
   SpillCounts counts;
 };
 
-// A file, as long as somebody holds one of its frames. Reading is thread-safe; one thread at a time appends.
+// A file. It is removed when nobody holds one of its frames. Reading is thread-safe; one thread at a time appends.
 class SpillSegment {
  public:
   explicit SpillSegment(std::shared_ptr<SpillArea> area);
@@ -90,12 +91,12 @@ class SpillSegment {
   SpillSegment& operator=(const SpillSegment&) = delete;
   ~SpillSegment() { area_->disk->Remove(name_); }
 
-  // The next frame, in room that is counted as long as the file is there. Its offset. Errors of SpillDisk::Write, and
-  // RESOURCE_EXHAUSTED if the area's budget is used up.
+  // Appends the next frame and returns its offset. Its room is counted as long as the file exists. Errors of
+  // SpillDisk::Write, and RESOURCE_EXHAUSTED if the area's budget is used up.
   absl::StatusOr<int64_t> Append(absl::Span<const absl::Span<const uint8_t>> parts);
-  // `bytes`: of the parts together. DATA_LOSS if the frame is not what was written; otherwise as SpillDisk::Read.
+  // `bytes`: of all parts together. DATA_LOSS if the frame differs from what was written; otherwise as SpillDisk::Read.
   absl::StatusOr<LoadedBytes> Read(int64_t offset, int64_t bytes) const;
-  // Of all frames.
+  // Size of all frames.
   int64_t size() const { return size_; }
 
  private:
@@ -108,7 +109,7 @@ class SpillSegment {
   ByteReservation space_;
 };
 
-// A frame, and its segment for as long.
+// A frame; it keeps its segment alive.
 struct SpillFrame {
   std::shared_ptr<const SpillSegment> segment;
   int64_t offset = 0;
@@ -125,11 +126,11 @@ class SegmentWriter {
  private:
   const std::shared_ptr<SpillArea> area_;
   Mutex mutex_;
-  std::weak_ptr<SpillSegment> open_ ABSL_GUARDED_BY(mutex_);  // Gone as soon as nobody wants its frames.
+  std::weak_ptr<SpillSegment> open_ ABSL_GUARDED_BY(mutex_);  // Expires as soon as nobody holds one of its frames.
 };
 
-// Of one run. Thread-safe. A block that was spilled is read from the disk whenever it is asked for, and takes memory
-// for as long as somebody holds what was loaded: there is no cache but the operating system's.
+// For one run. Thread-safe. A spilled block is read from the disk whenever it is requested, and takes memory while
+// somebody holds the loaded bytes: the only cache is the operating system's.
 class SpillHome final : public BlockHome {
  public:
   SpillHome(std::shared_ptr<RunUsage> usage, std::shared_ptr<const Geometry> geometry, std::shared_ptr<SpillArea> area)
@@ -143,13 +144,14 @@ class SpillHome final : public BlockHome {
 
   absl::StatusOr<SpillFrame> Write(const BlockView& block);
   absl::StatusOr<LoadedBlock> Read(const SpillFrame& frame, RowRange rows, Codec codec) const;
-  // A block's own mutex would be a good part of what it takes in memory.
+  // Blocks share mutexes, because one per block would be a good part of a block's memory.
   Mutex& MutexOf(const StoredBlock* block) const {
     return mutexes_[reinterpret_cast<uintptr_t>(block) / alignof(std::max_align_t) / 8 % mutexes_.size()];
   }
 
   const std::shared_ptr<const Geometry> geometry_;
-  const std::shared_ptr<MemoryHome> memory_ = std::make_shared<MemoryHome>(nullptr);  // Of blocks not spilled yet.
+  // For blocks that are not spilled yet.
+  const std::shared_ptr<MemoryHome> memory_ = std::make_shared<MemoryHome>(nullptr);
   const std::shared_ptr<SpillArea> area_;
   SegmentWriter segments_;
   mutable std::array<Mutex, 64> mutexes_;
