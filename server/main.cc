@@ -25,10 +25,10 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
-// Clients that mean no harm use up fewer.
+// Well-behaved clients use fewer.
 constexpr int64_t kFewDescriptors = 8192;
 
-// Two arenas: freed blocks are used again instead of staying with the thread that freed them.
+// Two arenas: freed blocks are reused instead of staying with the thread that freed them.
 void TuneServerAllocator() {
   TuneAllocator();
   mallopt(M_ARENA_MAX, 2);
@@ -45,8 +45,8 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-// The end of the process counts as a SIGTERM. A descriptor of it rather than its number, which may be given to another
-// process. The thread lasts as long as this process.
+// Treats the end of the process as a SIGTERM. Uses a descriptor, because the number may be given to another process.
+// The thread lasts as long as this process.
 absl::Status FollowProcess(int pid) {
   if (pid == 0) return absl::OkStatus();
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -77,7 +77,7 @@ bool StopRequested() {
 
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
-// Where none is left, connections wait.
+// If none is left, connections wait.
 void RaiseDescriptorLimit() {
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
@@ -114,7 +114,7 @@ int Serve(const ServerConfig& config) {
   (*server)->Drain();
   WaitForSignal(signals, config.drain_delay);
   (*server)->Shutdown(config.drain_timeout);
-  server->reset();  // What the store has yet to write is written now.
+  server->reset();  // The store writes what is still pending.
   LogEvent(LogLevel::kInfo, "stopped", "");
   return 0;
 }
@@ -131,12 +131,12 @@ int Main(int argc, char** argv) {
     LogEvent(LogLevel::kError, "exit", config.status().message());
     return kExitConfig;
   }
-  SetLogLevel(config->log_level).IgnoreError();  // The parser takes no other.
+  SetLogLevel(config->log_level).IgnoreError();  // The parser accepts only valid levels.
   for (const std::string& warning : config->warnings) Warn(warning);
   if (config->print_config) {
     std::fputs(ToYaml(*config).c_str(), stdout);
   } else if (config->check_config) {
-    std::fputs("the configuration is good\n", stdout);
+    std::fputs("the configuration is valid\n", stdout);
   }
   if (config->print_config || config->check_config) return 0;
   TuneServerAllocator();

@@ -38,14 +38,14 @@
 namespace routing_replay::server {
 namespace {
 
-// Most clients with something to do make a call in this time.
+// Most active clients make a call within this time.
 constexpr std::chrono::milliseconds kRejectingTime(500);
 constexpr std::chrono::milliseconds kPoll(5);
-constexpr int64_t kSweptAtATime = 1000;  // Expired samples: keeps it short, so that appends are not held up.
-// Of looks at memory and at the TLS files: three small ones are read faster than watched.
+constexpr int64_t kSweptAtATime = 1000;  // Expired samples: a small number, so that appends are not delayed.
+// Between checks of memory and of the TLS files: reading three small files is cheaper than watching them.
 constexpr std::chrono::milliseconds kUpkeep(1000);
 
-// A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
+// A socket is protected by the mode of its path, and its clients are on this machine. `tls`: null for plaintext.
 std::shared_ptr<grpc::ServerCredentials> CredentialsFor(ServedTls* tls, const std::string& address) {
   const bool plain = tls == nullptr || absl::StartsWith(address, "unix:");
   return plain ? grpc::InsecureServerCredentials() : tls->NewCredentials();
@@ -57,11 +57,12 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
                             .calls_at_a_time = config.max_streams});
 }
 
-// What a peer may cost that sends little, or nothing, or everything at once.
+// Limits the cost of a peer that sends little, nothing, or everything at once.
 void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   SetPeerLimits(config.stall_timeout, builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams);
-  // Messages on their way are gRPC's: it ends calls where they are more than all credit and some long messages.
+  // gRPC holds messages in transfer: it ends calls if they take more than all credit plus this many of the longest
+  // messages.
   constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
@@ -69,8 +70,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   builder.SetResourceQuota(quota);
 }
 
-// A connection that is old is told to end, so that its client looks for servers again; gRPC spreads the ages by a
-// tenth.
+// An old connection is asked to end, so that its client looks up the servers again; gRPC spreads the ages by a tenth.
 void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) {
   if (config.max_connection_age.count() == 0) return;
   const auto in_range = [](std::chrono::milliseconds time) {
@@ -80,12 +80,12 @@ void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) 
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, in_range(config.max_connection_age_grace));
 }
 
-// Nothing is wrong with it on a network that is trusted; but a setting that was lost looks the same.
+// Fine on a trusted network; but a setting that was lost looks the same.
 std::vector<std::string> AccessWarnings(const ServerConfig& config) {
   std::vector<std::string> warnings;
   for (const std::string& address : config.listen) {
     if (!config.token_file.empty() || !config.tls.client_ca.empty() || IsLocalAddress(address)) continue;
-    warnings.push_back(absl::StrCat("access is open: everybody who reaches ", address,
+    warnings.push_back(absl::StrCat("access is open: everybody who can reach ", address,
                                     " may read, change and drop every run; set --token-file"));
   }
   return warnings;
@@ -98,19 +98,19 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
     metrics.CountTokenFileReload(reload.ok());
     if (reload.ok()) return;
     LogEvent(LogLevel::kError, "token_file_rejected",
-             absl::StrCat("the tokens stay as they were, those too that were taken out: ", reload.message()));
+             absl::StrCat("the previous tokens stay valid, including removed ones: ", reload.message()));
   });
 }
 
-// Threads that all wait for one sync share it, so there are more of them than cores; what each of them takes apart is
-// in memory twice, so there are not many more.
+// Threads that wait for one sync share it, so there are more threads than cores; but each holds its decoded message a
+// second time, so there are not many more.
 WorkerPool::Limits StoreWorkers(std::string field) {
   return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
 }
 
-// Writes the line that tells others where the server listens. They see the whole line or what was there before: it is
-// written under a name that nobody else in the folder can have taken, or led elsewhere by a link, and renamed. Returns
-// the number of the file (inode), by which it is known again.
+// Writes the line that tells others where the server listens. They see either the whole line or the previous file: it
+// is written under a temporary name that nobody else in the directory can take or redirect by a link, and then renamed.
+// Returns the file's inode, by which it is recognized later.
 absl::StatusOr<ino_t> WriteEndpointFile(const std::string& path, const std::string& address) {
   constexpr mode_t kForAll = 0644;
   const auto failed = [&path] {
@@ -131,22 +131,22 @@ absl::StatusOr<ino_t> WriteEndpointFile(const std::string& path, const std::stri
   return status;
 }
 
-// Not where it is another one by now, as that of a server that was started in the place of this one.
+// Unless it has been replaced meanwhile, for example by a server that was started in place of this one.
 void RemoveEndpointFile(const std::string& path, ino_t number) {
   struct stat file {};
   if (stat(path.c_str(), &file) == 0 && file.st_ino == number) unlink(path.c_str());
 }
 
-// Gives freed memory back to the system while the server is idle: the allocator keeps what was freed for whoever comes
-// next, which makes a busy server faster, and after a spike would hold for ever what nobody uses. For example, 900 MiB
-// are resident of a server that accounts for 10. `accounted`: what the process has good reason to hold.
+// Returns freed memory to the system while the server is idle. The allocator keeps freed memory for later use, which
+// makes a busy server faster, but after a spike it would keep unused memory for ever: for example, 900 MiB resident in
+// a server that accounts for 10. `accounted`: memory that the process needs.
 class MemoryTrim {
  public:
   // Once a second.
   void Look(int64_t accounted) {
-    constexpr int64_t kSlack = int64_t{48} << 20;  // Of a server that has nothing to give back.
-    constexpr int kPause = 10;                     // Looks after a trim: what did not go then does not go at once.
-    const std::clock_t now = std::clock();         // CPU time of all threads.
+    constexpr int64_t kSlack = int64_t{48} << 20;  // Allowed difference without a trim.
+    constexpr int kPause = 10;  // Checks to skip after a trim: memory that was not freed then is not freed soon.
+    const std::clock_t now = std::clock();  // CPU time of all threads.
     const bool idle = now - std::exchange(before_, now) < CLOCKS_PER_SEC / 5;
     if (pause_ > 0) --pause_;
     if (!idle || pause_ > 0 || LookAtProcess().resident_bytes <= accounted + accounted / 4 + kSlack) return;
@@ -207,7 +207,7 @@ class GrpcServer final : public Server {
 
  private:
   void Count(ConnectionEvent event);
-  // Of all ports, as people write them.
+  // All ports, for people.
   std::vector<std::string> Listeners() const;
   void RejectNewCalls(std::chrono::system_clock::time_point deadline);
   void ReloadTls();
@@ -219,8 +219,8 @@ class GrpcServer final : public Server {
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
   std::optional<ClientCertificates> client_certificates_;
-  std::string tls_trouble_;  // Of the last look, and …
-  std::string tls_told_;     // … what was warned of last; the upkeep thread's.
+  std::string tls_trouble_;  // Error of the last check, and …
+  std::string tls_told_;     // … the error warned of last; used by the upkeep thread.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
   const std::string found_;
@@ -229,8 +229,8 @@ class GrpcServer final : public Server {
   ServiceContext context_;
   RawService service_;
   WorkerPool workers_{WorkerPool::Limits{}};
-  // Of data calls, which wait their turn without a limit: their messages are bounded before. Reads and writes apart, so
-  // that neither waits for the other.
+  // For data calls, which queue without a limit: their messages are limited before. Reads and writes have separate
+  // threads, so that neither waits for the other.
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<CallLoop>> loops_;
@@ -239,7 +239,7 @@ class GrpcServer final : public Server {
   std::unique_ptr<PeriodicThread> sweeper_;
   std::unique_ptr<PeriodicThread> upkeep_;
   std::vector<std::string> addresses_;
-  std::optional<ino_t> endpoint_file_;  // Its number while it is there.
+  std::optional<ino_t> endpoint_file_;  // Its inode while it exists.
 };
 
 void GrpcServer::Count(ConnectionEvent event) {
@@ -272,8 +272,9 @@ absl::Status GrpcServer::Listen() {
   SetConnectionAge(config_, builder);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  // The first is for calls without payload, which are answered while the others are busy.
-  // gRPC deals connections out to queues that listen: it does not, or the loop behind it had its share as well.
+  // The first loop is for calls without payload, which are answered while the others are busy. gRPC hands connections
+  // to queues that listen: this one does not listen, because otherwise the loop behind it would get a share of the
+  // connections as well.
   for (int i = 0; i <= config_.threads; ++i) {
     loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
   }
@@ -294,12 +295,12 @@ absl::Status GrpcServer::Listen() {
   sweeper_ = std::make_unique<PeriodicThread>([this] {
     const int64_t removed = store_->Sweep(kSweptAtATime);
     metrics_.expired.Increment(static_cast<double>(removed));
-    // As many as that mean that more is waiting.
+    // A full batch means that more samples are waiting.
     return removed < kSweptAtATime ? config_.sweep_interval : std::chrono::milliseconds(1);
   });
   upkeep_ = std::make_unique<PeriodicThread>([this, trim = MemoryTrim()]() mutable {
     if (tls_ != nullptr) ReloadTls();
-    // The budget is without the store's cache, which is no less the server's.
+    // The budget does not include the store's cache, which is part of the server's memory.
     const int64_t cache = config_.memory_budget - budget_->limit();
     trim.Look(budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used());
     return kUpkeep;
@@ -312,7 +313,7 @@ absl::Status GrpcServer::Listen() {
   return absl::OkStatus();
 }
 
-// Between the renames of a key and of its certificate the two do not fit; only what stays so is worth a warning.
+// Between the renames of a key and of its certificate the two do not match; only a lasting mismatch is worth a warning.
 void GrpcServer::ReloadTls() {
   const auto changed = tls_->Reload();
   if (changed.ok()) {
@@ -324,7 +325,7 @@ void GrpcServer::ReloadTls() {
   const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
   if (tls_trouble_ == before && tls_trouble_ != tls_told_) {
     tls_told_ = tls_trouble_;
-    warn_(absl::StrCat("the certificates stay as they were: ", tls_trouble_));
+    warn_(absl::StrCat("the previous certificates stay in use: ", tls_trouble_));
   }
 }
 
@@ -333,8 +334,8 @@ void GrpcServer::Drain() {
   operations_->Drain();
 }
 
-// gRPC cancels calls that come in when its server ends, which tells their clients nothing. So new calls are first
-// answered for a moment, with what sends them to another server, while those in flight end.
+// gRPC cancels calls that arrive while its server ends, which tells their clients nothing. So new calls are first
+// answered for a moment, with an error that sends them to another server, while calls in progress end.
 void GrpcServer::RejectNewCalls(std::chrono::system_clock::time_point deadline) {
   const auto enough = std::chrono::system_clock::now() + kRejectingTime;
   for (auto now = std::chrono::system_clock::now(); now < deadline; now = std::chrono::system_clock::now()) {
@@ -350,7 +351,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     for (const auto& loop : loops_) loop->Drain();
     const auto deadline = std::chrono::system_clock::now() + patience;
     RejectNewCalls(deadline);
-    // gRPC waits for handlers that run, however late it is; those that wait for the store are answered in time.
+    // gRPC waits for running handlers, however long they take; those that wait for the store are answered in time.
     std::promise<void> drained;
     std::thread giving_up([&] {
       drained.get_future().wait_until(deadline);
@@ -367,7 +368,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
   server_.reset();
-  operations_->Stop();  // Last, so that the end can be watched.
+  operations_->Stop();  // Last, so that the shutdown can be observed.
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ using Units = std::map<std::string, int64_t>;
 const Units kBytes = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 const Units kTimes = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-// A number and its unit; a bare number is one of the smallest unit, where there may be such.
+// A number and its unit; without `needs_unit`, a bare number is in the smallest unit.
 CLI::Validator Quantity(const Units& units, bool needs_unit) {
   using Number = CLI::AsNumberWithUnit;
   const Number number(units, needs_unit ? Number::UNIT_REQUIRED : Number::UNIT_OPTIONAL);
@@ -42,7 +42,7 @@ CLI::Validator Quantity(const Units& units, bool needs_unit) {
     const std::string given = text;
     try {
       if (number(text).empty()) return "";
-    } catch (const CLI::ValidationError&) {  // Says less.
+    } catch (const CLI::ValidationError&) {  // The message below is clearer.
     }
     std::string names;
     for (const auto& [name, size] : units) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
@@ -62,14 +62,14 @@ std::string QuantityText(int64_t value, const Units& units) {
   return absl::StrCat(value / best.second, best.first);
 }
 
-// What a quantity may be, in bytes or milliseconds, both ends included.
+// The allowed range of a quantity, in bytes or milliseconds, both ends included.
 CLI::Validator Within(int64_t least, int64_t most) { return CLI::Range(least, most).description(""); }
 CLI::Validator OrNone(const CLI::Validator& bounds) { return (bounds | CLI::IsMember({"0"})).description(""); }
 
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 const CLI::Validator kMemoryBytes = Within(1 << 20, kMaxBytes);
 const CLI::Validator kRunBytes = OrNone(Within(4 << 10, kMaxBytes));
-// Far from where adding one to the present time overflows.
+// Far below the values at which adding it to the present time overflows.
 constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
 const CLI::Validator kTimeOrNone = Within(0, kMaxTime);
 const CLI::Validator kSecondsOrNone = OrNone(Within(1000, kMaxTime));
@@ -96,14 +96,14 @@ const CLI::Validator kPortOrNone(
     },
     "");
 
-// One place that names every key: flags, YAML and variables are made from it.
+// Names every key once: flags, YAML and variables are made from it.
 class Parser {
  public:
   explicit Parser(ServerConfig& config) : config_(config) {
     app_.set_version_flag("--version", ROUTING_REPLAY_VERSION);
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
-    Key("advertise", config_.advertise, "address that clients are told");
+    Key("advertise", config_.advertise, "address that the server reports to clients");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);
@@ -112,19 +112,19 @@ class Parser {
         "Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
         "default durability of runs that do not set one: memory, written (to the operating system) or synced (to the "
-        "disk); written where it is not set, with the store memory: memory");
-    QuantityKey("memory-budget", config_.memory_budget, kMemoryBytes,
-                "bytes of routing data held and on their way; with rocksdb a quarter, at most 4 GiB, is its cache");
+        "disk); default: written, or memory for the store memory");
+    QuantityKey(
+        "memory-budget", config_.memory_budget, kMemoryBytes,
+        "bytes of routing data stored and in transfer; with rocksdb a quarter of it, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
-        "directory to which the store memory moves sealed samples that were not used for long, from three quarters of "
-        "the memory budget on; its files are removed at every start");
+        "directory for the store memory: least recently used sealed samples move there once three quarters of "
+        "the memory budget are in use; its files are removed at every start");
     QuantityKey("spill-budget", config_.spill_budget, kMemoryBytes,
                 "bytes that the files in the spill directory may take");
     QuantityKey("drain-delay", config_.drain_delay, kTimeOrNone,
-                "time after SIGTERM in which calls are still taken while the server says that it is not ready");
+                "time after SIGTERM in which the server reports that it is not ready but still accepts calls");
     QuantityKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
-    Key("threads", config_.threads,
-        "threads that serve connections; where a store waits for a disk or a network, others wait for it")
+    Key("threads", config_.threads, "threads that serve connections; waits for a disk or a network use other threads")
         ->check(CLI::Range(1, 256));
     Key("log-level", config_.log_level, "debug, info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
@@ -136,10 +136,10 @@ class Parser {
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
         "makes entries); empty: everybody may do everything");
     Key("operations-listen", config_.operations_listen,
-        "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: none")
+        "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: no such port")
         ->check(kPortOrNone);
     Key("health-listen", config_.health_listen,
-        "address of gRPC's health service (names live and ready), always plaintext; empty: none")
+        "address of gRPC's health service (names live and ready), always plaintext; empty: no such port")
         ->check(kPortOrNone);
     QuantityKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: no limit");
     Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
@@ -147,15 +147,14 @@ class Parser {
     Key("max-connections-per-address", config_.max_connections_per_address,
         "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
         ->check(CLI::PositiveNumber);
-    QuantityKey(
-        "max-connection-age", config_.max_connection_age, kSecondsOrNone,
-        "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
-        "added; 0: none is");
+    QuantityKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
+                "close connections that are older, so that clients that use a name (dns:///) find servers that were "
+                "added; 0: off");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
 
-  // The file is found first, its values become the defaults, then flags and variables are read over them.
+  // First finds the file; its values become the defaults. Then flags and variables override them.
   void Parse(int argc, const char* const* argv) {
     const std::string file = ConfigFile(argc, argv);
     if (!file.empty()) ApplyFile(file);
@@ -166,7 +165,7 @@ class Parser {
     }
   }
 
-  // Others may have an RR_ of their own (Kubernetes makes RR_PORT for a service named rr), so these are warnings.
+  // Only warnings: other programs may have RR_ variables (Kubernetes makes RR_PORT for a service named rr).
   std::vector<std::string> UnknownVariables() const {
     std::vector<std::string> known = {"RR_CONFIG"};
     for (const std::string& key : keys_) known.push_back(Variable(key));
@@ -175,7 +174,7 @@ class Parser {
       const absl::string_view text = *entry;
       const absl::string_view name = text.substr(0, text.find('='));
       if (!absl::StartsWith(name, "RR_") || std::find(known.begin(), known.end(), name) != known.end()) continue;
-      warnings.push_back(absl::StrCat("a variable is ignored: ", ThereIsNo("setting", name, known)));
+      warnings.push_back(absl::StrCat("ignored variable: ", ThereIsNo("setting", name, known)));
     }
     std::sort(warnings.begin(), warnings.end());
     return warnings;
@@ -192,7 +191,7 @@ class Parser {
     return absl::StrCat(out.c_str(), "\n");
   }
 
-  // What CLI11 would print for --help or --version.
+  // The text that CLI11 would print for --help or --version.
   std::string Text(const CLI::Success& done) const {
     std::ostringstream out;
     app_.exit(done, out, out);
@@ -210,7 +209,7 @@ class Parser {
     Add(key, [&value](YAML::Emitter& out) { out << value; });
     app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
-  // `T`: int64_t of bytes, or milliseconds, which are written with their unit.
+  // `T`: an int64_t of bytes, or milliseconds. Values are written with their unit.
   template <typename T>
   void QuantityKey(const std::string& key, T& value, const CLI::Validator& bounds, const std::string& help) {
     constexpr bool kIsTime = std::is_same_v<T, milliseconds>;
@@ -229,7 +228,7 @@ class Parser {
     keys_.push_back(key);
     prints_.push_back(std::move(print));
   }
-  // Of a word that the command line has too much.
+  // The message for an unknown word on the command line.
   std::string Unknown(const std::string& word) const {
     std::vector<std::string> flags;
     for (const std::string& key : keys_) flags.push_back("--" + key);
@@ -249,7 +248,7 @@ class Parser {
     return variable == nullptr ? "" : variable;
   }
 
-  // The streams of the library throw what is not a YAML::Exception where `path` is a directory.
+  // If `path` is a directory, the streams of the library throw something other than a YAML::Exception.
   static YAML::Node LoadFile(const std::string& path) {
     try {
       return YAML::LoadFile(path);
@@ -262,7 +261,7 @@ class Parser {
   void ApplyFile(const std::string& path) {
     const YAML::Node file = LoadFile(path);
     if (file.IsNull()) return;
-    if (!file.IsMap()) throw CLI::ValidationError(path + ": not a mapping of keys");
+    if (!file.IsMap()) throw CLI::ValidationError(path + ": must be a mapping of keys");
     for (const auto& entry : file) {
       const auto key = entry.first.as<std::string>();
       if (std::find(keys_.begin(), keys_.end(), key) == keys_.end()) {
@@ -283,7 +282,7 @@ class Parser {
   CLI::App app_{"routing-replay-server: carries expert choices from rollout to trainer", "routing-replay-server"};
   std::string config_file_;
   std::vector<std::string> keys_;
-  std::vector<std::function<void(YAML::Emitter&)>> prints_;  // Of the value of each key.
+  std::vector<std::function<void(YAML::Emitter&)>> prints_;  // Prints the value of each key.
 };
 
 absl::Status CheckEncrypted(const ServerConfig& config) {
@@ -294,8 +293,8 @@ absl::Status CheckEncrypted(const ServerConfig& config) {
   for (const auto& [key, address] : plain) {
     if (IsLocalAddress(address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "--", key, ": '", address, "' can be reached from elsewhere, and nothing on it would be encrypted; ",
-        "set --tls-cert and --tls-key, or --insecure where the network is trusted"));
+        "--", key, ": '", address, "' can be reached from other machines, and its connections would not be encrypted; ",
+        "set --tls-cert and --tls-key, or --insecure if the network is trusted"));
   }
   return absl::OkStatus();
 }
@@ -307,7 +306,7 @@ absl::Status CheckTokenFile(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("--token-file: ", control.status().message()));
 }
 
-// A server whose certificate has expired runs, but no client talks to it: --check-config rejects it.
+// A server with an expired certificate starts, but no client accepts it: --check-config rejects it.
 absl::Status CheckTls(ServerConfig& config) {
   const auto texts = ReadTlsFiles(config.tls);
   if (!texts.ok()) return texts.status();
@@ -319,7 +318,7 @@ absl::Status CheckTls(ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// `others`: bits that nobody but the user and the group of the file should have.
+// `others`: mode bits that only the file's user and group should have.
 void WarnOfMode(const char* key, const std::string& path, mode_t others, const char* what, ServerConfig& config) {
   struct stat status;
   if (path.empty() || stat(path.c_str(), &status) != 0 || (status.st_mode & others) == 0) return;

@@ -58,7 +58,7 @@ TEST(ConfigTest, VariablesThatAreNoSettingsAreToldAndIgnored) {
   ASSERT_OK(c);
   EXPECT_EQ(c->memory_budget, ServerConfig().memory_budget);
   using ::testing::Contains, ::testing::HasSubstr, ::testing::Not;
-  EXPECT_THAT(c->warnings, Contains("a variable is ignored: there is no setting 'RR_MEMORY_BUGDET'; did you mean "
+  EXPECT_THAT(c->warnings, Contains("ignored variable: there is no setting 'RR_MEMORY_BUGDET'; did you mean "
                                     "RR_MEMORY_BUDGET?"));
   EXPECT_THAT(c->warnings, Contains(HasSubstr("'RR_PORT'")));
   EXPECT_THAT(c->warnings, Not(Contains(HasSubstr("RR_THREADS'"))));

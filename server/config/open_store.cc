@@ -19,7 +19,7 @@ namespace {
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
-// For one look at Redis, which may be none yet; and between two lines that say so.
+// For one attempt to reach Redis, which may not run yet; and between two log lines about it.
 constexpr std::chrono::seconds kLook{5};
 constexpr std::chrono::milliseconds kPause{500};
 constexpr std::chrono::seconds kBetweenWarnings{30};
@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<RedisCluster>> AwaitRedis(const RedisEndpoint& en
       wait.warn(absl::StrCat("waiting for Redis: ", reached.status().message()));
       next_warning = Clock::Real().Now() + kBetweenWarnings;
     }
-    if (wait.give_up()) return absl::CancelledError("asked to end while it waited for Redis");
+    if (wait.give_up()) return absl::CancelledError("asked to stop while waiting for Redis");
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -90,7 +90,7 @@ absl::Status CheckName(absl::string_view name) {
 absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory) {
   if (absl::Status status = CheckName(name); !status.ok()) return status;
   if (!spill_directory.empty() && name != kMemory) {
-    return InvalidOption("spill-directory", absl::StrCat("the store ", name, " does not spill; memory does"));
+    return InvalidOption("spill-directory", absl::StrCat("only the store memory can spill, not ", name));
   }
   if (durability.empty()) return absl::OkStatus();
   const std::optional<Durability> level = DurabilityFromName(durability);
@@ -99,8 +99,8 @@ absl::Status CheckStore(absl::string_view name, absl::string_view durability, ab
   }
   const Durability best = LevelsOf(name).best;
   if (*level <= best) return absl::OkStatus();
-  return InvalidOption("durability",
-                       absl::StrCat(durability, " is more than this store can, which is ", DurabilityName(best)));
+  return InvalidOption("durability", absl::StrCat(durability, " is more than this store can give; its highest is ",
+                                                  DurabilityName(best)));
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {

@@ -34,13 +34,13 @@ namespace {
 
 constexpr char kUnix[] = "unix:";
 
-// ALREADY_EXISTS: another process has the address.
+// ALREADY_EXISTS if another process uses the address.
 absl::Status Errno() {
   return absl::Status(errno == EADDRINUSE ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kUnavailable,
                       std::strerror(errno));
 }
 
-// Removes a socket that a server left behind, after a crash too; files of other kinds stay.
+// Removes a socket that a server left, perhaps in a crash; other kinds of files stay.
 void RemoveSocket(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());
@@ -68,13 +68,13 @@ int64_t ToNumber(absl::string_view text) {
   return absl::SimpleAtoi(text, &number) ? number : 0;
 }
 
-// Channelz answers in JSON. It is searched, not parsed: under attack every allocation waits for those of the attacker's
-// calls. Names in it are gRPC's and peers' addresses, so nothing in them looks like a key.
+// Channelz answers in JSON. This class searches it without parsing: under attack every allocation waits for those of
+// the attacker's calls. Names in it are gRPC's and peers' addresses, so nothing in them looks like a key.
 class Answer {
  public:
-  explicit Answer(char* json) : json_(json) {}  // Null: gRPC knows nothing of what was asked for.
+  explicit Answer(char* json) : json_(json) {}  // Null: gRPC does not know the requested object.
 
-  // What follows `key` (with its quotes and colon) up to the next quote; empty where it does not come any more. The
+  // The text between `key` (with its quotes and colon) and the next quote; empty if the key does not occur again. The
   // next search begins behind it.
   absl::string_view Next(absl::string_view key) {
     const size_t found = rest_.find(key);
@@ -82,7 +82,7 @@ class Answer {
     rest_.remove_prefix(found + key.size());
     return rest_.substr(0, rest_.find('"'));
   }
-  // The same from the beginning; 0 where it is left out, as numbers are that are 0.
+  // The number behind `key`, searched from the beginning; 0 if it is missing, because zeros are left out.
   int64_t Number(absl::string_view key) {
     rest_ = json_ == nullptr ? "" : json_.get();
     return ToNumber(Next(key));
@@ -96,22 +96,22 @@ class Answer {
   absl::string_view rest_ = json_ == nullptr ? "" : json_.get();
 };
 
-// An attacker begins some thousand calls from one round to the next. To ask a connection for its bytes costs 1 to 2 us,
-// a look at its calls about 20 us.
+// An attacker begins some thousand calls between two rounds. Asking a connection for its bytes takes 1 to 2 us,
+// examining its calls about 20 us.
 constexpr std::chrono::milliseconds kRound(20), kDescriptorWait(100);
 constexpr size_t kAskedAtATime = 500, kLooksAtATime = 50;
-// Since the last look; fewer hold no calls that matter.
+// Bytes since the last examination; fewer bytes cannot hold many calls.
 constexpr uint64_t kFewBytes = 16 << 10;
-// One connection takes two descriptors, and files and other ports want theirs.
+// One connection takes two descriptors; files and other ports need some, too.
 constexpr int64_t kDescriptorsPerConnection = 4, kFewestConnections = 8;
-// What is read at a time is worked through as a whole, cut or not; of it, a call that is taken back takes 30 bytes.
+// gRPC processes all that it reads at a time, even if the connection is cut; a cancelled call takes 30 bytes of it.
 constexpr int kReadBytes = 64 << 10;
-// A tag is the id of a connection, or, where this bit is set, the number of a listening descriptor.
+// A tag is the id of a connection or, with this bit, the number of a listening descriptor.
 constexpr uint64_t kListenerBit = uint64_t{1} << 63;
 constexpr uint64_t kWakeTag = 0;
 constexpr std::chrono::seconds kTellAgain(10);
 
-// That were read since the connection began, and not only received; 0 for a Unix socket.
+// Bytes read since the connection began, not merely received; 0 for a Unix socket.
 uint64_t ReadBytes(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -121,15 +121,15 @@ uint64_t ReadBytes(int fd) {
   return info.tcpi_bytes_received - std::min<uint64_t>(info.tcpi_bytes_received, static_cast<uint64_t>(unread));
 }
 
-// What has come and was not read yet holds more calls. Where gRPC reads a part of it meanwhile, it finds no frames
-// there, or none that can be decrypted, which ends the connection as well.
+// Throws away bytes that have arrived but were not read: they hold more calls. If gRPC reads a part of them meanwhile,
+// it finds no valid frames, or none that can be decrypted, which ends the connection as well.
 void ThrowUnreadAway(int fd) {
   constexpr size_t kMost = 1 << 20;
   while (recv(fd, nullptr, kMost, MSG_TRUNC | MSG_DONTWAIT) > 0) {
   }
 }
 
-// At once, with what was not read yet: a peer whose bytes nobody reads would wait, and hold what it holds.
+// Closes the connection at once and drops unread bytes: otherwise the peer would wait, and keep its resources.
 void Reset(int fd) {
   const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
   connect(fd, &none, sizeof(none));
@@ -180,7 +180,7 @@ absl::Status ListeningSocket::OpenUnix(const std::string& path) {
   if (!fd.ok()) return fd.status();
   fds_.push_back(*fd);
   path_ = path;
-  // Whatever the umask says, and before anybody can connect.
+  // Sets the mode whatever the umask says, and before anybody can connect.
   struct stat status;
   if (stat(path.c_str(), &status) == 0) chmod(path.c_str(), status.st_mode & ALLPERMS & ~S_IRWXO);
   return absl::OkStatus();
@@ -243,7 +243,7 @@ Peer PeerOf(const sockaddr_storage& address) {
 }
 
 int64_t ConnectionTable::Window::Unanswered(const CallCounts& counts, Time now, bool fresh) {
-  // Nobody looked for longer than a window, so that little came.
+  // Nobody looked for longer than a window, so little has arrived.
   const bool lost = !begin_ ? !fresh : now - *begin_ >= 2 * kCallWindow;
   if (lost) before_ = counts;
   const int64_t unanswered = (counts.begun - before_.begun) - (counts.done - before_.done);
@@ -332,7 +332,7 @@ void CallCountReader::FindSockets() {
   constexpr char kServer[] = "\"serverId\":\"", kName[] = "\"name\":\"chttp2 ", kSocket[] = "\"socketId\":\"";
   listed_ = true;
   sockets_.clear();
-  Answer servers(grpc_channelz_get_servers(0));  // A page of a hundred, more than there are in one process.
+  Answer servers(grpc_channelz_get_servers(0));  // A page of a hundred servers, more than one process has.
   for (auto id = servers.Next(kServer); !id.empty(); id = servers.Next(kServer)) {
     // {"name":"chttp2 ipv4:127.0.0.1:1234","socketId":"7"}
     Answer sockets(grpc_channelz_get_server_sockets(ToNumber(id), /*start_socket_id=*/0, /*max_results=*/INT_MAX));
@@ -445,7 +445,7 @@ void AcceptLoop::Run() {
 }
 
 void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
-  // A few, so that nobody who floods keeps this thread from the calls.
+  // A small number, so that a flood of connections does not keep this thread from examining calls.
   constexpr int kAtATime = 16;
   for (int i = 0; i < kAtATime; ++i) {
     sockaddr_storage address{};
@@ -453,7 +453,7 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
     const int fd = accept4(listening_fd, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) WaitForDescriptors();
-      return;  // Whatever else it was, it was that connection's end, or epoll tells of it again.
+      return;  // Any other error ends that connection only, or epoll reports it again.
     }
     const Peer peer = PeerOf(address);
     const auto id = table_.Enter(peer, Clock::now());
@@ -462,8 +462,8 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
       close(fd);
       continue;
     }
-    // gRPC closes its descriptor when it likes, and the number may then be another connection's. This one stays until
-    // the connection is shut down in both directions, as gRPC does before it closes.
+    // gRPC closes its descriptor at any time, and the number may then belong to another connection. This duplicate
+    // stays until the connection is shut down in both directions, which gRPC does before it closes.
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) {
       close(fd);
@@ -472,7 +472,7 @@ void AcceptLoop::Accept(const Listener& listener, int listening_fd) {
     }
     connections_.emplace(*id, Connection{.fd = own, .peer = peer.name});
     told_(ConnectionEvent::kOpened);
-    Watch(own, EPOLLET, *id);  // Errors and hang-ups come unasked.
+    Watch(own, EPOLLET, *id);  // Errors and hang-ups are always reported.
     HandOver(listener, listening_fd, fd, peer);
   }
 }
@@ -501,7 +501,7 @@ void AcceptLoop::WaitForDescriptors() {
 void AcceptLoop::End(ConnectionTable::Id id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  ThrowUnreadAway(found->second.fd);  // Nobody is there any more who would have the answers.
+  ThrowUnreadAway(found->second.fd);  // Nobody is left to read the answers.
   close(found->second.fd);
   counts_.Forget(found->second.peer);
   connections_.erase(found);
@@ -541,9 +541,9 @@ void AcceptLoop::Tell(ConnectionEvent event, const char* name, const std::string
   if (!peer.empty()) fields.emplace_back("peer", peer);
   if (*held_back > 0) fields.emplace_back("held_back", *held_back);
   const char* why = event == ConnectionEvent::kRejected
-                        ? "one more than max-connections, max-connections-per-address or "
+                        ? "more connections than max-connections, max-connections-per-address or "
                           "the pace after an attack allows"
-                    : event == ConnectionEvent::kCut ? "it began calls and took them back, or left them, without end"
+                    : event == ConnectionEvent::kCut ? "it began too many calls and cancelled or abandoned them"
                                                      : "connections wait until descriptors are free; raise the limit "
                                                        "(ulimit -n, LimitNOFILE)";
   LogEvent(LogLevel::kWarning, name, why, fields);

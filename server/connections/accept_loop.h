@@ -1,5 +1,5 @@
-// Takes the connections of a gRPC server, in gRPC's place: gRPC's own listener ends for good where no descriptor is
-// free, takes as many connections as come, and lets each begin and take back as many calls as it likes.
+// Accepts the connections of a gRPC server, in place of gRPC's own listener. That one stops for good if no descriptor
+// is free, accepts any number of connections, and lets each begin and cancel any number of calls.
 //
 //   AcceptLoop loop(limits, told);
 //   auto address = loop.Listen(builder, "[::]:7400", credentials);   // The port is taken; connections wait.
@@ -31,20 +31,20 @@
 
 namespace routing_replay::server {
 
-// Sockets that listen where `--listen` says; closes them, and removes the path of a Unix socket.
+// The listening sockets of a `--listen` address; closes them, and removes the path of a Unix socket.
 class ListeningSocket {
  public:
   // host:port, [v6]:port or unix:PATH. A name listens on each of its addresses that this machine has; 0.0.0.0 and [::]
-  // on all of the machine, IPv6 where there is any. A Unix socket takes the place of one that is there, and is closed
-  // to others than the server's user and group. UNAVAILABLE: "cannot listen on ADDRESS: " and why.
+  // on all addresses of the machine, IPv6 if available. A Unix socket replaces an existing one, and only the server's
+  // user and group can use it. UNAVAILABLE: "cannot listen on ADDRESS: " and the reason.
   static absl::StatusOr<ListeningSocket> Open(const std::string& address);
   ListeningSocket(ListeningSocket&& other) noexcept;
   ListeningSocket& operator=(ListeningSocket&&) = delete;
   ~ListeningSocket();
 
-  // One or more, which do not block.
+  // One or more non-blocking sockets.
   const std::vector<int>& fds() const { return fds_; }
-  // With the port that was chosen where it was 0.
+  // With the chosen port if the port was 0.
   const std::string& address() const { return address_; }
 
  private:
@@ -57,30 +57,31 @@ class ListeningSocket {
   std::string path_;
 };
 
-// Who is connected, and who may: a cap on connections in all and of each address, and how their calls end.
+// Limits on connections, in all and per address, and on their calls.
 struct ConnectionLimits {
   int64_t connections = 10000;
-  int64_t per_address = 1000;     // Of those of Unix sockets there may be as many as in all.
-  int64_t calls_at_a_time = 256;  // That a connection may have open; see kUnansweredCalls.
+  int64_t per_address = 1000;     // Does not apply to Unix sockets.
+  int64_t calls_at_a_time = 256;  // Open calls of a connection; see kUnansweredCalls.
 };
 
-// Of calls: since its beginning, of one connection or of all.
+// Counts of calls since the beginning, of one connection or of all.
 struct CallCounts {
   int64_t begun = 0;
-  int64_t done = 0;  // Of these: that ended as calls do, with an answer to a whole request.
+  int64_t done = 0;  // Those that ended normally, with an answer to a complete request.
 };
 
-// Calls that were begun and not done within kCallWindow, beyond those that may be open: what a client that takes back a
-// call now and then never comes to. With more in all, those connections are cut that have kFewCalls or more.
+// The limit for calls begun but not finished within kCallWindow, in addition to those that may be open: a client that
+// cancels a call now and then never reaches it. If the sum over all connections exceeds it, the connections with
+// kFewCalls or more are cut.
 inline constexpr int64_t kUnansweredCalls = 2048;
 inline constexpr int64_t kFewCalls = 512;
 inline constexpr std::chrono::milliseconds kCallWindow(1000);
-// An address of which a connection was cut gets one at most in each of these, ten times. It doubles, up to
-// kLongestPace, each time that one of them is cut, too.
+// After a connection of an address was cut, the address gets at most one new connection per kPace, ten times. The pace
+// doubles, up to kLongestPace, each time that one of these is cut, too.
 inline constexpr std::chrono::milliseconds kPace(1000), kLongestPace(32'000);
 
 // The peer as gRPC names it ("ipv4:127.0.0.1:1234", "ipv6:%5B::1%5D:1234", "unix:"), and the address that it counts
-// for: an IPv6 one with its network (/64), which one machine may have as a whole.
+// for: for IPv6 the /64 network, because one machine may own all of it.
 struct Peer {
   std::string name;
   std::string address;
@@ -95,12 +96,12 @@ class ConnectionTable {
 
   explicit ConnectionTable(const ConnectionLimits& limits) : limits_(limits) {}
 
-  // Nothing where the connection is one too many.
+  // Nothing if the connection exceeds a limit.
   std::optional<Id> Enter(const Peer& peer, Time now);
   void Leave(Id id);
 
   void SawCalls(Id id, const CallCounts& counts, Time now);
-  // Those that are to be cut for what was seen of them. Each counts from here on as cut.
+  // The connections to cut because of their calls. From here on each counts as cut.
   std::vector<Id> TakeSuspects(Time now);
 
   int64_t size() const { return static_cast<int64_t>(connections_.size()); }
@@ -109,7 +110,7 @@ class ConnectionTable {
   // Counts since the beginning of the window.
   class Window {
    public:
-    // `fresh`: everything before it belongs to it, too.
+    // `fresh`: everything so far belongs to the window, too.
     int64_t Unanswered(const CallCounts& counts, Time now, bool fresh);
 
    private:
@@ -138,16 +139,16 @@ class ConnectionTable {
   std::map<std::string, Penalty> penalties_;
 };
 
-// How many calls a connection of gRPC's servers in this process has begun and done, as gRPC counts them where frames
-// come in (channelz): also calls that no handler ever sees.
-// Not thread-safe. Servers must be built with GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
+// How many calls a connection of gRPC's servers in this process has begun and finished. gRPC counts them where frames
+// arrive (channelz), so calls that no handler ever sees are included. Not thread-safe. Servers must be built with
+// GRPC_ARG_ENABLE_CHANNELZ, which is gRPC's default.
 class CallCountReader {
  public:
-  // Of the connection whose peer gRPC names so; nothing where gRPC knew of none when it was last asked for all.
+  // Counts of the connection with this peer name; nothing if gRPC did not list it the last time.
   std::optional<CallCounts> Of(const std::string& peer);
-  // From here on gRPC is asked for all again, once, where a peer is not known.
+  // From here on an unknown peer makes it ask gRPC for the list again, once.
   void LookAgain() { listed_ = false; }
-  // The name may be another connection's from here on.
+  // From here on the name may belong to another connection.
   void Forget(const std::string& peer) { sockets_.erase(peer); }
 
  private:
@@ -160,30 +161,30 @@ class CallCountReader {
 enum class ConnectionEvent {
   kOpened,
   kEnded,
-  kRejected,  // It was one too many, of all or of its address.
-  kCut,       // It began calls and took them back, without end.
-  kWaiting,   // No descriptor is free; connections wait until there is one.
+  kRejected,  // It exceeds the limit of all or of its address.
+  kCut,       // It began and cancelled too many calls.
+  kWaiting,   // No descriptor is free; connections wait until one is.
 };
 
-// Limits with those connections at most for which the process has descriptors.
+// The limits, with at most as many connections as the process has descriptors for.
 ConnectionLimits WithinDescriptors(ConnectionLimits limits);
 
 class AcceptLoop {
  public:
-  // `told`: on the thread of the loop. The last three are logged, too.
+  // `told` is called on the thread of the loop. The last three events are logged, too.
   using Told = std::function<void(ConnectionEvent event)>;
   AcceptLoop(const ConnectionLimits& limits, Told told);
   AcceptLoop(const AcceptLoop&) = delete;
   AcceptLoop& operator=(const AcceptLoop&) = delete;
   ~AcceptLoop();
 
-  // For the server that is built next, which must end before this. As ListeningSocket::Open; the address with the port
-  // that was chosen.
+  // For the server that is built next; the server must end before this object. Otherwise as ListeningSocket::Open;
+  // returns the address with the chosen port.
   absl::StatusOr<std::string> Listen(grpc::ServerBuilder& builder, const std::string& address,
                                      std::shared_ptr<grpc::ServerCredentials> credentials);
-  // Once, when the server runs.
+  // Call once, when the server runs.
   void Start();
-  // Who comes from here on finds nobody; those who are connected are watched as before.
+  // From here on nobody accepts new connections; existing ones are watched as before.
   void StopListening();
 
  private:
@@ -195,7 +196,7 @@ class AcceptLoop {
   struct Connection {
     int fd;
     std::string peer;
-    uint64_t read_bytes = 0;  // When its calls were last looked at.
+    uint64_t read_bytes = 0;  // Bytes read when its calls were last examined.
   };
 
   void Run();
@@ -213,15 +214,15 @@ class AcceptLoop {
   const int epoll_, wake_;
   std::vector<Listener> listeners_;
   std::atomic<bool> stop_listening_{false}, stop_{false};
-  // Of the thread:
+  // Used by the loop's thread:
   bool listening_ = false;
-  Clock::time_point resume_;  // Where it waits for descriptors.
+  Clock::time_point resume_;  // Set while it waits for descriptors.
   ConnectionTable table_;
   std::map<ConnectionTable::Id, Connection> connections_;
   ConnectionTable::Id last_asked_ = 0;
   CallCountReader counts_;
   // gRPC works on a connection in the thread that hands it over for as long as its peer sends without a pause, so that
-  // must not be the one that looks at the calls. What waits is one address's alone.
+  // must not be the thread that examines calls. One address can only delay itself.
   WorkerPool hand_over_{{.threads = 64, .threads_of_an_owner = 32, .waiting_of_an_owner = 256}};
   RepeatFilter told_lines_;
   std::thread thread_;

@@ -16,7 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kHandshake(20'000), kKeepalive(60'000), kKeepaliveAnswer(20'000), kShortest(1000);
-// Clients keep idle connections alive every 30 s; gRPC's default floor of 5 minutes would cut them off.
+// Clients ping idle connections every 30 s; gRPC would cut them off, because it allows one ping in 5 minutes by
+// default.
 constexpr int kPingFloorMs = 10'000;
 
 // Probes make one call at a time.
@@ -26,11 +27,11 @@ constexpr int kMaxConnections = 1000;
 }  // namespace
 
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health) {
-  // Not thread-safe, so it is switched on before the first builder is made, and nothing changes after.
+  // Not thread-safe, so it is switched on once, before the first builder is made.
   static std::once_flag once;
   std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
   auto builder = std::make_unique<grpc::ServerBuilder>();
-  // gRPC inflates a message before it looks at its length, and before any handler looks at the caller.
+  // gRPC would decompress a message before it checks its length, and before any handler checks the caller.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
@@ -55,7 +56,7 @@ HealthPort::HealthPort()
                    [](ConnectionEvent) {}) {}
 
 HealthPort::~HealthPort() {
-  // At once: those who watch would keep it open.
+  // At once: Watch calls would keep it open.
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
 }
 
@@ -69,7 +70,7 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string&
     return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
   }
   port->address_ = *std::move(listening);
-  // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
+  // gRPC builds no server with the health service alone. This service answers UNIMPLEMENTED to everything else.
   builder->RegisterCallbackGenericService(&port->nothing_else_);
   port->server_ = builder->BuildAndStart();
   if (port->server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");

@@ -1,4 +1,4 @@
-// How the servers of gRPC in this process are built, and the one that serves health alone.
+// Builds the gRPC servers of this process, and runs the one for health checks.
 #ifndef SERVER_CONNECTIONS_GRPC_PORTS_H_
 #define SERVER_CONNECTIONS_GRPC_PORTS_H_
 
@@ -14,26 +14,27 @@
 
 namespace routing_replay::server {
 
-// Every server of the process is built by one of these: none takes messages that gRPC compressed. Thread-safe.
+// Every server of the process is built with this: none accepts messages that gRPC compressed. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(bool health);
 
-// Of every connection of the server that is built: a handshake ends within 20 s, and a peer that is silent for 60 s
-// answers a ping within 20 s; each sooner where `patience` is less, but not below 1 s. Clients may ping every 10 s.
+// Limits for every connection of the server: a handshake must end within 20 s, and a peer that is silent for 60 s must
+// answer a ping within 20 s. Each limit is shortened to `patience` if that is less, but not below 1 s. Clients may ping
+// every 10 s.
 void SetPeerLimits(std::chrono::milliseconds patience, grpc::ServerBuilder& builder);
 
-// The health service of gRPC on a port of its own, for probes that can do no TLS and must not depend on the listeners
-// of the service: names "live", "ready" and "", which is ready.
+// gRPC's health service on a port of its own, for probes that cannot use TLS and must not depend on the service's
+// listeners. Names: "live", "ready" and "", which means ready.
 class HealthPort {
  public:
-  // host:port or [v6]:port; port 0: any free one. `patience` as of SetPeerLimits. Live and not ready when it returns.
-  // UNAVAILABLE naming the address if it is taken.
+  // host:port or [v6]:port; port 0: any free one. `patience` as for SetPeerLimits. Live and not ready when it returns.
+  // UNAVAILABLE naming the address if it is in use.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(
       const std::string& address, std::chrono::milliseconds patience = std::chrono::minutes(2));
   ~HealthPort();
 
-  // Those who watch hear of it. Thread-safe.
+  // Notifies Watch calls. Thread-safe.
   void SetReady(bool ready);
-  // With the port that was chosen.
+  // With the chosen port.
   const std::string& address() const { return address_; }
 
  private:

@@ -21,12 +21,12 @@
 namespace routing_replay::server {
 namespace {
 
-// What cannot be written, as to a pipe without a reader, is gone.
+// Text that cannot be written, for example to a pipe without a reader, is lost.
 void WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size > 0) text.remove_prefix(static_cast<size_t>(size));
-    if (size < 0 && errno == EAGAIN) {  // Somebody who shares the file made it so that writes do not wait.
+    if (size < 0 && errno == EAGAIN) {  // Another process that shares the file has made it non-blocking.
       pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
       poll(&writable, 1, -1);
     } else if (size < 0 && errno != EINTR) {
@@ -50,7 +50,7 @@ std::string ToJson(absl::string_view ts, absl::string_view level, absl::string_v
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Neither a new line nor a terminal's escape gets through.
+// Escapes new lines and terminal escapes.
 std::string Printable(absl::string_view text) { return absl::CEscape(text); }
 
 std::string ToText(absl::string_view ts, absl::string_view level, absl::string_view event, absl::string_view message,
@@ -68,7 +68,7 @@ constexpr size_t kMostWaitingBytes = size_t{4} << 20;
 
 LineQueue& StandardError() {
   static auto* const queue = new LineQueue(STDERR_FILENO, kMostWaitingBytes, [](int64_t lines) {
-    LogEvent(LogLevel::kWarning, "log_lines_dropped", "nobody took these lines in time", {{"lines", lines}});
+    LogEvent(LogLevel::kWarning, "log_lines_dropped", "these lines could not be written in time", {{"lines", lines}});
   });
   return *queue;
 }
@@ -84,7 +84,7 @@ struct Log {
   Mutex mutex;
   Destination to ABSL_GUARDED_BY(mutex);
 };
-// Lives as long as threads that log, which may outlive static objects.
+// Never destroyed: threads that log may outlive static objects.
 Log& TheLog() {
   static auto* const log = new Log;
   return *log;
@@ -93,9 +93,9 @@ Log& TheLog() {
 constexpr std::chrono::seconds kInterval(10);
 
 void LogLineOf(const char* library, absl::string_view file, int line, absl::string_view message) {
-  // Lives as long as the threads of libraries, which may outlive static objects.
+  // Never destroyed: threads of libraries may outlive static objects.
   static auto* const filter = new RepeatFilter(Clock::Real(), kInterval);
-  // "chttp2_server.cc:1045", whatever folder it was built in.
+  // "chttp2_server.cc:1045", without the directory.
   std::string place = absl::StrCat(file.substr(file.rfind('/') + 1), ":", line);
   const auto held_back = filter->Pass(place);
   if (!held_back) return;
@@ -132,7 +132,7 @@ absl::Status SetLogLevel(absl::string_view level) {
     least_level = static_cast<LogLevel>(i);
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("level: not one of debug, info, warning, error");
+  return absl::InvalidArgumentError("level: must be debug, info, warning or error");
 }
 
 absl::string_view GetLogLevel() { return kLevels[static_cast<size_t>(least_level.load())]; }

@@ -18,7 +18,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Who may put asks for the state of samples too: that is how a writer goes on after a broken stream.
+// Who may put may also ask for the state of samples: a writer needs it to continue after a broken stream.
 constexpr ScopeSet kPutOrRead = Scope::kPut | Scope::kRead;
 
 constexpr CallRule kRules[] = {
@@ -48,11 +48,11 @@ constexpr bool InOrder() {
 static_assert(InOrder());
 
 constexpr absl::string_view kScheme = "Bearer ";
-// Far over any real one; what is longer is not worth hashing.
+// Far longer than any real token; anything longer is not hashed.
 constexpr size_t kMaxTokenBytes = 4096;
 
-// A file that is written in place may be a list that grants more than the whole one, wherever it is cut. So it is read
-// until it rests, for half a second at most.
+// A file that is being written in place may, cut off anywhere, be a list that grants more than the whole one. So it is
+// read until it stops changing, for half a second at most.
 absl::StatusOr<std::optional<std::string>> LookUntilItRests(ChangingFile& file) {
   constexpr std::chrono::milliseconds kPoll(20);
   constexpr int kPolls = 25;
@@ -78,7 +78,7 @@ absl::Status NoScope(ScopeSet any_of, absl::string_view where) {
   }
   return MakeError(absl::StatusCode::kPermissionDenied,
                    absl::StrCat("authorization: the call needs the scope ", absl::StrJoin(names, " or "), where,
-                                "; the token has not"),
+                                "; the token does not have it"),
                    {.field = "authorization"});
 }
 
@@ -175,13 +175,13 @@ absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorizat
   Permissions permissions;
   if (open_) return permissions;
   permissions.all_ = false;
-  if (authorization.empty()) return NoToken("none; this server wants a token, as \"Bearer TOKEN\"");
+  if (authorization.empty()) return NoToken("missing; this server requires a token, as \"Bearer TOKEN\"");
   const absl::string_view token = TokenOf(authorization);
-  if (token.empty()) return NoToken("is not \"Bearer TOKEN\"");
+  if (token.empty()) return NoToken("must be \"Bearer TOKEN\"");
   const Sha256 hash = HashOf(token);
   const auto now = clock_->TimeOfDay();
   bool expired = false;
-  // Every entry is compared in full, so that the time says nothing of what is in the file.
+  // Compares every entry in full, so that the time reveals nothing about the file.
   permissions.file_ = Present();
   for (const TokenGrant& grant : *permissions.file_) {
     if (CRYPTO_memcmp(grant.sha256.data(), hash.data(), hash.size()) != 0) continue;
@@ -192,7 +192,7 @@ absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorizat
     }
   }
   if (!permissions.grants_.empty()) return permissions;
-  return NoToken(expired ? "the token has expired" : "the token is not known here");
+  return NoToken(expired ? "the token has expired" : "the token is unknown");
 }
 
 absl::Status AccessControl::Check(absl::string_view authorization, ScopeSet any_of, absl::string_view run) const {

@@ -1,6 +1,6 @@
-// Who may do what: bearer tokens against the token file, checked for every call and every message.
+// Decides who may do what: compares bearer tokens with the token file, for every call and every message.
 //
-// Nothing depends on the connection: it may carry calls of several tokens, and outlives each of them.
+// Nothing depends on the connection: it may carry calls with several tokens, and outlives each of them.
 #ifndef SERVER_SECURITY_ACCESS_CONTROL_H_
 #define SERVER_SECURITY_ACCESS_CONTROL_H_
 
@@ -19,7 +19,7 @@
 
 namespace routing_replay::server {
 
-// Which scope each call needs: the one table that the handlers and SECURITY.md share.
+// The kinds of calls. Their scopes are in one table, from which SECURITY.md is made, too.
 enum class Rpc {
   kMakeRun,
   kJoinRun,
@@ -40,29 +40,29 @@ enum class Rpc {
 struct CallRule {
   absl::string_view call;  // For people: the call, and which use of it.
   Rpc rpc;
-  ScopeSet any_of;  // One of them is needed, on the run that the call names.
+  ScopeSet any_of;  // The caller needs one of these, for the run that the call names.
 };
 
 // In the order of Rpc.
 absl::Span<const CallRule> CallRules();
 const CallRule& RuleOf(Rpc rpc);
 
-// What the bearer of one token may do, as the token file was when it was asked. Immutable.
+// What the bearer of one token may do, according to the token file at the time of Identify. Immutable.
 class Permissions {
  public:
-  // Everything.
+  // Allows everything.
   Permissions() = default;
 
-  // OK if the token has one of `any_of` on the run. NOT_FOUND, exactly as for a run that is not there, if it covers no
-  // such run; PERMISSION_DENIED (field authorization) if it covers the run, but not so. The name of the run is all that
-  // is looked at.
+  // OK if the token has one of `any_of` on the run. NOT_FOUND, exactly as for a run that does not exist, if it does not
+  // cover the run; PERMISSION_DENIED (field authorization) if it covers the run without these scopes. Only looks at the
+  // run's name.
   absl::Status Check(ScopeSet any_of, absl::string_view run) const;
   // OK if the token has one of `any_of` on any run. PERMISSION_DENIED (field authorization).
   absl::Status CheckAnywhere(ScopeSet any_of) const;
-  // The entry whose max_runs is to be kept to when a run of that name is made, of those that allow it the one with the
-  // most; null where one of them has none. Lives as long as this.
+  // The entry whose max_runs limits the making of a run with that name: of all entries that allow it, the one with the
+  // highest limit; null if one of them has no limit. Lives as long as this object.
   const TokenGrant* LimitOnRuns(ScopeSet any_of, absl::string_view run) const;
-  // Whether there is such a run, as far as the bearer is to know.
+  // Whether the bearer may know that there is such a run.
   bool Sees(absl::string_view run) const;
 
  private:
@@ -72,8 +72,8 @@ class Permissions {
   std::vector<const TokenGrant*> grants_;                // … the token's entries in it.
 };
 
-// The token of an authorization header, "Bearer TOKEN", however the scheme is spelled; empty where the header is not
-// of that form.
+// The token of an authorization header "Bearer TOKEN", in any upper or lower case of the scheme; empty if the header
+// has another form.
 absl::string_view TokenOf(absl::string_view authorization);
 
 // Thread-safe.
@@ -81,18 +81,18 @@ class AccessControl {
  public:
   // Allows everything.
   AccessControl() = default;
-  // Of the tokens in a file; the file is looked at again for every check, so that a token that was taken out fails on
-  // the next one. `reloaded` gets what became of each change: OK, or why the tokens stay as they were, as for a file
-  // that got broken, or is gone; it is not called by two threads at once. A file that is broken now is an error;
-  // one that was written to a moment ago is read until it rests, for half a second at most. `clock` must outlive this.
+  // For the tokens in a file. The file is checked for changes at every check, so a removed token fails on the next one.
+  // `reloaded` gets the result of each change: OK, or why the previous tokens stay valid, for example because the file
+  // is damaged or gone; it is called by one thread at a time. A file that is damaged now is an error; one that was
+  // written a moment ago is read until it stops changing, for half a second at most. `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const std::string& token_file, const Clock& clock,
                                                                std::function<void(const absl::Status&)> reloaded);
 
-  // `authorization` is the header of that name: "Bearer TOKEN". UNAUTHENTICATED (field authorization) where there is
-  // none, or one that is unknown or expired.
+  // `authorization` is the header of that name: "Bearer TOKEN". UNAUTHENTICATED (field authorization) if it is missing,
+  // unknown or expired.
   absl::StatusOr<Permissions> Identify(absl::string_view authorization) const;
-  // The name of the token in its entry, the first where it has several, also where it has expired; empty where it is
-  // not known here.
+  // The name in the token's entry (the first entry, if there are several), even if it has expired; empty if the token
+  // is unknown.
   std::string NameOf(absl::string_view authorization) const;
   // Identify, then Permissions::Check.
   absl::Status Check(absl::string_view authorization, ScopeSet any_of, absl::string_view run) const;
@@ -101,7 +101,7 @@ class AccessControl {
   using Grants = std::shared_ptr<const std::vector<TokenGrant>>;
 
   Grants Present() const;
-  // Whether the file was read again.
+  // Returns true if the file was read again.
   absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* clock_ = nullptr;

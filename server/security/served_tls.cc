@@ -27,10 +27,10 @@ using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 BioPtr Open(absl::string_view text) { return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-// A key with a passphrase is rejected; OpenSSL would ask the terminal for it.
+// Rejects a key with a passphrase; OpenSSL would ask for it on the terminal.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
-// Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
+// Every certificate of the text, in order. INVALID_ARGUMENT if there is none, or one is incomplete.
 absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem) {
   ERR_clear_error();
   const BioPtr text = Open(pem);
@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
   if (certificates.empty()) return absl::InvalidArgumentError("holds no certificate in PEM form");
-  if (!at_end) return absl::InvalidArgumentError("holds a certificate that is not whole");
+  if (!at_end) return absl::InvalidArgumentError("holds an incomplete certificate");
   return certificates;
 }
 
@@ -64,7 +64,7 @@ absl::Status Fault(absl::string_view setting, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
 }
 
-// What `read` makes of the text of a file, which becomes `text`; its errors, and those of the file, name the setting.
+// Reads a file into `text` and applies `read` to it; errors of both name the setting.
 template <typename Value>
 absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
                            absl::StatusOr<Value> (*read)(absl::string_view), std::string& text) {
@@ -76,7 +76,7 @@ absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
   return value;
 }
 
-// gRPC's own watcher of files ends the process where one is empty, and rejects everybody where one is not whole.
+// gRPC's own watcher of files would end the process if a file is empty, and reject everybody if a file is incomplete.
 class FetchedCredentials final : public grpc::ServerCredentials {
  public:
   explicit FetchedCredentials(grpc_server_credentials* credentials) : credentials_(credentials) {}
@@ -94,14 +94,14 @@ class FetchedCredentials final : public grpc::ServerCredentials {
 using StorePtr = std::unique_ptr<X509_STORE, OpenSslFree<X509_STORE_free>>;
 using VerificationPtr = std::unique_ptr<X509_STORE_CTX, OpenSslFree<X509_STORE_CTX_free>>;
 
-// More certificates than a server has clients; what is over begins again.
+// More certificates than a server has clients; beyond it the cache starts over.
 constexpr size_t kMostVerdicts = 16 << 10;
 
 // The stack refers to the certificates.
 void FreeStack(STACK_OF(X509) * stack) { sk_X509_free(stack); }
 using StackPtr = std::unique_ptr<STACK_OF(X509), OpenSslFree<FreeStack>>;
 
-// Until when the certificate leads to one of the authorities; nullopt: it does not.
+// Until when the certificate leads to one of the authorities; nullopt if it does not.
 std::optional<system_clock::time_point> LeadsUntil(absl::string_view authorities_pem, X509* certificate,
                                                    absl::string_view chain_pem, system_clock::time_point now) {
   const auto authorities = CertificatesOf(authorities_pem);
@@ -116,7 +116,7 @@ std::optional<system_clock::time_point> LeadsUntil(absl::string_view authorities
   const VerificationPtr verification(X509_STORE_CTX_new());
   X509_STORE_CTX_init(verification.get(), store.get(), certificate, between.get());
   X509_STORE_CTX_set_default(verification.get(), "ssl_client");
-  // Whoever is in the file is trusted, root or not.
+  // Every certificate in the file is trusted, root or not.
   X509_STORE_CTX_set_flags(verification.get(), X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
   X509_STORE_CTX_set_time(verification.get(), 0, system_clock::to_time_t(now));
   const bool good = X509_verify_cert(verification.get()) == 1;
@@ -143,8 +143,8 @@ std::array<unsigned char, 32> HashOf(absl::string_view text) {
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   TlsTexts texts;
   if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
-  if (files.certificate.empty()) return Fault("tls-cert", "missing beside the other TLS settings");
-  if (files.key.empty()) return Fault("tls-key", "missing beside --tls-cert");
+  if (files.certificate.empty()) return Fault("tls-cert", "must be given with the other TLS settings");
+  if (files.key.empty()) return Fault("tls-key", "must be given with --tls-cert");
   const auto chain = Read("tls-cert", files.certificate, CertificatesOf, texts.certificate);
   if (!chain.ok()) return chain.status();
   const auto expires = ExpiryOf(chain->front().get());
@@ -190,7 +190,7 @@ grpc_ssl_certificate_config_reload_status ServedTls::Fetch(void* listener,
   if (of.texts == texts) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   of.texts = texts;
   const grpc_ssl_pem_key_cert_pair pair = {texts->key.c_str(), texts->certificate.c_str()};
-  // gRPC insists on authorities, also where it asks nobody for a certificate.
+  // gRPC requires authorities even if it asks nobody for a certificate.
   const std::string& authorities = texts->client_ca.empty() ? texts->certificate : texts->client_ca;
   *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

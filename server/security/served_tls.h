@@ -1,5 +1,5 @@
-// The operator's TLS files: read and checked, and what the listeners show of them, which is always a whole set that was
-// found good, whatever state the files are in. And which certificates of clients are still trusted.
+// The operator's TLS files, read and checked. Listeners always use a complete set that was found good, whatever state
+// the files are in. Also decides which client certificates are still trusted.
 #ifndef SERVER_SECURITY_SERVED_TLS_H_
 #define SERVER_SECURITY_SERVED_TLS_H_
 
@@ -24,19 +24,20 @@ namespace routing_replay::server {
 struct TlsFiles {
   std::string certificate;  // PEM: the certificate, then those that lead to a root. Empty: plaintext.
   std::string key;          // PEM, without a passphrase.
-  std::string client_ca;    // PEM: who signs client certificates, which are then required. Empty: nobody is asked.
+  // PEM: authorities that sign client certificates, which are then required. Empty: clients are not asked.
+  std::string client_ca;
 };
 
-// What is in the files, in PEM form; empty where none is named.
+// The contents of the files, in PEM form; empty if no file is named.
 struct TlsTexts {
   std::string certificate;
   std::string key;
   std::string client_ca;
-  std::chrono::system_clock::time_point expires;  // Of the certificate.
+  std::chrono::system_clock::time_point expires;  // When the certificate expires.
   friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
 };
 
-// The files, read once and found good: every certificate in them is whole, and the key fits the first one.
+// Reads and checks the files: every certificate in them is complete, and the key matches the first one.
 // INVALID_ARGUMENT naming the setting and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
@@ -45,25 +46,26 @@ class ServedTls {
   // Errors as ReadTlsFiles.
   static absl::StatusOr<std::unique_ptr<ServedTls>> Create(const TlsFiles& files);
 
-  // Takes the files as they are now, if they are good: whether they are others than before. On an error, as of Create,
-  // what is served stays as it was. One thread at a time.
+  // Switches to the present files if they are good; returns true if they changed. After an error (as for Create) the
+  // previous set stays in use. One thread at a time.
   absl::StatusOr<bool> Reload();
 
-  // Of a listener, with what is served at each handshake: connections that are there stay as they are. With a client
-  // CA, a client without a certificate of it gets no connection. This must outlive the server. One thread at a time.
+  // Credentials for a listener, which uses the present set at each handshake; existing connections stay as they are.
+  // With a client CA, a client needs one of its certificates to connect. This object must outlive the server. One
+  // thread at a time.
   std::shared_ptr<grpc::ServerCredentials> NewCredentials();
 
-  // What is served. Thread-safe.
+  // The set in use. Thread-safe.
   std::shared_ptr<const TlsTexts> texts() const;
 
  private:
   struct Listener {
     const ServedTls* tls;
     Mutex mutex;
-    std::shared_ptr<const TlsTexts> texts ABSL_GUARDED_BY(mutex);  // That gRPC has.
+    std::shared_ptr<const TlsTexts> texts ABSL_GUARDED_BY(mutex);  // The set that gRPC has.
   };
   explicit ServedTls(const TlsFiles& files) : files_(files) {}
-  // What gRPC asks at each handshake.
+  // gRPC calls this at each handshake.
   static grpc_ssl_certificate_config_reload_status Fetch(void* listener, grpc_ssl_server_certificate_config** config);
 
   const TlsFiles files_;
@@ -78,11 +80,10 @@ class ClientCertificates {
   // `served`, which has a client CA, and `clock` must outlive this.
   ClientCertificates(const ServedTls& served, const Clock& clock) : served_(served), clock_(clock) {}
 
-  // OK if `certificate` leads, perhaps by way of those in `chain` (both PEM), to the client CA as it is served now, and
-  // none on that way has expired. UNAVAILABLE otherwise, as for one that gets no connection: another connection, with
-  // another certificate, is what helps. A good verdict is kept until the client CA changes, as every call asks; a bad
-  // one is not: a connection that goes on with the TLS session of an earlier one has no chain, and must not shut its
-  // certificate out from others.
+  // OK if `certificate` leads, perhaps through those in `chain` (both PEM), to the client CA in use now, and none of
+  // them has expired. UNAVAILABLE otherwise, as for a new connection that is rejected: the client must connect again
+  // with another certificate. A good result is cached until the client CA changes, because every call asks. A bad one
+  // is not: a resumed TLS session has no chain, and must not shut its certificate out from other connections.
   absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
 
  private:
@@ -90,8 +91,8 @@ class ClientCertificates {
   const ServedTls& served_;
   const Clock& clock_;
   mutable Mutex mutex_;
-  mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // What the verdicts are about.
-  // Of a certificate: when the first on its way expires.
+  mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // The set that the results belong to.
+  // By certificate: when the first certificate of its chain expires.
   mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -17,14 +17,15 @@ namespace {
 
 constexpr const char* kKeys[] = {"name", "sha256", "runs", "scopes", "max_runs", "expires"};
 
-// What is thrown, and caught, inside this file alone; beside what yaml-cpp throws.
+// Thrown and caught inside this file only, as are yaml-cpp's own exceptions.
 struct Fault {
   std::string what;
 };
 
 std::vector<std::string> Texts(const YAML::Node& entry, const char* key) {
   const YAML::Node list = entry[key];
-  if (!list || !list.IsSequence() || list.size() == 0) throw Fault{absl::StrCat(key, ": not a list with an element")};
+  if (!list || !list.IsSequence() || list.size() == 0)
+    throw Fault{absl::StrCat(key, ": must be a list with at least one element")};
   std::vector<std::string> texts;
   for (const YAML::Node& item : list) texts.push_back(item.as<std::string>());
   return texts;
@@ -34,7 +35,7 @@ Sha256 ReadHash(const YAML::Node& entry) {
   const std::string hex = entry["sha256"].as<std::string>("");
   const bool digits =
       hex.size() == 64 && std::all_of(hex.begin(), hex.end(), [](unsigned char c) { return absl::ascii_isxdigit(c); });
-  if (!digits) throw Fault{"sha256: not 64 hexadecimal digits; it is the hash of the token, not the token"};
+  if (!digits) throw Fault{"sha256: must be 64 hexadecimal digits: the hash of the token, not the token"};
   Sha256 hash;
   const std::string bytes = absl::HexStringToBytes(hex);
   std::copy(bytes.begin(), bytes.end(), hash.begin());
@@ -46,7 +47,7 @@ ScopeSet ReadScopes(const YAML::Node& entry) {
   for (const std::string& text : Texts(entry, "scopes")) {
     const auto* known = std::find_if(std::begin(kScopeNames), std::end(kScopeNames),
                                      [&](const ScopeName& scope) { return text == scope.name; });
-    if (known == std::end(kScopeNames)) throw Fault{absl::StrCat("scopes: '", text, "' is not put, read or admin")};
+    if (known == std::end(kScopeNames)) throw Fault{absl::StrCat("scopes: '", text, "' must be put, read or admin")};
     scopes = scopes | known->scope;
   }
   return scopes;
@@ -56,7 +57,7 @@ std::optional<int64_t> ReadMaxRuns(const YAML::Node& entry) {
   const YAML::Node node = entry["max_runs"];
   if (!node) return std::nullopt;
   const auto runs = node.as<int64_t>(0);
-  if (runs < 1) throw Fault{"max_runs: not a number above 0"};
+  if (runs < 1) throw Fault{"max_runs: must be a number above 0"};
   return runs;
 }
 
@@ -68,24 +69,24 @@ std::optional<std::chrono::system_clock::time_point> ReadExpiry(const YAML::Node
   std::string ignored;
   if (!absl::ParseTime("%Y-%m-%d", text, &time, &ignored) &&
       !absl::ParseTime(absl::RFC3339_full, text, &time, &ignored)) {
-    throw Fault{absl::StrCat("expires: '", text, "' is not a date (2027-01-31) or a time (2027-01-31T12:00:00Z)")};
+    throw Fault{absl::StrCat("expires: '", text, "' must be a date (2027-01-31) or a time (2027-01-31T12:00:00Z)")};
   }
   return absl::ToChronoTime(time);
 }
 
 TokenGrant ReadGrant(const YAML::Node& entry) {
-  if (!entry.IsMap()) throw Fault{"not a mapping of keys"};
+  if (!entry.IsMap()) throw Fault{"must be a mapping of keys"};
   std::set<std::string> keys;
   for (const auto& item : entry) {
     const auto key = item.first.as<std::string>();
-    // Which one counts is nothing that a reader could know.
+    // A reader could not know which one counts.
     if (!keys.insert(key).second) throw Fault{absl::StrCat("key '", key, "' is given twice")};
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
       throw Fault{absl::StrCat("unknown key '", key, "'")};
     }
   }
   TokenGrant grant{.name = entry["name"].as<std::string>(""), .sha256 = ReadHash(entry)};
-  if (grant.name.empty()) throw Fault{"name: missing"};
+  if (grant.name.empty()) throw Fault{"name: is missing"};
   grant.run_prefixes = Texts(entry, "runs");
   grant.scopes = ReadScopes(entry);
   grant.max_runs = ReadMaxRuns(entry);
@@ -101,17 +102,17 @@ bool TokenGrant::covers(absl::string_view run) const {
 }
 
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) {
-  // What was written as far as here may be a valid list with wider grants than the whole one: an expiry yet to come.
-  // A list in brackets says itself where it ends.
+  // A part of the file may be a valid list with wider grants than the whole: an expiry may still follow. A list in
+  // brackets shows where it ends.
   if (!text.empty() && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[") && !absl::EndsWith(text, "\n")) {
-    return absl::InvalidArgumentError("the file: does not end with a newline, as if it were not whole");
+    return absl::InvalidArgumentError("the file: must end with a newline; it may be incomplete");
   }
   std::string at = "the file";
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) throw Fault{"more than one YAML document"};
+    if (documents.size() > 1) throw Fault{"must be one YAML document"};
     const YAML::Node file = documents.empty() ? YAML::Node() : documents[0];
-    if (!file.IsSequence()) throw Fault{"not a list of tokens"};
+    if (!file.IsSequence()) throw Fault{"must be a list of tokens"};
     std::vector<TokenGrant> grants;
     for (const YAML::Node& entry : file) {
       at = absl::StrCat("entry ", grants.size() + 1);

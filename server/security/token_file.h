@@ -1,4 +1,4 @@
-// The token file: who may do what, as YAML or JSON. It holds hashes; what is in it opens nothing.
+// The token file: who may do what, as YAML or JSON. It contains only hashes, so reading it gives no access.
 //
 //   - name: rollout            # For people and logs.
 //     sha256: 9f86d08188…      # Of the token, in hex. `rrctl token` makes a token and its entry.
@@ -26,7 +26,7 @@ namespace routing_replay::server {
 // What a token may do.
 enum class Scope : uint8_t { kPut = 1, kRead = 2, kAdmin = 4 };
 
-// Any number of scopes. Where a call takes a set, one of it is enough.
+// Any number of scopes. A call that takes a set needs one of them.
 class ScopeSet {
  public:
   constexpr ScopeSet() = default;
@@ -46,7 +46,7 @@ inline constexpr ScopeSet kAnyScope = Scope::kPut | Scope::kRead | ScopeSet(Scop
 
 struct ScopeName {
   Scope scope;
-  const char* name;  // As token files have it.
+  const char* name;  // As spelled in token files.
 };
 inline constexpr ScopeName kScopeNames[] = {{Scope::kPut, "put"}, {Scope::kRead, "read"}, {Scope::kAdmin, "admin"}};
 
@@ -64,7 +64,7 @@ struct TokenGrant {
 };
 
 // INVALID_ARGUMENT naming the entry and its key. An empty text is an error, so that a file that is being written does
-// not lock everybody out; "[]" is one.
+// not lock everybody out; "[]" is an empty list.
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text);
 
 }  // namespace routing_replay::server

@@ -69,7 +69,7 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
            {with("name: n, runs: [a], sha256: " + kHash), "scopes"},
            {with("name: n, runs: [a], scopes: [write], sha256: " + kHash), "write"},
            {with("name: n, runs: [a], scopes: [put], expires: soon, sha256: " + kHash), "expires"},
-           {good + "---\n" + good, "more than one YAML document"},
+           {good + "---\n" + good, "must be one YAML document"},
            {good + "- name: n\n  sha256: " + kHash + "\n  runs: [a]\n  scopes: [put]\n  scopes: [admin]\n",
             "entry 2: key 'scopes' is given twice"},
            {R"([{"name": "n", "name": "m"}])", "entry 1: key 'name' is given twice"},

@@ -135,7 +135,7 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   std::remove(key.c_str());
   const uint64_t failures = Failures();
   Await([&] { return Failures() >= failures + 2; });
-  EXPECT_THAT(TextOf(log()), ::testing::HasSubstr("the certificates stay as they were: --tls-key: "));
+  EXPECT_THAT(TextOf(log()), ::testing::HasSubstr("the previous certificates stay in use: --tls-key: "));
   // Good ones are taken.
   const TestAuthority next;
   server_->SetIdentity(next.Issue(kLocalNames, std::chrono::hours(5)));
