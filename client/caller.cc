@@ -25,8 +25,8 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
 
 absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCall& attempt) const {
   struct End {
-    absl::Status said;    // By the server, …
-    absl::Status judged;  // … and as Link::OnEnd has it.
+    absl::Status said;    // The server's status, …
+    absl::Status judged;  // … and Link::OnEnd's judgement of it.
   };
   const auto once = [&](bool wait_for_ready, const OneCall& call) {
     if (absl::Status over = CheckCall(); !over.ok()) return End{over, over};
@@ -45,7 +45,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
     return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call).judged; });
   };
   if (repeat == Repeat::kAlways) return again(attempt);
-  link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
+  link_->LookAgain();  // Otherwise it would wait for a server that will not come back at that address.
   if (link_->HasOthers()) {
     absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
       v1::ServerInfo info;
@@ -55,7 +55,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
   }
   if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
   const End end = once(true, attempt);
-  // Where the token was rejected, nothing was made.
+  // If the token was rejected, the call had no effect.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);
   return with_another_token ? once(true, attempt).said : end.said;
 }

@@ -1,4 +1,4 @@
-// Unary calls with the client's deadline and retry; broken off with the call of the thread (client/cancellation.h).
+// Unary calls with the client's deadline and retry; the call of the thread cancels them (client/call/cancellation.h).
 #ifndef CLIENT_CALLER_H_
 #define CLIENT_CALLER_H_
 
@@ -25,11 +25,11 @@ inline constexpr size_t kMaxNamesPerCall = 10000;
 
 // What happens to a call whose answer may have been lost.
 enum class Repeat {
-  kAlways,  // Idempotent: made again, on another server where there is one.
-  kNever,   // Waits for a connection, then is made once. Of several servers one is looked for first that answers.
+  kAlways,  // Idempotent: retried, on another server if there is one.
+  kNever,   // Waits for a connection, then is sent once. With several servers, it first looks for one that answers.
 };
 
-// No answer, rather than a rejection.
+// True if there was no answer at all.
 bool IsUnreachable(const absl::Status& status);
 
 // Thread-safe.
@@ -37,13 +37,13 @@ class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  // `timeout`: of a call that says none (CallScope). `is_one_of_several`: whose server is tried for a moment only where
-  // it did not answer the last time, so that one that is down does not hold up every call of all.
+  // `timeout`: for a call without a deadline (CallScope). `is_one_of_several`: if its server did not answer the last
+  // time, it is tried only briefly, so that a server that is down does not delay every call to all servers.
   Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout, bool is_one_of_several = false)
       : link_(std::move(link)), timeout_(timeout), is_one_of_several_(is_one_of_several) {}
 
   const std::shared_ptr<Link>& link() const { return link_; }
-  // Of one of several: its server did not answer the last call.
+  // For one of several: its server did not answer the last call.
   bool is_gone() const { return is_gone_; }
   void set_gone(bool gone) const { is_gone_ = gone; }
   static constexpr std::chrono::seconds kBrief{1};
@@ -59,7 +59,7 @@ class Caller {
     return response;
   }
 
-  // A call with bytes in and out, for "/package.Service/Method". `make_request` is called for each attempt.
+  // A call with encoded request and answer, for "/package.Service/Method". `make_request` is called for each attempt.
   absl::StatusOr<grpc::ByteBuffer> CallRaw(const std::string& method,
                                            const std::function<grpc::ByteBuffer()>& make_request) const;
 

@@ -20,7 +20,7 @@ namespace {
 
 using Stub = v1::RoutingReplay::Stub;
 
-// Whether anything is asked for: joining workers need not repeat what the run has by default.
+// True if any setting is requested: joining workers need not repeat the run's settings.
 bool AsksForSomething(const RunSettings& settings) {
   return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
          settings.durability;
@@ -50,7 +50,7 @@ absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
-  // What was removed is told once.
+  // The answer says what was removed, and a second call would not say it again.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
   const auto response = caller.Call(&Stub::OpenRun, request, repeat);
   if (!response.ok()) return response.status();
@@ -166,7 +166,7 @@ class ClientImpl final : public Client {
     return Open(std::move(request), Needed::kAll);
   }
 
-  // Members that are not there do not keep it from those that are: only if none is, they are waited for.
+  // Joins without members that are away; waits only if no member answers.
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
     v1::OpenRunRequest request;
     request.set_run(std::string(run));

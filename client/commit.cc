@@ -14,7 +14,7 @@ namespace {
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-// That the rows there are not this trajectory's.
+// True if the rows in the store belong to another trajectory.
 bool IsOfAnother(const AppendTrouble& trouble) {
   const Reason reason = DetailOf(trouble.error).reason;
   return reason == Reason::kOldRevision || reason == Reason::kOtherTokens;
@@ -25,13 +25,13 @@ absl::Status Check(CommitRequest& request) {
   const std::optional<std::vector<uint32_t>>& tokens = request.tokens;
   if (tokens && !request.num_tokens) request.num_tokens = static_cast<int64_t>(tokens->size());
   const int64_t num_tokens = request.num_tokens.value_or(1);
-  if (num_tokens < 1) status = Invalid("num_tokens", absl::StrCat(num_tokens, " is below 1"));
+  if (num_tokens < 1) status = Invalid("num_tokens", absl::StrCat("must be at least 1, got ", num_tokens));
   const int64_t given = tokens ? static_cast<int64_t>(tokens->size()) : num_tokens;
   if (status.ok() && given != num_tokens && given != num_tokens - 1) {
     status = Invalid(Reason::kLength, "tokens", absl::StrCat(given, " for num_tokens ", num_tokens));
   }
   if (status.ok() && request.attempt.value_or(0) != static_cast<uint32_t>(request.attempt.value_or(0))) {
-    status = Invalid("attempt", absl::StrCat(*request.attempt, " is not in [0, 2^32 - 1]"));
+    status = Invalid("attempt", absl::StrCat("must be in [0, 2^32 - 1], got ", *request.attempt));
   }
   return WithSample(status, request.sample);
 }
@@ -69,7 +69,7 @@ class Committing {
       if (state_ && num_tokens && num_tokens != state_->num_tokens) {
         return MakeError(
             absl::StatusCode::kFailedPrecondition,
-            absl::StrCat("the sample is sealed with ", *state_->num_tokens, " tokens, and not ", *num_tokens),
+            absl::StrCat("the sample is sealed with ", *state_->num_tokens, " tokens, expected ", *num_tokens),
             {.reason = Reason::kSealed, .sample = request_.sample});
       }
       return Told();
@@ -79,7 +79,7 @@ class Committing {
     return Mark();
   }
 
-  // Without a word to the store.
+  // The outcome without another request to the store.
   CommitOutcome Told() const {
     CommitOutcome outcome{.sample = request_.sample};
     if (!state_) {
@@ -99,17 +99,17 @@ class Committing {
     return outcome;
   }
 
-  // Also where all is there: only so the server says whether that is of this attempt, and of these tokens.
+  // Done even if all rows are there: the server then checks that they belong to this attempt and to these tokens.
   absl::StatusOr<CommitOutcome> Mark() {
     int64_t marked = 0;
     auto said = PutMark(rows(), marked);
     const ErrorDetail detail = DetailOf(said.status());
     if (absl::IsFailedPrecondition(said.status()) && detail.reason == Reason::kGap && request_.num_tokens) {
-      said = PutMark(detail.committed_rows.value_or(0), marked);  // What is there is of an earlier attempt.
+      said = PutMark(detail.committed_rows.value_or(0), marked);  // The rows in the store belong to an earlier attempt.
     }
     if (!said.ok()) return said.status();
     if (marked > 0 && !trouble_) {
-      trouble_ = AppendTrouble{MakeError(absl::StatusCode::kFailedPrecondition, "rows had not come",
+      trouble_ = AppendTrouble{MakeError(absl::StatusCode::kFailedPrecondition, "some rows did not arrive",
                                          {.reason = Reason::kNotCommitted, .sample = request_.sample}),
                                /*marked=*/true};
     }
@@ -125,7 +125,7 @@ class Committing {
     return outcome;
   }
 
-  // An append that says of all rows behind the first `rows` that they are unrecorded, and seals; `marked`: how many.
+  // An append that marks all rows behind the first `rows` as unrecorded, and seals; `marked`: how many these are.
   absl::StatusOr<AppendOutcome> PutMark(int64_t rows, int64_t& marked) {
     AppendOptions options{.sample = request_.sample, .row_start = rows};
     if (request_.attempt) {

@@ -1,4 +1,4 @@
-// Whether one sample is in the store, and what is done where rows did not come.
+// Checks that one sample is in the store, and marks rows that did not arrive.
 #ifndef CLIENT_COMMIT_H_
 #define CLIENT_COMMIT_H_
 
@@ -16,21 +16,21 @@
 namespace routing_replay::client {
 
 enum class CommitStatus : uint8_t {
-  kCommitted,  // All that was appended is there.
-  kMarked,     // Of what is not there the store says that it is unrecorded.
+  kCommitted,  // All appended rows are stored.
+  kMarked,     // Missing rows are marked as unrecorded in the store.
   kMissing,
 };
 const char* CommitStatusName(CommitStatus status);  // "committed", …
 
 struct CommitRequest {
   std::string sample;
-  // Of the sample, where it is complete: what did not come is marked as unrecorded up to there, and the sample sealed.
-  // Absent: nothing is marked that was not before.
+  // Length of the complete sample: rows that did not arrive are marked as unrecorded up to there, and the sample is
+  // sealed. Absent: nothing more is marked.
   std::optional<int64_t> num_tokens;
-  // Of positions from 0 on, num_tokens of them or one fewer, which say num_tokens: compared with those that the rows
-  // came with, and told to the store where it does not know them and the sample is not sealed yet.
+  // Token ids from position 0 on, num_tokens of them or one fewer; they imply num_tokens. They are compared with the
+  // tokens of the rows. If the store does not know the tokens and the sample is not sealed yet, they are sent to it.
   std::optional<std::vector<uint32_t>> tokens;
-  std::optional<int64_t> attempt;  // Of the appends.
+  std::optional<int64_t> attempt;  // That of the appends.
 };
 
 struct CommitOutcome {
@@ -41,9 +41,9 @@ struct CommitOutcome {
   absl::Status error;  // Why it is not committed.
 };
 
-// Waits for the outcomes of what was appended of the sample through `appenders`, at most so long, and looks what is
-// there. Errors: INVALID_ARGUMENT for a malformed request, CANCELLED by the call of this thread; all other trouble
-// is in the outcome.
+// Waits at most `timeout` for the outcomes of the sample's appends through `appenders`, and then checks the store.
+// Errors: INVALID_ARGUMENT for a malformed request, CANCELLED by the call of this thread; all other trouble is part of
+// the outcome.
 absl::StatusOr<CommitOutcome> Commit(Run& run, absl::Span<const std::shared_ptr<Appender>> appenders,
                                      CommitRequest request, std::chrono::milliseconds timeout);
 

@@ -25,7 +25,7 @@ namespace routing_replay::client {
 
 namespace {
 
-// Adds what the answer to one of an append's Puts says.
+// Adds the ack of one of an append's Puts to the outcome.
 absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome) {
   const auto ack = ParseAppendAck(answer);
   if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
@@ -65,7 +65,7 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
-// That fewer samples at a time can be asked for.
+// True if asking for fewer samples at a time would help.
 bool IsTooLong(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
   return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
@@ -122,11 +122,11 @@ class RunImpl final : public Run {
  private:
   AppenderRun RunAt(size_t place) const;
   absl::StatusOr<AppendOutcome> PutPlan(const absl::StatusOr<AppendPlan>& plan, const AppendOptions& options);
-  // A call about one sample.
+  // A unary call about one sample.
   template <typename Method, typename Request>
   absl::StatusOr<SampleState> Change(Method method, Request request, absl::string_view sample, Producer producer,
                                      Repeat repeat) const;
-  // Of one server.
+  // StatMany at one server.
   absl::StatusOr<std::vector<SampleState>> StatAt(size_t place, absl::Span<const std::string> names,
                                                   Producer producer) const;
   absl::StatusOr<std::vector<SampleState>> ListAt(size_t place, v1::ListRequest request) const;
@@ -141,7 +141,7 @@ class RunImpl final : public Run {
   const BlockOptions blocks_;
 };
 
-// Sequence numbers are congruent to the place, so that those of several servers are of one appender.
+// Sequence numbers are congruent to the place, so that the numbers of all servers are unique in one appender.
 AppenderRun RunImpl::RunAt(size_t place) const {
   const size_t step = servers_->size();
   return {.link = servers_->at(place).link(),
@@ -210,12 +210,13 @@ absl::StatusOr<SampleState> RunImpl::Truncate(absl::string_view sample, Producer
   v1::TruncateRequest request;
   request.set_rows(rows);
   if (expected_revision) request.set_expected_revision(*expected_revision);
-  // Each one begins a new life of the sample.
+  // kNever: each call begins a new revision of the sample.
   return Change(&Stub::Truncate, std::move(request), sample, producer, Repeat::kNever);
 }
 
 absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
-  std::map<size_t, std::vector<std::string>> asked;  // By place; each once, as servers answer them.
+  // By place, without duplicates, because servers answer each name once.
+  std::map<size_t, std::vector<std::string>> asked;
   std::unordered_set<std::string> seen;
   for (const std::string& sample : samples) {
     if (seen.insert(sample).second) asked[servers_->PlaceOf(sample)].push_back(sample);

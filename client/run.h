@@ -10,7 +10,7 @@
 
 namespace routing_replay::client {
 
-// What the servers say of it: one geometry and one set of limits for all.
+// What OpenRun returned: one geometry and one set of limits for all servers.
 struct OpenedRun {
   Geometry geometry;
   RunSettings settings;

@@ -1,4 +1,4 @@
-// How a call is broken off from outside, and by when it must have ended: for every wait of the thread that works on it.
+// Cancels a call from outside, and holds its deadline: every wait of the thread that works on the call observes both.
 #ifndef CLIENT_CANCELLATION_H_
 #define CLIENT_CANCELLATION_H_
 
@@ -13,21 +13,21 @@
 
 namespace routing_replay::client {
 
-// Of one call. Thread-safe.
+// State of one call. Thread-safe.
 class Cancellation {
  public:
-  // `deadline`: of the whole call, in the place of the client's timeout; absent: that.
+  // `deadline`: for the whole call, in place of the client's timeout; absent: the client's timeout.
   explicit Cancellation(std::optional<Clock::Time> deadline = std::nullopt) : deadline_(deadline) {}
 
-  // The waits of the call end soon, and it with CANCELLED.
+  // Ends the waits of the call soon; the call ends with CANCELLED.
   void Cancel();
   bool cancelled() const { return cancelled_.load(); }
-  // The same for a call that is to be made again, after Renew; nothing for one that is kept (KeepCall).
+  // Interrupts a call that is made again after Renew; does nothing for a call that called KeepCall.
   void BreakOff();
   bool broken_off() const { return broken_off_.load(); }
-  // What was broken off starts again. No OnCancel of it may be left.
+  // Allows the interrupted call to start again. No OnCancel of it may be left.
   void Renew() { broken_off_ = false; }
-  // Either of the two.
+  // True after either of the two.
   bool over() const { return cancelled() || broken_off(); }
   const std::optional<Clock::Time>& deadline() const { return deadline_; }
 
@@ -44,8 +44,8 @@ class Cancellation {
   Callbacks callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
-// While it lives, what this thread waits for belongs to a call, which must live as long. Threads that it starts for the
-// call take it over:
+// While this object lives, the waits of this thread belong to `call`, which must live as long. Threads that this thread
+// starts for the call need a scope of their own:
 //
 //   std::thread([call = CallOfThread()] { CallScope scope(call); … });
 class CallScope {
@@ -59,24 +59,24 @@ class CallScope {
   Cancellation* const before_;
 };
 
-// Null where the thread works on no call that can be broken off.
+// Null if the thread works on no call.
 Cancellation* CallOfThread();
 
-// CANCELLED, or DEADLINE_EXCEEDED where the deadline of the call has passed.
+// CANCELLED, or DEADLINE_EXCEEDED if the deadline of the call has passed.
 absl::Status CheckCall();
-// From here on the call of this thread does something that it must not do twice, and is not broken off any more.
-// CANCELLED if it has been.
+// Call this before an action that must not happen twice: from here on BreakOff does nothing to the call. CANCELLED if
+// it was interrupted before.
 absl::Status KeepCall();
-// When a wait must end that may take so long where its call says nothing: at the deadline of the call.
+// When a wait must end that may take `otherwise` if its call has no deadline: at the deadline of the call.
 Clock::Time DeadlineOfCall(std::chrono::milliseconds otherwise);
 // The earlier of the two.
 Clock::Time NoLaterThanCall(Clock::Time deadline);
-// Sleeps until then, or until the call is cancelled or its deadline passes.
+// Sleeps for `duration`, or until the call is cancelled or its deadline passes.
 void SleepInCall(Clock::Duration duration);
 
-// Calls `callback` when the call of this thread is cancelled: from the thread that cancels, or at once if that was
-// before. Not any more once this is gone, which waits for a callback that runs: so hold no lock that it takes when this
-// is made or goes.
+// Calls `callback` when the call of this thread is cancelled: from the cancelling thread, or at once if it is cancelled
+// already. The destructor waits for a running callback, and no call comes after it. So hold no lock that the callback
+// takes while this is made or destroyed.
 class OnCancel {
  public:
   explicit OnCancel(std::function<void()> callback);

@@ -1,4 +1,4 @@
-// What a fork of the process must find at rest.
+// Objects that must be at rest while the process forks.
 #ifndef CLIENT_FORK_PART_H_
 #define CLIENT_FORK_PART_H_
 
@@ -6,14 +6,14 @@
 
 namespace routing_replay::client {
 
-// Is told of forks as long as it lives. That is only while no call is under way: nobody but threads of its own is in
-// there, and none is made and none goes.
+// Is notified of forks as long as it lives. That happens only while no call is in progress: only its own threads are
+// running, and no part is made or destroyed.
 class ForkPart {
  public:
   ForkPart(const ForkPart&) = delete;
   ForkPart& operator=(const ForkPart&) = delete;
 
-  // Of all there are, the newest first.
+  // Calls Rest on all parts, the newest first.
   static void RestAll();
   static void GoOnAll();
   static void BeginAnewAll();
@@ -23,12 +23,12 @@ class ForkPart {
   ~ForkPart();
 
  private:
-  // Before the fork: its threads end, and it lets go of all that it has from gRPC. What it uses is older, and rests
-  // after it.
+  // Before the fork: ends its threads and releases everything that it has from gRPC. Parts that it uses are older, and
+  // rest after it.
   virtual void Rest() {}
-  // Afterwards in the parent, and …
+  // After the fork in the parent, and …
   virtual void GoOn() {}
-  // … in the child, to which nothing belongs that is under way.
+  // … in the child, which owns nothing that was in progress.
   virtual void BeginAnew() {}
 
   std::list<ForkPart*>::iterator at_;

@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<std::string>> TakeLogLines() {
   while (all.lines.empty()) {
     if (absl::Status over = CheckCall(); !over.ok()) return over;
     all.changed.WaitUntil(all.mutex, until);
-    if (Clock::Real().Now() >= until && all.lines.empty()) return absl::DeadlineExceededError("no line came");
+    if (Clock::Real().Now() >= until && all.lines.empty()) return absl::DeadlineExceededError("no line in time");
   }
   std::vector<std::string> taken(std::make_move_iterator(all.lines.begin()), std::make_move_iterator(all.lines.end()));
   all.lines.clear();

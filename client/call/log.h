@@ -1,4 +1,4 @@
-// Lines for people: warnings of what no error says, or not yet.
+// Lines for people: warnings that no error reports, or not yet.
 #ifndef CLIENT_LOG_H_
 #define CLIENT_LOG_H_
 
@@ -9,9 +9,10 @@
 
 namespace routing_replay::client {
 
-// Dropped unless somebody has asked for lines; of those that nobody takes the oldest go. Thread-safe.
+// Dropped unless somebody has asked for lines before. If nobody takes them, the oldest are dropped. Thread-safe.
 void Log(std::string line);
-// Waits for lines since the last call, at least one: as long as the call of this thread lasts (client/cancellation.h).
+// Waits for at least one line since the last call, as long as the call of this thread lasts
+// (client/call/cancellation.h).
 absl::StatusOr<std::vector<std::string>> TakeLogLines();
 
 }  // namespace routing_replay::client

@@ -1,4 +1,4 @@
-// Calls that may be made again: the one retry rule of the client.
+// The retry rule of the client.
 #ifndef CLIENT_RETRY_H_
 #define CLIENT_RETRY_H_
 
@@ -12,7 +12,7 @@
 
 namespace routing_replay::client {
 
-// What a call whose every attempt failed so far does next. Not thread-safe.
+// Decides what happens after a failed attempt. Not thread-safe.
 class RetrySchedule {
  public:
   // Attempts may begin up to `deadline`.
@@ -27,7 +27,7 @@ class RetrySchedule {
   Backoff backoff_;
 };
 
-// Time as a dependency of a retry.
+// The clock of a retry, which tests replace.
 struct RetryTime {
   std::function<Clock::Time()> now;
   std::function<void(Clock::Duration)> sleep;
@@ -35,7 +35,8 @@ struct RetryTime {
   static RetryTime Real();
 };
 
-// Calls `attempt` until `schedule` says that its status is final. Calls it at least once. For idempotent calls only.
+// Calls `attempt` until it succeeds or `schedule` says that its status is final. Calls it at least once. For idempotent
+// calls only.
 absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
                               const std::function<absl::Status()>& attempt);
 

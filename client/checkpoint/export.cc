@@ -1,4 +1,4 @@
-// Export: list the run, take over what the previous export has, read the rest in portions, write.
+// Export: lists the run, takes over samples from the previous export, reads the rest in portions, writes.
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -44,7 +44,7 @@ class Exporter {
   }
 
   absl::StatusOr<ExportOutcome> Export() {
-    // Of all groups where there is a previous export: one that is in another group now was not released.
+    // With a previous export, lists all groups: a sample that has moved to another group was not released.
     auto samples = run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer);
     if (!samples.ok()) return samples.status();
     if (absl::Status status = TakeOver(*std::move(samples)); !status.ok()) return status;
@@ -70,7 +70,7 @@ class Exporter {
     if (options_.on_progress) options_.on_progress(progress_);
   }
 
-  // What need not be read: samples of the same content, and those that the run released since.
+  // Takes over what need not be read: samples with the same content, and those that the run has released since.
   absl::Status TakeOver(std::vector<SampleState> samples) {
     std::unordered_set<std::string> in_run;
     for (SampleState& state : samples) {
@@ -123,7 +123,7 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  // `state`: as it was listed.
+  // `state`: as listed.
   absl::Status OnSample(const SampleState& state, const SamplePlanes& read) {
     const SampleRecord& record = read.record;
     if (record.status == SampleStatus::kLost) {
@@ -178,9 +178,9 @@ class Exporter {
   const ExportOptions& options_;
   const std::unique_ptr<RunExporter> files_;
   const ExportedRun previous_;
-  std::unordered_map<std::string, const ExportedSample*> by_name_;  // In previous_.
+  std::unordered_map<std::string, const ExportedSample*> by_name_;  // Points into previous_.
   std::vector<SampleState> to_read_;
-  absl::Status left_out_;  // Why a sample is missing while all others are there.
+  absl::Status left_out_;  // Why a sample is missing although all others were exported.
   CheckpointProgress progress_;
   ExportOutcome outcome_;
 };

@@ -19,11 +19,11 @@
 namespace routing_replay::client {
 namespace {
 
-// Ids of one append, unless one row alone has more.
+// Bytes of ids in one append, unless one row has more.
 constexpr int64_t kAppendBytes = int64_t{16} << 20;
 constexpr char kEngine[] = "import";
 
-// The state of the CRC before `token` went through it, from the state after it (Castagnoli, reflected).
+// The CRC's state before `token`, computed from the state after it (Castagnoli, reflected).
 uint32_t StateBeforeToken(uint32_t state) {
   constexpr uint32_t kPolynomial = 0x82F63B78;
   for (int bit = 0; bit < 32; ++bit) {
@@ -75,7 +75,7 @@ std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer produ
   for (const TokenCheck& known : sample.token_checks) {
     if (known.rows == all) check = known.crc32c;
   }
-  // The row whose token tells the check goes alone, so that nothing is said of the tokens before it.
+  // The last row, whose token sets the check, is appended alone, so that the rows before it have no tokens.
   const int64_t plain_end = check && !rows.empty() && rows.end == all ? all - 1 : rows.end;
   int64_t step = std::max<int64_t>(kAppendBytes / row_bytes, 1);
   if (step > kDefaultBlockRows) step -= step % kDefaultBlockRows;
@@ -96,23 +96,23 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// Samples whose state is asked for in one call of an import.
+// Samples per Stat call of an import.
 constexpr size_t kStatesPerCall = 1000;
 constexpr std::chrono::hours kFlushTimeout(24);  // The appender has timeouts of its own.
 
 absl::Status Conflict(const std::string& sample, absl::string_view what) {
   return MakeError(absl::StatusCode::kAlreadyExists,
-                   absl::StrCat("sample ", sample, ": the run has something else than the directory: ", what),
+                   absl::StrCat("sample ", sample, ": the run and the directory differ: ", what),
                    {.reason = Reason::kConflictingRows, .sample = sample});
 }
 
-// The first append that went wrong.
+// Keeps the first append that failed.
 class FirstFailure {
  public:
   void On(const AppendOutcome& outcome) {
     absl::Status status = WithSample(outcome.status, outcome.sample);
     if (const int64_t others = outcome.conflicting_rows + outcome.late_rows; status.ok() && others > 0) {
-      status = Conflict(outcome.sample, absl::StrCat("other routes, or none, of ", others, " rows"));
+      status = Conflict(outcome.sample, absl::StrCat("other routes, or none, for ", others, " rows"));
     }
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
@@ -199,7 +199,7 @@ class Importer {
       }
       return absl::OkStatus();
     };
-    // The server compares what is there. Nothing follows it where it has something else.
+    // The server compares the rows that it has. Nothing more is appended if they differ.
     if (there.committed_rows > 0 || there.sealed()) {
       absl::Status status = append({0, there.committed_rows}, std::nullopt);
       if (status.ok()) status = appender_->Flush(kFlushTimeout);
@@ -217,7 +217,7 @@ class Importer {
   FirstFailure failure_;
   CheckpointProgress progress_;
   ImportOutcome outcome_;
-  std::unique_ptr<Appender> appender_;  // Ends before what it tells of outcomes.
+  std::unique_ptr<Appender> appender_;  // Destroyed before the object to which it reports outcomes.
 };
 
 }  // namespace

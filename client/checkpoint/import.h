@@ -1,4 +1,4 @@
-// The appends that an import makes of an exported sample; import.cc drives it for all. Knows no gRPC.
+// Makes the appends of an imported sample; import.cc runs them for all samples. Knows no gRPC.
 #ifndef CLIENT_CHECKPOINT_IMPORT_H_
 #define CLIENT_CHECKPOINT_IMPORT_H_
 
@@ -12,9 +12,9 @@
 
 namespace routing_replay::client {
 
-// One append of an import. Views of the sample's ids.
+// One append of an import. Points to the sample's ids.
 struct ImportAppend {
-  AppendOptions options;  // Without token ids …
+  AppendOptions options;  // Without the token ids …
   std::vector<uint32_t> tokens;
   TensorDescription tensor;
   absl::Span<const uint8_t> ids;
@@ -23,13 +23,13 @@ struct ImportAppend {
   AppendOptions Options() const;
 };
 
-// Of these rows of the sample, in the order in which they are to be made, at most some MB each; one without rows where
-// there are none. `ids`: of its file (ExportedIds).
+// The appends for these rows of the sample, in order, at most some MB each; one without rows if there are no rows.
+// `ids`: those of its file (ExportedIds).
 std::vector<ImportAppend> ImportAppends(const Geometry& geometry, Producer producer, const ExportedSample& sample,
                                         absl::Span<const uint8_t> ids, RowRange rows, int64_t revision);
 
-// Token ids of `rows` positions whose token check at the end is `check`: zeros, then the one that makes it so. rows >
-// 0.
+// Token ids for `rows` positions whose token check at the end is `check`: zeros, then one token that produces the
+// check. rows > 0.
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check);
 
 }  // namespace routing_replay::client

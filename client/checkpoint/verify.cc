@@ -11,7 +11,7 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// Looks at nothing but what came.
+// Counts what arrives and stores nothing.
 class CountingSink final : public ReadSink {
  public:
   explicit CountingSink(size_t samples) : records(samples), rows(samples) {}
@@ -27,8 +27,8 @@ class CountingSink final : public ReadSink {
     return absl::OkStatus();
   }
 
-  std::vector<SampleRecord> records;  // Of each sample asked for …
-  std::vector<int64_t> rows;          // … and how many rows came.
+  std::vector<SampleRecord> records;  // One per requested sample …
+  std::vector<int64_t> rows;          // … and the number of rows received.
   int64_t bytes = 0;
 };
 
@@ -66,7 +66,7 @@ class Verifier {
       if (whole > samples.size()) return status;
       for (size_t i = 0; i < whole; ++i) Judge(samples[i], sink, i);
       if (status.ok()) return absl::OkStatus();
-      // The read ended at this one; the ones behind it have not been looked at.
+      // The read ended at this sample; those behind it were not read.
       const ErrorDetail detail = *GetErrorDetail(status);
       ++outcome_.samples;
       outcome_.damaged.push_back({samples[whole].sample, detail.row, detail.layer, std::string(status.message())});
@@ -75,7 +75,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // Which one a read failed at for its bytes; out of range where that is not why.
+  // The index of the sample whose bytes made a read fail; out of range if the read failed for another reason.
   static size_t DamagedIndex(const absl::Status& status, absl::Span<const SampleState> samples) {
     const auto detail = GetErrorDetail(status);
     if (!absl::IsDataLoss(status) || !detail || detail->reason != Reason::kChecksum) return samples.size() + 1;

@@ -37,7 +37,7 @@ bool ShardMembers::IsShardEndpoint(absl::string_view endpoint) { return absl::St
 
 absl::StatusOr<ShardMembers> ShardMembers::Parse(absl::string_view endpoint) {
   absl::string_view list = endpoint;
-  if (!absl::ConsumePrefix(&list, kScheme)) return Reject(endpoint, "is of one server");
+  if (!absl::ConsumePrefix(&list, kScheme)) return Reject(endpoint, "is a single server");
   std::vector<std::string> members = absl::StrSplit(list, ',');
   if (members.size() > kMaxMembers) return Reject(endpoint, absl::StrCat("has more than ", kMaxMembers, " members"));
   for (const std::string& member : members) {
@@ -83,18 +83,18 @@ int64_t ShardMembers::HandleOf(absl::string_view sample) const {
 absl::StatusOr<size_t> ShardMembers::PlaceOfHandle(int64_t handle) const {
   const int64_t member = handle >> kHandleBits;
   if (member >= 1 && member <= static_cast<int64_t>(size())) return static_cast<size_t>(member - 1);
-  const std::string why = member == 0 ? "does not tell which of the servers has the sample"
-                                      : absl::StrCat("is of server ", member, " of a list of ", size());
-  return Invalid("handle", absl::StrCat(handle, " ", why, "; give the id, or the handle that the run makes of it (",
+  const std::string why = member == 0 ? "does not say which server has the sample"
+                                      : absl::StrCat("names server ", member, " of a list of ", size());
+  return Invalid("handle", absl::StrCat(handle, " ", why, "; pass the id, or the handle from the run (",
                                         "run.handle(id)) over the same list of servers"));
 }
 
 absl::Status ShardMembers::CheckFork(absl::string_view fork, absl::string_view parent) const {
   const size_t own = PlaceOf(fork), there = PlaceOf(parent);
   if (own == there) return absl::OkStatus();
-  return Invalid("prefix", absl::StrCat("the fork \"", fork, "\" would be with server ", endpoints_[own],
-                                        ", its parent \"", parent, "\" is with ", endpoints_[there],
-                                        ": begin the fork's id with \"", KeyOf(parent), ":\""));
+  return Invalid("prefix",
+                 absl::StrCat("the fork \"", fork, "\" would be on server ", endpoints_[own], ", its parent \"", parent,
+                              "\" is on ", endpoints_[there], ": begin the fork's id with \"", KeyOf(parent), ":\""));
 }
 
 }  // namespace routing_replay::client

@@ -54,7 +54,7 @@ absl::Status Servers::Named(size_t place, const absl::Status& status) const {
 
 absl::Status Servers::Judge(const std::vector<absl::Status>& ends, Needed needed) const {
   bool any_good = false;
-  std::optional<size_t> rejected, away, without;  // The first of each.
+  std::optional<size_t> rejected, away, without;  // The first place of each kind.
   for (size_t i = 0; i < ends.size(); ++i) {
     any_good = any_good || ends[i].ok();
     if (ends[i].ok()) continue;
@@ -67,9 +67,9 @@ absl::Status Servers::Judge(const std::vector<absl::Status>& ends, Needed needed
   if (!without || needed != Needed::kAll) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kDataLoss,
-      absl::StrCat("server ", members_->endpoints()[*without], ": the run is not there any more, though on ",
-                   "others of the list; what was there is gone. Open the run with its geometry, which ",
-                   "makes it there again, and restore what is missing from a checkpoint"),
+      absl::StrCat("server ", members_->endpoints()[*without], ": the run is gone there, although it exists on ",
+                   "other servers of the list; its samples there are lost. Open the run with its geometry, which ",
+                   "makes it there again, and restore the missing samples from a checkpoint"),
       {.reason = Reason::kNoRun});
 }
 

@@ -23,7 +23,8 @@ namespace routing_replay::client {
 // NOT_FOUND (kNoRun).
 bool IsNoRun(const absl::Status& status);
 
-// call(0), … call(count - 1), each on a thread of its own, for the call of this one. What they return, in this order.
+// Runs call(0), … call(count - 1), each on a thread of its own, as part of this thread's call. Returns their results in
+// this order.
 template <typename Call>
 auto FanOut(size_t count, const Call& call) {
   using Result = decltype(call(size_t{}));
@@ -42,37 +43,37 @@ auto FanOut(size_t count, const Call& call) {
   return results;
 }
 
-// Whose answers are needed.
+// Which servers must answer a call to all.
 enum class Needed {
-  kThoseThatAnswer,  // At least one's. What a server that is away has cannot be read now anyway.
-  kThoseWithTheRun,  // One without the run has nothing to do.
-  kAll,              // The whole is asked for: one that lost the run has lost a part of it.
+  kThoseThatAnswer,  // At least one. Samples on a server that is away cannot be read now anyway.
+  kThoseWithTheRun,  // Servers without the run have nothing to do.
+  kAll,              // All: a server that lost the run has lost a part of the answer.
 };
 
-// By place: the members of a list "shard:…", over which samples are spread, or at place 0 the one of any other
-// endpoint. Their callers remember which of them are gone (Caller). Thread-safe.
+// The servers by place: the members of a list "shard:…", over which samples are spread, or a single one at place 0 for
+// any other endpoint. Their callers remember which of them are away (Caller). Thread-safe.
 class Servers {
  public:
-  // Of options.endpoint, which is not empty. Errors of Client::Connect.
+  // For options.endpoint, which must not be empty. Errors of Client::Connect.
   static absl::StatusOr<std::shared_ptr<const Servers>> Connect(const ClientOptions& options);
 
   size_t size() const { return callers_.size(); }
   const Caller& at(size_t place) const { return *callers_[place]; }
-  // Of the list; null where there is none.
+  // The members of the list; null without a list.
   const ShardMembers* members() const { return members_ ? &*members_ : nullptr; }
 
   size_t PlaceOf(absl::string_view sample) const { return members_ ? members_->PlaceOf(sample) : 0; }
-  // As Run::Handle, and back: the place, and the handle that the server there knows.
+  // Run::Handle, and its inverse: the place, and the handle that the server there knows.
   int64_t HandleOf(absl::string_view sample) const;
   absl::StatusOr<std::pair<size_t, int64_t>> FindHandle(int64_t handle) const;
-  // That the fork, if `parent` is not empty, has the same place; the error names its sample, too.
+  // Checks that a fork has the same place as `parent` (if that is not empty); the error also names the fork.
   absl::Status CheckFork(absl::string_view fork, absl::string_view parent) const;
-  // `status` with the server named before its message, where there is a list. OK stays OK.
+  // `status` with the server's name in front of its message, if there is a list. OK stays OK.
   absl::Status Named(size_t place, const absl::Status& status) const;
 
-  // call(place) of all, each an absl::StatusOr<T>: the answers of those that have the run, where they are what is
-  // needed. NOT_FOUND (kNoRun) if none has the run; DATA_LOSS (kNoRun) if one that is needed lost it; else the error of
-  // one that is needed, with the server named.
+  // Runs call(place) on all servers; each returns an absl::StatusOr<T>. Returns the answers of the servers that have
+  // the run, if those that `needed` requires have answered. NOT_FOUND (kNoRun) if no server has the run; DATA_LOSS
+  // (kNoRun) if a required one lost it; else the error of a required one, with the server's name.
   template <typename Call>
   auto OfAll(Needed needed, const Call& call) const {
     using Answer = decltype(call(size_t{}));

@@ -1,4 +1,4 @@
-// What a run of several servers does of its own, where its samples are spread over them.
+// The parts of a run that differ if its samples are spread over several servers.
 #ifndef CLIENT_SHARD_SHARDED_H_
 #define CLIENT_SHARD_SHARDED_H_
 
@@ -13,13 +13,13 @@
 
 namespace routing_replay::client {
 
-// An appender over all of them. `runs`: the run by place, with sequence numbers that are congruent to the place modulo
-// their number.
+// An appender over all servers. `runs`: the run by place, with sequence numbers that are congruent to the place modulo
+// the number of servers.
 std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs,
                                               AppenderOptions options);
 
-// As Run::Read in client.h, with request.run filled in. The servers send at the same time, each to a thread that hands
-// its samples to the sink when their turn comes. A sample whose server is away has the status UNAVAILABLE.
+// Run::Read of client.h, with request.run filled in. The servers send at the same time, each to a thread that passes
+// its samples to the sink when it is their turn. Samples of a server that is away get the status UNAVAILABLE.
 absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                          Clock::Time deadline);
 

@@ -18,8 +18,8 @@ void AddTo(const AppenderMetrics& part, AppenderMetrics& total) {
   for (const auto& [reason, count] : part.rejected_by_reason) total.rejected_by_reason[reason] += count;
 }
 
-// One appender per member that is appended to, each with an equal share of the queue: a member that does not answer
-// fills its own and no other's. A sequence number is the member's place modulo their number.
+// One appender per member in use, each with an equal share of the queue: a member that does not answer fills only its
+// own share. A sequence number modulo the number of members is the member's place.
 class ShardedAppender final : public PlanAppender {
  public:
   ShardedAppender(std::shared_ptr<const Servers> servers, std::vector<AppenderRun> runs, AppenderOptions options)
@@ -29,7 +29,7 @@ class ShardedAppender final : public PlanAppender {
         options_(std::move(options)),
         parts_(runs_.size()) {
     options_.max_queued_bytes = std::max<int64_t>(1, options_.max_queued_bytes / static_cast<int64_t>(runs_.size()));
-    // One at a time, whichever part it is of.
+    // Calls on_outcome one at a time, whichever part it comes from.
     if (options_.on_outcome) {
       options_.on_outcome = [this, tell = std::move(options_.on_outcome)](const AppendOutcome& outcome) {
         MutexLock lock(telling_);
@@ -99,7 +99,7 @@ class ShardedAppender final : public PlanAppender {
  private:
   using Ending = absl::Status (Appender::*)(std::chrono::milliseconds, AppendFailures*);
 
-  // What `call` says of all parts, one after the other: the first error names its server.
+  // Runs `call` on all parts, one after the other; the first error names its server.
   absl::Status OfAll(Ending call, std::chrono::milliseconds timeout, AppendFailures* failures) {
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
     if (failures != nullptr) *failures = {};
@@ -118,7 +118,7 @@ class ShardedAppender final : public PlanAppender {
     return first;
   }
 
-  // The part of a member, which is made where there is none.
+  // The part of a member; made at its first use.
   absl::StatusOr<PlanAppender*> PartOf(size_t place) {
     MutexLock lock(mutex_);
     if (closed_) return absl::CancelledError("the appender is closed");
@@ -137,7 +137,7 @@ class ShardedAppender final : public PlanAppender {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   AppenderMetrics rejected_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<PlanAppender>> parts_ ABSL_GUARDED_BY(mutex_);  // What is there stays.
+  std::vector<std::unique_ptr<PlanAppender>> parts_ ABSL_GUARDED_BY(mutex_);  // Parts are never removed.
 };
 
 }  // namespace

@@ -13,14 +13,14 @@
 namespace routing_replay::client {
 namespace {
 
-// Lets one sample after the other into a sink, from the threads of the members that have them.
+// Passes samples to a sink in order, from the threads of the members that have them.
 class Turns {
  public:
-  // `call`: of all members, which ends with the first error.
+  // `call`: the call of all members, which is cancelled at the first error.
   Turns(ReadSink& sink, Cancellation& call) : sink_(sink), call_(call) {}
 
   ReadSink& sink() { return sink_; }
-  // Waits until all samples before this one have passed. The error of the read if it failed.
+  // Waits until all samples before this one have passed. Returns the error of the read if it failed.
   absl::Status Await(int32_t index) {
     MutexLock lock(mutex_);
     while (turn_ < index && status_.ok()) changed_.Wait(mutex_);
@@ -31,7 +31,7 @@ class Turns {
     turn_ = index + 1;
     changed_.NotifyAll();
   }
-  // `status`, which is that of the read if it is the first that is not OK.
+  // Records `status`; the first one that is not OK becomes the result of the read.
   absl::Status Note(absl::Status status) {
     if (status.ok()) return status;
     {
@@ -56,13 +56,13 @@ class Turns {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What one member is asked for.
+// The request to one member.
 struct Part {
   ReadRequest request;           // Its samples, by id or by bare handle, …
-  std::vector<int32_t> indices;  // … and which ones of the whole read they are, ascending.
+  std::vector<int32_t> indices;  // … and their indices in the whole read, ascending.
 };
 
-// A member's samples as those of the whole read.
+// Maps a member's samples to those of the whole read.
 class PartSink final : public ReadSink {
  public:
   PartSink(const Part& part, size_t layers, Turns& turns)
@@ -79,7 +79,7 @@ class PartSink final : public ReadSink {
     SampleRecord whole = record;
     whole.index = part_.indices[at_];
     absl::Status status = turns_.Note(turns_.sink().OnRecord(whole));
-    // Of one that is taken back bytes may still come, which the checker gathers in the sink's staging.
+    // A cancelled sample may still get bytes, which the checker gathers in the sink's staging.
     if (is_new && left_ == 0) Pass();
     return status;
   }
@@ -95,7 +95,7 @@ class PartSink final : public ReadSink {
 
   std::vector<uint8_t>* staging() override { return turns_.sink().staging(); }
 
-  // The member's answer has ended: without it there is nothing more of it. `named`: `end` with its server.
+  // The member's answer has ended, so no more of it will come. `named`: `end` with the server's name.
   void End(const absl::Status& end, const absl::Status& named) {
     absl::Status status = absl::IsCancelled(end) ? end : named;
     if (absl::IsUnavailable(end) || IsNoRun(end)) {
@@ -112,7 +112,7 @@ class PartSink final : public ReadSink {
   }
 
  private:
-  // The present sample is complete.
+  // The present sample is complete: lets the next one pass.
   void Pass() {
     if (at_ >= 0 && !std::exchange(has_passed_, true)) turns_.Pass(part_.indices[at_]);
   }
@@ -120,8 +120,8 @@ class PartSink final : public ReadSink {
   const Part& part_;
   const int64_t layers_;
   Turns& turns_;
-  int32_t at_ = -1;   // Of the part: the sample whose record came last, …
-  int64_t left_ = 0;  // … and so many rows x layers of it did not come yet.
+  int32_t at_ = -1;   // Index in the part of the sample whose record came last, …
+  int64_t left_ = 0;  // … and the number of its rows x layers still to come.
   bool has_passed_ = false;
 };
 

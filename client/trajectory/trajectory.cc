@@ -62,11 +62,11 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
   if (!history.ok()) return history.status();
   if (sealed() && !replace_ && !turn.cut && (history->changed || history->num_tokens != sealed_num_tokens_)) {
     return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kSealed},
-                 absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to go on"));
+                 absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to continue"));
   }
   decision.num_tokens = history->num_tokens;
   if (history->changed) decision.retokenised_at = history->same;
-  // A turn that is wrong must not cost rows: it is looked at before anything is taken back.
+  // A wrong turn must not cost rows: it is checked before anything is taken back.
   absl::Status status = replace_ ? absl::OkStatus() : DecideRows(turn, history->keep, decision);
   if (status.ok() && !replace_) status = DecideSeal(turn, decision);
   if (!status.ok()) return status;
@@ -123,15 +123,16 @@ int64_t Trajectory::Shareable(const Turn& turn) const {
 absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const {
   const int64_t last_row = std::max<int64_t>(0, decision.num_tokens - 1);
   if (parent_ && (turn.rows || turn.seal)) {
-    // What the engine may still give is not taken from another sample.
+    // Rows that the engine may still give are not taken from another sample.
     held = std::min({Shareable(turn), last_row, turn.rows ? turn.rows->end : last_row});
     if (held > 0) decision.prefix = PrefixReference{parent_->sample, held, parent_->revision};
   }
   decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
-  // A row of the last token, which was never fed to the model: some engines hold one where a stop is met. Rows 1 …
-  // T − 1 may as well be the rows 0 … T − 2 of an engine that ignored the start, and would be shifted silently.
+  // A row for the last token, which was never fed to the model: some engines return one when a stop token is met. But
+  // rows 1 … T − 1 may also be rows 0 … T − 2 of an engine that ignored the requested start; accepting those would
+  // shift all rows silently.
   decision.surplus_rows = !given.empty() && given.end == decision.num_tokens && given.begin != 1 ? 1 : 0;
   given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;
@@ -143,7 +144,7 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   }
   if (given.begin > held && !turn.missing_is_unrecorded) {
     return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kGap, .missing_rows = {{held, given.begin}}},
-                 absl::StrCat("rows from ", given.begin, " on leave a gap after ", held));
+                 absl::StrCat("rows from ", given.begin, " on leave a gap: the sample has ", held, " rows"));
   }
   decision.gap.end = std::max(held, given.begin);
   decision.compare = Intersect(given, {0, held});
@@ -158,7 +159,7 @@ absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) co
   const int64_t last_row = decision.num_tokens - 1;
   if (last_row < 0) {
     return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens"},
-                 "a sample has at least one token");
+                 "a sample must have at least one token");
   }
   if (reached < last_row && !turn.missing_is_unrecorded) {
     return Error(
@@ -195,7 +196,7 @@ absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark
   };
   while (row < decision.compare.end && fits(marks[row - decision.compare.begin])) ++row;
   if (row == decision.compare.end) return absl::OkStatus();
-  // From here on the sample goes its own way.
+  // From here on the sample differs from its parent.
   decision.prefix->rows = row;
   if (row == 0) decision.prefix.reset();
   decision.compare.end = row;
@@ -304,7 +305,7 @@ int64_t Trajectory::NextRow(absl::Span<const uint32_t> tokens) const {
 
 namespace {
 
-// Goes on with the digests of the block's rows, layer by layer.
+// Extends the digests by the block's rows, layer by layer.
 void DigestBlock(const Geometry& geometry, const Block& block, RowMark* marks) {
   const int64_t rows = block.rows.size();
   Buffer decoded;

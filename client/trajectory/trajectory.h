@@ -1,5 +1,5 @@
-// The rows of one sample that grows turn by turn: which rows of an engine's answer are new, which must be taken back,
-// what is wrong. No I/O, no payload bytes: turn_plan.h makes appends of the decisions.
+// The rows of one sample that grows turn by turn. Decides which rows of an engine's answer are new, which stored rows
+// must be taken back, and what is wrong. No I/O, no payload bytes: turn_plan.h makes appends from the decisions.
 //
 //   rows     0   1   2   3   4   5   6   7   8           a history of T tokens has rows 0 … T − 2
 //   turn 1   ├───────────────┤                           T = 6: rows 0 … 4
@@ -15,7 +15,7 @@
 //   - The last token was never fed to the model: a row for it is left out (SurplusRows).
 //   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
 //
-// The sample has one writer. After an append that failed, it is not known what was stored: the next decision asks.
+// The sample must have one writer. After a failed append it is unknown what was stored: the next decision asks.
 #ifndef CLIENT_TRAJECTORY_TRAJECTORY_H_
 #define CLIENT_TRAJECTORY_TRAJECTORY_H_
 
@@ -39,19 +39,19 @@ namespace routing_replay::client {
 // How the engine ended a request. Only a finished one must give all rows.
 enum class TurnOutcome : uint8_t { kFinished, kAborted, kPreempted };
 
-// One answer of the engine, or a change of the history without one.
+// One answer of the engine, or a change of the history without an answer.
 struct Turn {
-  // The history is from now on its first `tokens_start` tokens and then these. Absent: it stays as it is.
+  // The history becomes its first `tokens_start` tokens followed by these. Absent: it does not change.
   std::optional<absl::Span<const uint32_t>> tokens;
   int64_t tokens_start = 0;
-  // Absolute rows that the engine gave, −1 rows counted. Absent: none.
+  // Absolute rows that the engine gave, including −1 rows. Absent: none.
   std::optional<RowRange> rows;
   TurnOutcome outcome = TurnOutcome::kFinished;
-  // Of rows that no span of `weights` holds. `weights`: ascending, disjoint, absolute rows among those of `rows`.
+  // Version of the rows outside all spans of `weights`. `weights`: ascending, disjoint, absolute rows among `rows`.
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
   std::vector<WeightSpan> weights;
-  // Rows that nobody gave, before `rows` or before the seal, are unrecorded rows. False: they are an error.
+  // True: rows that were not given, before `rows` or before the seal, become unrecorded. False: they are an error.
   bool missing_is_unrecorded = false;
   bool seal = false;
   bool cut = false;  // The history is cut on purpose: a sealed sample is opened again.
@@ -60,127 +60,127 @@ struct Turn {
 // What to do for a turn.
 struct TurnDecision {
   enum class Step : uint8_t {
-    kAsk,       // Not sure what the server has. Ask Stat, tell OnState, decide again.
-    kTruncate,  // Truncate the sample to `truncate_rows` under `expected_revision`, tell OnTruncated, decide again.
-    kAppend,    // Append what is said here; perhaps nothing.
+    kAsk,       // The server's state is uncertain. Call Stat, pass the result to OnState, decide again.
+    kTruncate,  // Truncate the sample to `truncate_rows` under `expected_revision`, call OnTruncated, decide again.
+    kAppend,    // Append as described here; perhaps nothing.
   };
   Step step = Step::kAppend;
   int64_t truncate_rows = 0;
   int64_t expected_revision = 0;
 
-  // The rest is for kAppend.
-  std::optional<PrefixReference> prefix;  // Of the first append.
-  RowRange compare;                       // Rows of the turn that are held already: Refine compares them.
+  // The fields below are for kAppend.
+  std::optional<PrefixReference> prefix;  // For the first append.
+  RowRange compare;                       // Rows of the turn that the sample has already: Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
   RowRange fresh;                         // Rows of the turn to append.
   RowRange tail;                          // Unrecorded rows to append last.
   std::optional<int64_t> seal_num_tokens;
 
-  int64_t num_tokens = 0;  // Of the history with the turn.
-  // First position at which the turn's tokens differ from those that were told before, or at which they end.
+  int64_t num_tokens = 0;  // Length of the history with this turn.
+  // First position at which the turn's tokens differ from the earlier ones, or at which they end.
   std::optional<int64_t> retokenised_at;
-  int64_t surplus_rows = 0;      // Given for the last token, and left out.
-  int64_t conflicting_rows = 0;  // Held with another route, which stays.
-  int64_t late_rows = 0;         // Held as unrecorded, and stay so.
-  int64_t uncompared_rows = 0;   // Held, but sent by somebody else.
+  int64_t surplus_rows = 0;      // Rows given for the last token, and left out.
+  int64_t conflicting_rows = 0;  // Rows that have another route already, which stays.
+  int64_t late_rows = 0;         // Rows that are unrecorded already, and stay so.
+  int64_t uncompared_rows = 0;   // Rows that the sample has from another writer.
 };
 
-// Since the trajectory was made.
+// Counts since the trajectory was made.
 struct TrajectoryCounters {
   int64_t turns = 0, aborted_turns = 0, preempted_turns = 0;
-  int64_t appended_rows = 0;       // Recorded ones.
-  int64_t unrecorded_rows = 0;     // Appended without a route: given as −1, declared missing, or dropped.
-  int64_t unrecorded_samples = 0;  // Sealed without one recorded row.
-  int64_t repeated_rows = 0;       // Given again, and not sent again.
-  int64_t shared_rows = 0;         // Opened from another sample.
-  int64_t shared_by_tokens = 0;    // Those of them that were not given again: only their tokens were compared.
-  int64_t surplus_rows = 0;        // These four as in TurnDecision.
-  int64_t conflicting_rows = 0;    // Those that the server found, too.
+  int64_t appended_rows = 0;       // Recorded rows.
+  int64_t unrecorded_rows = 0;     // Appended as unrecorded: given as −1, declared missing, or dropped.
+  int64_t unrecorded_samples = 0;  // Sealed without a recorded row.
+  int64_t repeated_rows = 0;       // Rows given again, and not sent again.
+  int64_t shared_rows = 0;         // Rows taken over from another sample.
+  int64_t shared_by_tokens = 0;    // Shared rows that were not given again: only their tokens were compared.
+  int64_t surplus_rows = 0;        // Four counts as in TurnDecision.
+  int64_t conflicting_rows = 0;    // Includes those that the server found.
   int64_t late_rows = 0;
   int64_t uncompared_rows = 0;
   int64_t retokenised = 0;     // Turns that changed the history.
-  int64_t truncated_rows = 0;  // Taken back with the tokens.
-  int64_t lost_rows = 0;       // Appended, and not stored.
+  int64_t truncated_rows = 0;  // Taken back together with their tokens.
+  int64_t lost_rows = 0;       // Appended, but not stored.
   int64_t failed_appends = 0;
 };
 
-// One row of a sample.
+// What is remembered of one row of a sample.
 struct RowMark {
   enum class Kind : uint8_t {
     kRecorded,
     kUnrecorded,
-    kUnknown,  // Committed by somebody else: nothing to compare with.
+    kUnknown,  // Committed by another writer: nothing to compare with.
   };
   Kind kind = Kind::kUnrecorded;
-  // Of the ids of all MoE layers, in order. Two rows of one geometry that differ have equal digests by an accident of
-  // about 1 in 2^64.
+  // Digest of the ids of all MoE layers, in order. Two different rows of one geometry have equal digests with a
+  // probability of about 1 in 2^64.
   uint64_t digest = 0;
   friend bool operator==(const RowMark&, const RowMark&) = default;
 };
 
-// Both have a route, and it is the same one.
+// True if both have a route and the routes are equal.
 inline bool SameRoute(const RowMark& a, const RowMark& b) {
   return a.kind == RowMark::Kind::kRecorded && b.kind == RowMark::Kind::kRecorded && a.digest == b.digest;
 }
 
-// One per row of rows.rows. Equal ids give equal marks whatever the codec and the cut into blocks. Thread-safe.
+// One mark per row of rows.rows. Equal ids give equal marks whatever the codec and the cut into blocks. Thread-safe.
 std::vector<RowMark> MarkRows(const Geometry& geometry, const DecodedRows& rows);
 
 // Thread-compatible.
 class Trajectory {
  public:
   enum class Existing : uint8_t {
-    kNone,     // The sample is new: nobody is asked.
-    kResume,   // It may be there: go on after its rows, if they belong to the same tokens.
-    kReplace,  // It may be there: take all of its rows back.
+    kNone,     // The sample is new: the server is not asked.
+    kResume,   // The sample may exist: continue after its rows, if they belong to the same tokens.
+    kReplace,  // The sample may exist: take all of its rows back.
   };
   struct Options {
     std::string sample;
-    bool strict = false;  // As the run: conflicting rows are an error.
+    bool strict = false;  // As in the run: conflicting rows are an error.
     Existing existing = Existing::kNone;
   };
   explicit Trajectory(Options options);
-  // A new sample that begins as this one. What the parent does later does not matter to it. Its first turn says the
+  // A new sample that begins as this one. Later changes of the parent do not affect it. Its first turn must give the
   // whole history.
   Trajectory Fork(std::string sample) const;
 
-  // What to do for the turn. Errors, with committed_rows = rows():
+  // Decides what to do for the turn. Errors, with committed_rows = rows():
   //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount (field "turn.rows"): rows beyond the tokens,
   //   or a finished turn whose rows end before them
   //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows (missing_rows); kSealed
   //   ALREADY_EXISTS kOtherTokens: the sample has rows of other tokens
   absl::StatusOr<TurnDecision> Decide(const Turn& turn) const;
-  // After Decide, with the marks of decision.compare: counts what differs, or lets a fork share less.
+  // Call after Decide, with the marks of decision.compare: counts differences, or makes a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // The appends of the decision are on their way. `marks`: of decision.fresh.
+  // The appends of the decision are being sent. `marks`: those of decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
-  // News of the appends, in any order. In a step of kAsk or kTruncate all outcomes must have been told.
+  // The outcome of an append; any order. For kAsk and kTruncate all outcomes must have been reported.
   void OnOutcome(const AppendOutcome& outcome);
   // An append was dropped by its queue: its rows, if any arrive, are unrecorded.
   void OnDropped(RowRange rows);
-  // The answer to kAsk; nothing if there is no such sample. ALREADY_EXISTS kOtherTokens if it has rows of other tokens
-  // than those told here.
+  // The answer to kAsk; nothing if the sample does not exist. ALREADY_EXISTS kOtherTokens if it has rows of tokens
+  // other than those given here.
   absl::Status OnState(const std::optional<SampleState>& state);
   void OnTruncated(const SampleState& state);
-  // Whether the sample was truncated is not known.
+  // It is unknown whether the sample was truncated.
   void OnTruncateFailed() { in_doubt_ = true; }
 
-  // The first row that a request with this context must give: what to ask the engine for.
+  // The first row that a request with this context must return: the start to ask the engine for.
   int64_t NextRow(absl::Span<const uint32_t> tokens) const;
 
   const std::string& sample() const { return options_.sample; }
   absl::Span<const uint32_t> tokens() const { return tokens_; }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  int64_t rows() const { return static_cast<int64_t>(marks_.size()); }  // Sent, or stored.
+  int64_t rows() const { return static_cast<int64_t>(marks_.size()); }  // Sent or stored.
   int64_t acknowledged_rows() const { return acknowledged_; }
   int64_t revision() const { return revision_; }
   bool sealed() const { return sealed_num_tokens_.has_value(); }
   const TrajectoryCounters& counters() const { return counters_; }
 
  private:
-  // What a fork may share.
+  // The parent's state that a fork may share.
   struct Parent {
     std::string sample;
     int64_t revision = 0;
@@ -188,34 +188,34 @@ class Trajectory {
     std::vector<RowMark> marks;
   };
 
-  // The history with the turn, against the one before.
+  // The history with the turn, compared with the previous one.
   struct NewHistory {
     int64_t num_tokens = 0;
     int64_t same = 0;      // Length of the common prefix.
-    int64_t keep = 0;      // Rows that stay.
-    bool changed = false;  // Not only made longer.
+    int64_t keep = 0;      // Rows that are kept.
+    bool changed = false;  // Changed otherwise than by appending tokens.
   };
   absl::StatusOr<NewHistory> Read(const Turn& turn) const;
   absl::StatusOr<NewHistory> ReadResumed(const Turn& turn) const;
-  // `held`: rows that stay.
+  // `held`: rows that are kept.
   absl::Status DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const;
   absl::Status RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
   absl::Status DecideSeal(const Turn& turn, TurnDecision& decision) const;
-  // How many rows of the parent fit the history with the turn.
+  // How many rows of the parent match the history with the turn.
   int64_t Shareable(const Turn& turn) const;
-  // Of this sample with its rows.
+  // An error that names this sample and its rows.
   absl::Status Error(absl::StatusCode code, ErrorDetail detail, absl::string_view what) const;
 
   Options options_;
   std::vector<uint32_t> tokens_;
-  std::vector<RowMark> marks_;    // One per row; fewer than tokens_, but for a sample that was resumed.
+  std::vector<RowMark> marks_;    // One per row; fewer than tokens_, except in a resumed sample.
   std::optional<Parent> parent_;  // Until the sample is opened.
   int64_t acknowledged_ = 0;
   int64_t revision_ = 0;
   std::optional<int64_t> sealed_num_tokens_;
   bool in_doubt_ = false;
-  bool replace_ = false;                     // Rows of another life are to be taken back.
-  std::optional<TokenCheck> resumed_check_;  // Of the rows that were found, until tokens are told.
+  bool replace_ = false;                     // Rows of another incarnation must be taken back.
+  std::optional<TokenCheck> resumed_check_;  // Check of the rows found at the start, until tokens are given.
   TrajectoryCounters counters_;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTruncateAttempts = 3;
 
-// After these a truncation may have happened, or not.
+// True if a truncation may or may not have happened.
 bool IsUncertain(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status) ||
          absl::IsOutOfRange(status);
@@ -21,7 +21,7 @@ Reason ReasonOf(const absl::Status& status) { return GetErrorDetail(status).valu
 
 }  // namespace
 
-// Outcomes on their way from the appender to the trajectory, which may be gone by then. Thread-safe.
+// Passes outcomes from the appender to the trajectory, which may be destroyed by then. Thread-safe.
 class TrajectoryWriter::Mailbox {
  public:
   void Put(const AppendOutcome& outcome) {
@@ -79,7 +79,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRow
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common) {
   int64_t truncated_rows = 0;
-  std::optional<int64_t> rows_before;  // The first attempt to take some back.
+  std::optional<int64_t> rows_before;  // The first attempt to take rows back.
   int attempts = 0;
   while (true) {
     auto plan = Plan(turn, rows, common);
@@ -161,7 +161,7 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
     append.note = [mailbox = mailbox_](const AppendOutcome& outcome) { mailbox->Put(outcome); };
     const auto queued = appender().Enqueue(append, /*may_wait=*/true);
     MutexLock lock(mutex_);
-    if (!queued.ok()) {  // What of the turn is missing now is asked for by the next one.
+    if (!queued.ok()) {  // The next turn will ask for what is missing now.
       trajectory_.OnOutcome({.sample = sample_, .status = queued.status()});
       return queued.status();
     }
@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::Fork(const s
     Drain();
     if (trajectory_.rows() != trajectory_.acknowledged_rows()) last = last_sequence_;
   }
-  // Where they do not come, fewer are shared.
+  // If they are not acknowledged in time, fewer are shared.
   if (wait.count() > 0 && last > 0) {
     const absl::Status settled = appender().SettleUpTo(last, wait);
     if (absl::Status call = CheckCall(); absl::IsCancelled(settled) && !call.ok()) return call;

@@ -1,4 +1,4 @@
-// A trajectory with its I/O: turns become appends of an appender, and what the server must be asked is asked.
+// A trajectory with its I/O: makes appends from turns, and asks the server when necessary.
 #ifndef CLIENT_TRAJECTORY_TRAJECTORY_WRITER_H_
 #define CLIENT_TRAJECTORY_TRAJECTORY_WRITER_H_
 
@@ -20,21 +20,21 @@
 
 namespace routing_replay::client {
 
-// What came of a turn.
+// The result of a turn.
 struct TurnResult {
-  int64_t num_tokens = 0;          // Of the history with it.
-  std::vector<RowRange> appended;  // Absolute rows that are on their way now, one range per append …
-  int64_t unrecorded_rows = 0;     // … of them, rows without a route …
-  int64_t dropped_rows = 0;        // … and rows that the full queue did not take; they become unrecorded.
+  int64_t num_tokens = 0;          // Length of the history with it.
+  std::vector<RowRange> appended;  // Absolute rows that were queued, one range per append …
+  int64_t unrecorded_rows = 0;     // … those of them without a route …
+  int64_t dropped_rows = 0;        // … and rows that did not fit into the full queue; they become unrecorded.
   std::optional<int64_t> retokenised_at;
-  int64_t truncated_rows = 0;  // Taken back for it.
-  int64_t repeated_rows = 0;   // Given before; of them …
+  int64_t truncated_rows = 0;  // Rows taken back for this turn.
+  int64_t repeated_rows = 0;   // Rows given before; of these …
   int64_t conflicting_rows = 0, late_rows = 0, uncompared_rows = 0;
-  int64_t shared_rows = 0;  // Those of the parent.
+  int64_t shared_rows = 0;  // Rows shared with the parent.
   int64_t surplus_rows = 0;
 };
 
-// Thread-safe; turns are done one after the other. Waits see the call of their thread (client/call/cancellation.h).
+// Thread-safe; turns run one after the other. Waits belong to the call of their thread (client/call/cancellation.h).
 class TrajectoryWriter {
  public:
   using Place = std::shared_ptr<const CallOrder::Place>;
@@ -49,25 +49,26 @@ class TrajectoryWriter {
     TrajectoryCounters counters;
   };
 
-  // `appender`: of this run. INVALID_ARGUMENT (kField "sample") for what is no id.
+  // `appender` must be one of `run`. INVALID_ARGUMENT (kField "sample") if that is not a valid id.
   static absl::StatusOr<std::unique_ptr<TrajectoryWriter>> New(std::shared_ptr<Run> run,
                                                                std::shared_ptr<Appender> appender, Options options);
 
-  // Queues the new rows of a turn, as PlanTurn decides; `rows` null: none. `engine` not empty: in the place of that of
-  // the options. Waits for the server where rows must be taken back, or where an append failed and it must be asked
-  // what it has; and for room, as the appender does. With an error nothing has changed but that rows may have been
-  // taken back. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut.
-  // `place`: of order(); absent: as it comes.
+  // Queues the new rows of a turn, as PlanTurn decides; `rows` null: none. `engine` not empty: used instead of the
+  // options'. Waits for the server if rows must be taken back, or if an append failed and the server must be asked for
+  // its state; and for room, as the appender does. On an error nothing has changed, except that rows may have been
+  // taken back. INVALID_ARGUMENT counts as a rejected append, unless the turn is a cut. `place`: one of order();
+  // absent: any order.
   absl::StatusOr<TurnResult> Add(const Turn& turn, const TurnRows* rows, absl::string_view engine = "",
                                  Place place = nullptr);
-  // A new sample that begins as this one. Only acknowledged rows can be shared: they are waited for, but not longer.
+  // A new sample that begins as this one. Only acknowledged rows can be shared; waits for acknowledgements at most
+  // `wait`.
   absl::StatusOr<std::unique_ptr<TrajectoryWriter>> Fork(const std::string& sample, std::chrono::milliseconds wait,
                                                          Place place = nullptr);
-  // The first row that a request with this context must give.
+  // The first row that a request with this context must return.
   int64_t NextRow(absl::Span<const uint32_t> tokens);
   State state();
   const std::string& sample() const { return sample_; }
-  // Of turns and forks.
+  // Order of turns and forks.
   CallOrder& order() { return order_; }
 
  private:
@@ -79,13 +80,13 @@ class TrajectoryWriter {
   PlanAppender& appender() const { return PlanAppender::Of(*appender_); }
   absl::StatusOr<TurnResult> Do(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
   absl::StatusOr<TurnPlan> Plan(const Turn& turn, const TurnRows* rows, const AppendOptions& common);
-  // Waits for the outcomes of all that was queued. Whether an append failed.
+  // Waits for the outcomes of everything queued. Returns true if an append failed.
   absl::StatusOr<bool> Settle();
   absl::Status Ask();
-  // OK also where it is not known whether it happened, but for the last attempt.
+  // Returns OK even if it is unknown whether the truncation happened, except for the last attempt.
   absl::Status Truncate(const TurnDecision& decision, int attempt);
   absl::StatusOr<TurnResult> Queue(TurnPlan plan);
-  // Tells the trajectory of the outcomes so far. Whether an append failed.
+  // Passes the outcomes so far to the trajectory. Returns true if an append failed.
   bool Drain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Run> run_;
@@ -98,7 +99,7 @@ class TrajectoryWriter {
 
   Mutex mutex_;
   Trajectory trajectory_ ABSL_GUARDED_BY(mutex_);
-  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // Of what was queued.
+  uint64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last queued append.
 };
 
 }  // namespace routing_replay::client

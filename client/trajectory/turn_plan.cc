@@ -60,7 +60,7 @@ std::vector<Part> PartsOf(const TurnDecision& decision) {
   std::vector<Part> parts;
   if (!decision.gap.empty()) parts.push_back({decision.gap});
   if (!decision.fresh.empty()) parts.push_back({decision.fresh, true});
-  // An append without rows opens or seals.
+  // An append without rows opens or seals the sample.
   const bool bare = parts.empty() && (decision.prefix || decision.seal_num_tokens);
   if (!decision.tail.empty() || bare) parts.push_back({decision.tail});
   return parts;
@@ -145,7 +145,7 @@ class Planner {
   const Geometry& geometry_;
   const BlockOptions& blocks_;
   Trajectory& trajectory_;
-  std::vector<RowMark> marks_;  // Of the fresh rows.
+  std::vector<RowMark> marks_;  // Marks of the fresh rows.
 };
 
 }  // namespace
