@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# miles itself on the CPU: its rollout and its trainer's step through the service, by the README's recipe, and its own R3
+# miles itself on the CPU: its rollout and its trainer's step through the service, by the README's lines, and its own R3
 # beside ours. The tests are those of slime (tests/peers/slime), which it comes from.
 #
 #   tests/peers/miles.sh [--build DIR]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# slime itself on the CPU: its rollout and its trainer's step through the service, by the README's recipe, and its own
+# slime itself on the CPU: its rollout and its trainer's step through the service, by the README's three lines, and its own
 # R3 beside ours. It has no package: --slime names its source tree, of the commit that the tests are written for.
 #
 #   tests/peers/slime.sh --slime DIR [--build DIR]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# verl's own training on the CPU with the README's recipe: its R3 beside ours, and `PPOTrainer.fit` with agent loops over
+# verl's own training on the CPU with the README's three lines: its R3 beside ours, and `PPOTrainer.fit` with agent loops over
 # Ray, TransferQueue, workers and Megatron engines. About three minutes.
 #
 #   tests/peers/verl.sh [--build DIR]
@@ -37,7 +37,7 @@ HF_HOME=$(mktemp -d) # Of the data sets that verl reads.
 export HF_HOME
 trap 'rm -rf "$HF_HOME"' EXIT
 status=0
-for test in differential step; do
+for test in contract differential step; do
   echo "== $test"
   "$python" tests/peers/verl/${test}_test.py || status=1
 done

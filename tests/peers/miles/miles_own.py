@@ -60,5 +60,21 @@ def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
     sample.rollout_log_probs += [0.0] * len(tokens)
 
 
+async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
+    """One answer."""
+    from miles.rollout import sglang_rollout
+
+    return await sglang_rollout.generate(args, sample, params)
+
+
+async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
+    """As a generate function of the user's ends, of one answer or more."""
+    if args.custom_generate_function_path:
+        from routing_replay_trainer.integrations import miles
+
+        await miles.publish(args, sample, evaluation)
+    return sample
+
+
 def split(manager: Any, data: Any) -> list[Any]:
     return manager._split_train_data_by_dp(data, manager.train_parallel_config["dp_size"])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import tempfile
 import types
 import unittest
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -48,18 +44,14 @@ def rollout(args: Any, moved: int = 0) -> list[Any]:
             for turn in range(turns):
                 sample.status = Sample.Status.PENDING
                 params = {"max_new_tokens": 32}
-                if args.custom_generate_function_path:
-                    sample = await sys.modules["replay_rollout"].generate(args, sample, params)
-                else:
-                    sample = await sglang_rollout.generate(args, sample, params)
+                sample = await sides.own.generate(args, sample, params)
                 if turn + 1 < turns:
                     sides.own.add_of_tool(args, sample, [7, 8])
-            samples.append(sample)
-        if args.custom_generate_function_path:
-            judged = Sample(
-                index=0, prompt="2 3 4", tokens=[2, 3, 4]
-            )  # Evaluation counts from 0, and asks for no routes.
-            await sys.modules["replay_rollout"].generate(args, judged, {"max_new_tokens": 32}, evaluation=True)
+            samples.append(await sides.own.ended(args, sample))
+        if args.custom_megatron_init_path:
+            judged = Sample(index=0, prompt="2 3 4", tokens=[2, 3, 4])  # Evaluation counts from 0.
+            judged = await sides.own.generate(args, judged, {"max_new_tokens": 32})
+            judged = await sides.own.ended(args, judged, evaluation=True)
             assert judged.rollout_routed_experts is None and not judged.metadata
         return samples
 
@@ -89,13 +81,12 @@ def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: 
     sides.own.replays(not service)
     layout.start()
     if service:
-        sides.with_recipe(args)
+        sides.with_lines(args)
     made: list[Any] = [None]
     if torch.distributed.get_rank() == 0:
         samples = rollout(args, moved)
         whole = [sample.tokens for sample in samples]
         if service:
-            sys.modules["replay_rollout"].publish(args, [samples])
             assert all(sample.rollout_routed_experts.shape == (1,) for sample in samples)
         made = [(train_data(args, samples, layout), whole)]
     torch.distributed.broadcast_object_list(made)
@@ -105,9 +96,7 @@ def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: 
         sides.prepare(actor, args, layout, recompute, filler)
         actor.train(0, data)
     if service:
-        hooks = sys.modules["replay_hooks"]
-        hooks.replay.detach()
-        hooks.replay, models.get_forward_backward_func = None, hooks.original
+        sides.integration().trainer.detach()
     return actor.seen, tokens
 
 
@@ -122,10 +111,6 @@ def body(layout: Layout, recompute: str) -> Any:
     """Of all ranks together: rows that the record has; those of them that ours and theirs lack; rows that differ
     between both, and between theirs and ours with moved rows; rows without a route. And how far gradients are apart,
     as they are and with the same filler."""
-    sys.path.insert(0, os.environ["RECIPE"])
-    import replay_hooks  # noqa: F401
-    import replay_rollout  # noqa: F401
-
     theirs, tokens = step(layout, recompute, False)
     ours, _ = step(layout, recompute, True)
     moved, _ = step(layout, recompute, True, moved=1)
@@ -153,9 +138,7 @@ def body(layout: Layout, recompute: str) -> Any:
 
 class DifferentialTest(unittest.TestCase):
     def test_beside_its_own(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
-            os.environ["RECIPE"] = folder
+        with rr.local_server():
             for layout, recompute in (
                 (Layout(), "none"),
                 (Layout(), "full"),

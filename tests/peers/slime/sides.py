@@ -12,7 +12,6 @@ import types
 from argparse import Namespace
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,16 +31,6 @@ def setup() -> None:
 def part(name: str) -> Any:
     """A module of the framework."""
     return importlib.import_module(f"{own.NAME}.{name}")
-
-
-def recipe(folder: Path) -> None:
-    """The files that the README prints, the trainer's with `attach` of its section on Megatron-LM."""
-    import recipes
-
-    printed = recipes.files()
-    for name in ("replay_rollout.py", "replay_hooks.py"):
-        before = recipes.blocks()["Megatron-LM"] if name == "replay_hooks.py" else ""
-        (folder / name).write_text((before + printed[name]).replace("slime", own.NAME))
 
 
 class Args(Namespace):
@@ -99,17 +88,27 @@ def args_of(**others: Any) -> Args:
         "use_distributed_optimizer": False,
         "overlap_grad_reduce": False,
         "overlap_param_gather": False,
+        "rollout_sample_hook_path": [],
+        "wandb_project": "here",
+        "wandb_group": "grpo-42",
     }
     return Args(**(said | own.ARGS | others))
 
 
-def with_recipe(args: Args) -> Args:
-    """The options that the README says."""
-    args.custom_generate_function_path = "replay_rollout.generate"
-    args.rollout_sample_filter_path = "replay_rollout.publish"
-    args.custom_megatron_before_log_prob_hook_path = "replay_hooks.before_log_prob"
-    args.custom_megatron_before_train_step_hook_path = "replay_hooks.before_train_step"
-    args.rollout_data_postprocess_path = "replay_hooks.release"
+def integration() -> Any:
+    return importlib.import_module(f"routing_replay_trainer.integrations.{own.NAME}")
+
+
+def with_lines(args: Args) -> Args:
+    """The options that the README says, and nothing else."""
+    import recipes
+
+    for line in recipes.lines(own.NAME):
+        option, *value = line.split()
+        name = option[2:].replace("-", "_")
+        known = getattr(args, name)
+        setattr(args, name, [*known, *value] if isinstance(known, list) else value[0] if value else True)
+    args.use_routing_replay = args.use_rollout_routing_replay  # As its parse_args does.
     return args
 
 
@@ -216,10 +215,13 @@ def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler
     part("backends.megatron_utils.model").get_args = lambda: args
     timer = importlib.import_module(own.TIMER).Timer()
     own.start(args)
+    if args.custom_megatron_init_path:  # As its `initialize.init` does, before a model is built.
+        part("utils.misc").load_function(args.custom_megatron_init_path)(args)
     config = layout.config(
         num_layers=args.num_layers,
         moe_layer_freq=args.moe_layer_freq,
         variable_seq_lengths=True,
+        moe_enable_routing_replay=bool(args.moe_enable_routing_replay or args.use_routing_replay),
         **gpt.RECOMPUTE[recompute],
     )
     (module,) = layout.model(config, packed=True, position_embedding_type="none")

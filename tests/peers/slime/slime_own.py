@@ -60,5 +60,19 @@ def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
     sample.append_response_tokens(args, tokens=tokens, trainable=False)
 
 
+async def generate(args: Any, sample: Any, params: dict[str, Any]) -> Any:
+    """One answer."""
+    from slime.rollout import sglang_rollout
+
+    return await sglang_rollout.generate(args, sample, params)
+
+
+async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
+    """As behind each call of a generate function, of one answer or more."""
+    from slime.rollout.sample_hooks import apply_rollout_sample_hooks
+
+    return await apply_rollout_sample_hooks(args, sample, evaluation=evaluation)
+
+
 def split(manager: Any, data: Any) -> list[Any]:
     return manager._split_train_data_by_dp(data)

@@ -1,11 +1,10 @@
-"""Its step over Ray, by the README's recipe: RolloutManager.generate and MegatronTrainRayActor.train on two ranks,
+"""Its step over Ray, by the README's three lines: RolloutManager.generate and MegatronTrainRayActor.train on two ranks,
 twice, with an answer that is aborted in the first rollout and goes on in the second, and in each an answer without
 routes."""
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -17,6 +16,7 @@ import routing_replay as rr
 import sides
 
 RANKS = 2
+RUN = "here/grpo-42"  # wandb's project and group.
 
 
 def checkpoint(folder: Path) -> None:
@@ -33,9 +33,7 @@ class StepTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(rr.local_server())
-        sides.recipe(self.folder)
         checkpoint(self.folder / "model")
-        os.environ["PYTHONPATH"] += f":{self.folder}"
         self.engine = sides.Engine()
         self.addCleanup(self.engine.close)
         ray.init(
@@ -52,7 +50,7 @@ class StepTest(unittest.TestCase):
         prompts.write_text(
             "".join(json.dumps({"text": f"t{i} t{20 + i} t{40 + n}"}) + "\n" for n, i in enumerate(firsts))
         )
-        return sides.with_recipe(
+        return sides.with_lines(
             sides.args_of(
                 hf_checkpoint=str(self.folder / "model"),
                 prompt_data=str(prompts),
@@ -105,7 +103,7 @@ class StepTest(unittest.TestCase):
             (box,) = ray.get(manager.generate.remote(rollout))
             data = ray.get(box.inner)
             handles = self.check_data(data)
-            run = rr.Client().run("grpo-42")
+            run = rr.Client().run(RUN)
             told: sides.Counter = sides.Counter()
             parts = 0
             for tokens, handle in zip(data["tokens"], handles, strict=True):
@@ -126,6 +124,11 @@ class StepTest(unittest.TestCase):
             self.assertLessEqual(set(handles) - {0}, there)
             self.assertFalse(set(before) & there)
             before = handles
+            routes = sum((len(tokens) - 1) * sides.LAYERS * sides.TOP_K * 4 for tokens in data["tokens"])
+            carried, held = 8 * len(handles), rr.Client().server_info().stored_bytes
+            print(
+                f"{carried} bytes of handles in the place of {routes} bytes of routes; the service holds {held} bytes"
+            )
             print(f"rollout {rollout}: {told.total()} rows and layers as recorded in each pass")
         self.assertTrue(all(said.get("return_routed_experts") for said in self.engine.asked))
 

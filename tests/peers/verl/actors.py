@@ -7,7 +7,6 @@ Replaced are what wants a checkpoint and Transformer Engine (the model and its c
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,21 +28,11 @@ from verl.workers.engine.megatron import transformer_impl as engines
 MODEL = "mixtral"  # Of common/models.py; only its configuration and its tokenizer are used.
 CONFIG = Path(verl.__file__).parent / "trainer/config"
 CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for CUDA"
-ROUTES = "verl_routes"  # The recipe's name for itself.
-
-
-def recipe(folder: Path) -> Any:
-    """The recipe of the README as its user has it: a file that every worker can import, here in `folder`."""
-    Path(folder, f"{ROUTES}.py").write_text(recipes.blocks()["verl"])
-    sys.path.insert(0, str(folder))
-    here = Path(__file__).parent
-    os.environ["PYTHONPATH"] = f"{folder}:{here}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
 
 
 def flags() -> list[str]:
-    """What the README says verl is to be started with."""
-    section = recipes.README.read_text().split("## verl\n")[1].split("```python")[0]
-    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    """What the README says verl is to be started with, and nothing else."""
+    return recipes.lines("verl")
 
 
 def configuration(model: Path, *overrides: str) -> DictConfig:

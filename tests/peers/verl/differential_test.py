@@ -1,5 +1,5 @@
-"""verl's own R3, with routes in the batch, beside the README's recipe, with routes in the service: the same experts at
-every recorded row, and the same gradients to the last bit."""
+"""verl's own R3, with routes in the batch, beside the README's three lines, with routes in the service: the same
+experts at every recorded row, and the same gradients to the last bit."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
 SAMPLES = 18
+RUN = "grpo-42"
 FULL = [f"++actor_rollout_ref.actor.megatron.override_transformer_config.{x}" for x in (
     "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")]  # fmt: skip
 LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, and more.
@@ -117,10 +118,9 @@ class DifferentialTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.model = Path(folder.name, "model")
         small.make(actors.MODEL, cls.model)
-        actors.recipe(Path(folder.name))
         cls.server = Server()
         cls.addClassCleanup(cls.server.stop)
-        os.environ["ROUTING_REPLAY_ENDPOINT"] = cls.server.endpoint
+        os.environ |= {"ROUTING_REPLAY_ENDPOINT": cls.server.endpoint, "ROUTING_REPLAY_TRAINING_RUN": RUN}
 
     def run_(self, world: int, tokens: int, said: list[str], rollout: Rollout, carried: str) -> list[Any]:
         config = actors.configuration(
@@ -138,7 +138,7 @@ class DifferentialTest(unittest.TestCase):
             geometry = routing_replay.Geometry(
                 num_layers=rollouts.LAYERS, num_experts=rollouts.EXPERTS, top_k=rollouts.TOP_K
             )
-            run = client.run("grpo-42", geometry)
+            run = client.run(RUN, geometry)
             for key, tokens, rows in zip(rollout.keys, rollout.tokens, rollout.routes, strict=True):
                 rolled = np.roll(rows, moved, axis=0)
                 run.append(key, rolled, tokens=tokens[:-1], num_tokens=len(tokens), restart=moved + 1)

@@ -1,5 +1,6 @@
-"""verl's own training, from its data set to the release of the routes, with the README's recipe: `PPOTrainer.fit` with
-the replay buffer, agent loops of Ray over TransferQueue, the actor's and the reference's workers and Megatron engines.
+"""verl's own training, from its data set to the release of the routes, with the README's three lines: `PPOTrainer.fit`
+with the replay buffer, agent loops of Ray over TransferQueue, the actor's and the reference's workers and Megatron
+engines.
 
 Some answers are cut short and go on with other weights, one fails, some end with a tool's answer, prompts are
 dispatched again, batches are filled up, and answers are validated.
@@ -32,12 +33,14 @@ import yaml
 from common import models as small
 from common.support import passed
 from routing_replay import errors
+from routing_replay_trainer.integrations import _shared
 from support import Server
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync
 from verl.workers.rollout.router import get_router_handle
 
 PROMPTS, ANSWERS = 4, 2  # Of a step.
+RUN = "here/first-try"
 PLAIN, TOOL = "single_turn_agent", "tool_loop"
 
 
@@ -106,7 +109,7 @@ class StepTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         path = Path(folder.name)
         small.make(actors.MODEL, path / "model")
-        actors.recipe(path)
+        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
         server = Server()
         cls.addClassCleanup(server.stop)
         os.environ["ROUTING_REPLAY_ENDPOINT"] = server.endpoint
@@ -133,6 +136,8 @@ class StepTest(unittest.TestCase):
             "algorithm.adv_estimator=grpo",
             "trainer.v1.trainer_mode=colocate_async",
             "trainer.logger=[console]",
+            f"trainer.project_name={RUN.split('/')[0]}",
+            "trainer.experiment_name='first try'",
             "trainer.n_gpus_per_node=1",
             "trainer.save_freq=-1",
             "trainer.test_freq=-1",
@@ -153,7 +158,7 @@ class StepTest(unittest.TestCase):
         """As `PPOTrainer.init` and `TaskRunnerV1.run` make it, but for what starts on GPUs."""
         trainer = PPOTrainerColocateAsync(self.config)
         trainer._init_tokenizer()
-        self.recipe = sys.modules[actors.ROUTES]  # As `external_lib` brought it.
+        self.integration = sys.modules["routing_replay_trainer.integrations.verl"]  # As `external_lib` brought it.
         trainer._init_dataloader()
         self.engine = ray.remote(rollouts.Engine).remote()
         self.workers = Workers(self.config)
@@ -207,7 +212,7 @@ class StepTest(unittest.TestCase):
 
     def samples(self) -> set[str]:
         with routing_replay.Client() as client:
-            return {state.sample for state in client.run("grpo-42").list()}
+            return {state.sample for state in client.run(RUN).list()}
 
     def held(self) -> tuple[list[str], dict[str, list[int]]]:
         """Of TransferQueue, once no agent loop runs: the prompts, and the trajectories' tokens."""
@@ -231,6 +236,19 @@ class StepTest(unittest.TestCase):
         self.assertEqual(self.samples(), set(trajectories))  # Of all others the routes are released.
         return prompts, trajectories
 
+    def report(self, metrics: dict[str, float]) -> None:
+        """What the batches of all passes carried, and would have with routes; what was read, and what is held."""
+        carried = sum(one.handles.nbytes for one in self.workers.passes)
+        rows = sum(len(tokens) for one in self.workers.passes for tokens in one.tokens)
+        routes = rows * rollouts.LAYERS * rollouts.TOP_K
+        read = int(metrics["routing_replay/fetched_bytes"])
+        with routing_replay.Client() as client:
+            held = client.server_info().stored_bytes
+        print(f"batches carried {carried} bytes of handles in the place of {routes} bytes of routes and more")
+        print(f"read {read} bytes; the service holds {held} bytes of what is not trained on yet")
+        self.assertLess(carried, routes / 10)
+        self.assertGreater(read, 0)
+
     def test_a_training(self) -> None:
         trainer = self.trainer()
         prompts, before = self.fit(trainer, 2)
@@ -247,11 +265,11 @@ class StepTest(unittest.TestCase):
         def reissued() -> None:
             away = errors.UnavailableError("away")
             for _ in range(2):
-                time.sleep(1)  # The recipe tells attempts apart by seconds.
+                time.sleep(1)  # Attempts are told apart by seconds.
                 transfer_queue.kv_batch_put(keys=again, partition_id="train", tags=tags)
                 with (
-                    mock.patch.object(self.recipe, "opened", side_effect=away),
-                    self.assertLogs("verl_routes", "ERROR"),
+                    mock.patch.object(_shared, "open_run", side_effect=away),
+                    self.assertLogs("routing_replay_trainer", "ERROR"),
                 ):
                     issued.append(reissue())
                 self.held()
@@ -284,10 +302,11 @@ class StepTest(unittest.TestCase):
         self.assertEqual([key for key in anew if trained[key] == before[key]], [])
         self.assertEqual(ray.get(self.engine.failed.remote()), 1)
 
-        [replay] = self.recipe.replays.values()
+        [replay] = self.integration.replays.values()
         metrics = replay.metrics()
         self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
         self.assertGreater(metrics["routing_replay/live_rows"], 0)
+        self.report(metrics)
         what = f"PPOTrainer.fit over Ray and TransferQueue {version('TransferQueue')}, from data set to release"
         changed = f"{actors.CHANGED}, random answers and rewards, one process for the workers"
         passed("verl", verl.__version__, what, changed)

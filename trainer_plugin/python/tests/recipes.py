@@ -25,6 +25,12 @@ def files() -> dict[str, str]:
     return dict(texts)
 
 
+def lines(heading: str) -> list[str]:
+    """What a section says a framework is to be started with: its block that is no Python."""
+    section = README.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^    (\S.*)$", section.split("```python")[0], re.MULTILINE)
+
+
 def run(heading: str, **names: Any) -> dict[str, Any]:
     """What a block defines. names: that are there when it runs"""
     space: dict[str, Any] = {"__name__": "recipe", **names}

@@ -1,0 +1,162 @@
+"""The two halves of slime's integration and of miles', which comes from it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import uuid
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from routing_replay import Geometry, aio, errors
+
+from routing_replay_trainer import megatron
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._shared import LIVE
+
+OWN = "--use-rollout-routing-replay"
+INIT = "--custom-megatron-init-path"
+
+
+def _run_name(args: Namespace) -> str:
+    """Of wandb's project and group, or else TensorBoard's."""
+    wandb = args.wandb_project, args.wandb_group
+    return _shared.run_name(*(wandb if any(wandb) else (args.tb_project_name, args.tb_experiment_name)))
+
+
+class Rollout:
+    """In the rollout manager's process.
+
+    integration: the module's name
+    begin: called before the first sample
+    """
+
+    def __init__(self, integration: str, begin: Callable[[], None] = lambda: None) -> None:
+        self._integration, self._begin = integration, begin
+        self._run: aio.Run | None = None
+        self._opening = asyncio.Lock()
+
+    async def publish(self, args: Namespace, sample: Any, evaluation: bool = False) -> None:
+        """After each answer: its rows leave, and unless it goes on, a handle takes their place. Of an answer that was
+        cut short and goes on, rows that are there already stay as they were made."""
+        rows, sample.rollout_routed_experts = sample.rollout_routed_experts, None
+        if evaluation:
+            return
+        ended = sample.status != type(sample).Status.ABORTED
+        handle = LIVE if rows is None else await self._put(args, sample, rows, ended)
+        if ended:
+            sample.rollout_routed_experts = np.array([handle])
+
+    async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
+        """The sample's handle; LIVE where its rows have not come."""
+        name = sample.metadata.setdefault("routing_sample", uuid.uuid4().hex)  # An index is of several samples.
+        label = sample.weight_versions[-1] if sample.weight_versions else None
+        try:
+            run = await self.opened(args)
+            await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], weight_label=label)
+            if ended and (await run.commit(name, tokens=sample.tokens)).status != "missing":
+                return run.handle(name)
+        except errors.FailedPreconditionError:  # A line is missing, or the run has another geometry.
+            raise
+        except errors.RoutingReplayError:
+            _shared.lost(name)
+        return LIVE
+
+    async def opened(self, args: Namespace) -> aio.Run:
+        async with self._opening:
+            if self._run is None:
+                init = args.custom_megatron_init_path
+                _shared.need(bool(init), INIT, init, f"{INIT} {self._integration}.replay")
+                self._begin()
+                self._run = await _shared.open_aio(_run_name(args), Geometry.from_megatron_config(args))
+        return self._run
+
+
+class Trainer:
+    """In each process of the trainer. Its methods are hooks of these names in the module of the integration.
+
+    framework: name of its package, and of how it pads
+    publish: the option that has the other half run, whose value is `integration.` and the last word of `publish`
+    """
+
+    def __init__(self, framework: str, integration: str, publish: tuple[str, str]) -> None:
+        self._framework, self._integration, self._publish = framework, integration, publish
+        self._replay: Any = None
+        self._original: Any = None
+        self._data: Any = {"rollout_routed_experts": []}  # Of the rollout that is trained on.
+        self._used: list[int] = []  # Of the one before.
+        self._theirs: dict[str, str | None] = {}  # Hooks of the user, in whose place ours are.
+
+    def replay(self, args: Namespace) -> None:
+        """Before a model is built: the framework's own replay is turned off, and ours has its hooks."""
+        _shared.need(args.use_rollout_routing_replay, OWN, args.use_rollout_routing_replay, OWN)
+        option, function = self._publish
+        got = getattr(args, option[2:].replace("-", "_"))
+        _shared.need(bool(got), option, got, f"{option} {self._integration}.{function}")
+        args.use_rollout_routing_replay = args.use_routing_replay = False
+        os.environ["ENABLE_ROUTING_REPLAY"] = "0"  # By which slime's patch of Megatron knows.
+        args.moe_enable_routing_replay = True
+        for hook in ("before_log_prob", "before_train_step"):
+            option = f"custom_megatron_{hook}_hook_path"
+            self._theirs[hook] = getattr(args, option)
+            setattr(args, option, f"{self._integration}.{hook}")
+
+    def before_log_prob(self, args: Namespace, model: Any, store_prefix: str) -> None:
+        self._switch(args, model, store_prefix == "")  # Not "ref_", "teacher_": they run in the same modules.
+        self._then("before_log_prob", args, model, store_prefix)
+
+    def before_train_step(self, args: Namespace, rollout_id: int, step_id: int, model: Any, *optimizer: Any) -> None:
+        if step_id == 0:
+            self._release(args)
+        self._switch(args, model, True)
+        self._then("before_train_step", args, rollout_id, step_id, model, *optimizer)
+
+    def detach(self) -> None:
+        """As if no pass had been."""
+        if self._replay is not None:
+            self._replay.detach()
+            self._module("backends.megatron_utils.model").get_forward_backward_func = self._original
+        self._replay = None
+
+    def _module(self, name: str) -> Any:
+        return importlib.import_module(f"{self._framework}.{name}")
+
+    def _then(self, hook: str, *arguments: Any) -> None:
+        theirs = self._theirs[hook]
+        if theirs:
+            self._module("utils.misc").load_function(theirs)(*arguments)
+
+    def _switch(self, args: Namespace, model: Any, replays: bool) -> None:
+        """What the framework takes for Megatron's schedule, until the next hook."""
+        if getattr(model[0], "role", "actor") != "actor":
+            return
+        module = self._module("backends.megatron_utils.model")
+        if self._replay is None:
+            self._original = module.get_forward_backward_func
+            run = _shared.open_run(_run_name(args), Geometry.from_megatron_config(args))
+            self._replay = _shared.attach(model, run)
+        padding = {"data_pad_size_multiplier": args.data_pad_size_multiplier, "allgather_cp": args.allgather_cp}
+        padding |= {"policy": self._framework}
+
+        def describe(batch: Any) -> dict[str, Any]:
+            return {"sequences": batch[0], "tokens": batch[1], "padding": padding}
+
+        original = self._original
+        replayed = megatron.replayed(self._replay, original(), describe, peek=self._peek)
+        module.get_forward_backward_func = lambda: replayed if replays else original()
+
+    def _peek(self, iterator: Any, ahead: int) -> Any:
+        self._data, rows = iterator.rollout_data, iterator.micro_batch_indices[iterator.offset + ahead]
+        handles, tokens = self._data["rollout_routed_experts"], self._data["tokens"]
+        return [int(handles[i]) for i in rows], [tokens[i] for i in rows]
+
+    def _release(self, args: Namespace) -> None:
+        """Of the rollout before this one, whose training begins."""
+        from megatron.core import parallel_state as mpu
+
+        if mpu.get_tensor_and_context_parallel_rank() == mpu.get_pipeline_model_parallel_rank() == 0:
+            _shared.release(_run_name(args), self._used)
+            self._used = [int(handle) for handle in self._data["rollout_routed_experts"]]

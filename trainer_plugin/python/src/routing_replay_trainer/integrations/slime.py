@@ -1,0 +1,35 @@
+"""slime: `publish` in its rollout manager, `replay` in its trainer.
+
+slime's own flag, `--use-rollout-routing-replay`, has its engines report their choice and its requests ask for it.
+`publish` appends the rows of each answer to the service and leaves a handle in `rollout_routed_experts`, where slime
+would carry them to the ranks. `replay` turns slime's own replay off in the trainer, before the model is built, and has
+ours attached in its place.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._slime import Rollout, Trainer
+
+with _shared.importing("slime"):
+    import slime
+
+
+def _carry_handles() -> None:
+    """slime checks that what it carries has the shape of routes."""
+    from slime.ray import rollout
+
+    rollout.validate_rollout_routed_experts_for_replay = lambda routed_experts, args: None
+
+
+rollout = Rollout(__name__, _carry_handles)
+trainer = Trainer(slime.__name__, __name__, ("--rollout-sample-hook-path", "publish"))
+replay, before_log_prob, before_train_step = trainer.replay, trainer.before_log_prob, trainer.before_train_step
+
+
+async def publish(args: Namespace, sample: Any, *, evaluation: bool = False, **_: Any) -> None:
+    """`--rollout-sample-hook-path`: behind each call of a generate function."""
+    await rollout.publish(args, sample, evaluation)

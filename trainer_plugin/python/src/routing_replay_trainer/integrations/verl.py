@@ -1,0 +1,169 @@
+"""verl 0.9 with its Megatron engine (`trainer.use_v1=True` and TransferQueue).
+
+Agent loops put the routes of each trajectory to the service, under the key that verl gives it, and its batch carries a
+handle; the actor's log-probability and training passes replay. What verl clears in TransferQueue is released.
+
+verl imports this module, as `external_lib`, in each process that reads the model's configuration. It takes the place
+of a few functions of verl there, and does nothing in processes that do not call them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from routing_replay import Geometry, aio, errors
+
+from routing_replay_trainer import megatron
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._shared import LIVE
+
+with _shared.importing("verl 0.9 and Megatron-Core"):
+    import ray
+    import torch
+    import transfer_queue
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop import AgentLoopOutput
+    from verl.trainer.ppo import padding_utils
+    from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
+    from verl.workers.engine.megatron import transformer_impl as engines
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+COLUMN = "routing_handle"
+replays: dict[int, Any] = {}  # Of actors, by the list of their model chunks.
+_MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+_LIBRARY = "actor_rollout_ref.model.external_lib"
+
+
+def _run_name(actor_rollout_ref: Any) -> str:
+    """trainer.project_name and experiment_name, of which workers see what the rollout's configuration has."""
+    trace = actor_rollout_ref.rollout.trace
+    return _shared.run_name(trace.project_name, trace.experiment_name)
+
+
+def _equal(actor_rollout_ref: Any, setting: str, value: Any) -> None:
+    got = OmegaConf.select(actor_rollout_ref, setting)
+    name = f"actor_rollout_ref.{setting}"
+    _shared.need(got == value, name, got, f"{name}={value}")
+
+
+# The rollout's half.
+
+
+class _Named(AgentLoopOutput):
+    routing_handle: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {COLUMN: torch.tensor(self.routing_handle)}
+
+
+class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
+    """verl's, with routes that leave the output where an agent loop ends."""
+
+    _run: aio.Run | None = None
+    _opening = asyncio.Lock()
+
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **prompt: Any) -> None:
+        outputs = output if isinstance(output, list) else [output]
+        for i, one in enumerate(outputs):
+            rows, one.routed_experts = one.routed_experts, None
+            key, handle = f"{prompt['uid']}_{prompt['session_id']}_{i}", LIVE
+            if rows is not None and not validate:
+                handle = await self._put(key, rows, one, prompt["global_steps"])
+            outputs[i] = _Named.model_construct(one.model_fields_set | {COLUMN}, **dict(one), routing_handle=handle)
+        await super()._agent_loop_postprocess(outputs, validate, **prompt)
+
+    async def _put(self, key: str, rows: Any, output: Any, step: int) -> int:
+        versions = {output.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
+        try:
+            async with self._opening:
+                if self._run is None:
+                    geometry = Geometry.from_hf_config(self.model_config.hf_config)
+                    self._run = await _shared.open_aio(_run_name(self.config.actor_rollout_ref), geometry)
+            await self._run.put(
+                key,
+                **_shared.whole(rows, [*output.prompt_ids, *output.response_ids]),
+                group=step,
+                weight_version=versions.pop() if len(versions) == 1 else None,
+                attempt=int(time.time()),  # A prompt that is dispatched again keeps its uid.
+            )
+        except errors.RoutingReplayError:
+            _shared.lost(key)
+        return LIVE if self._run is None else self._run.handle(key)
+
+
+class Manager(AgentLoopManagerTQ):
+    """verl's, with workers of ours. It is made where the trainer runs, which pads batches and clears them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        said = self.config.actor_rollout_ref
+        library = said.model.external_lib
+        _shared.need(bool(library), _LIBRARY, library, f"{_LIBRARY}={__name__}")
+        _equal(said, "rollout.enable_rollout_routing_replay", True)
+        _equal(said, "actor.strategy", "megatron")
+        _equal(said, "model.use_remove_padding", True)
+        _equal(said, "actor.megatron.router_replay.mode", "disabled")
+        self.agent_loop_workers_class = ray.remote(Worker)
+        _cleared_from.append(_run_name(said))
+
+
+_cleared_from: list[str] = []  # The run of this process's trainer, last of all.
+
+
+def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
+    """After a step, and of what has become stale."""
+    original(keys=keys, partition_id=partition_id)
+    if _cleared_from and partition_id == "train":
+        _shared.release(_cleared_from[-1], [keys] if isinstance(keys, str) else keys)
+
+
+def _padding_template(*arguments: Any, original: Any = padding_utils.construct_minimal_padding_template) -> Any:
+    sample, tag = original(*arguments)
+    return sample | {COLUMN: torch.tensor(LIVE)}, tag
+
+
+# The trainer's half.
+
+
+def _initialize(engine: Any, original: Any = engines.MegatronEngine.initialize) -> None:
+    said = engine.engine_config
+    if not said.forward_only:  # The model is built in here.
+        said.override_transformer_config["moe_enable_routing_replay"] = True
+    original(engine)
+
+
+_dispatch = ActorRolloutRefWorker.set_dispatch_collect
+
+
+def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
+    """verl calls this once the engine of that name is there."""
+    _dispatch(worker, mesh_name, **said)
+    if mesh_name == "actor":
+        engine = worker.actor.engine
+        geometry = Geometry.from_hf_config(engine.model_config.hf_config)
+        replays[id(engine.module)] = _shared.attach(engine.module, _shared.open_run(_run_name(worker.config), geometry))
+
+
+def _describe(batch: Any) -> dict[str, Any]:
+    columns = set(batch.keys())
+    _shared.need(COLUMN in columns, _MANAGER, "a batch without handles", f"+{_MANAGER}={__name__}.Manager")
+    tokens = list(batch["input_ids"].unbind())  # Nested: a row per sample, without padding.
+    return {"sequences": batch[COLUMN].tolist(), "tokens": tokens, "padding": {"policy": "verl"}}
+
+
+def _get_forward_backward_func(original: Any = engines.get_forward_backward_func) -> Callable[..., Any]:
+    def run(**arguments: Any) -> Any:
+        replay = replays.get(id(arguments["model"]))
+        return (original() if replay is None else megatron.replayed(replay, original(), _describe))(**arguments)
+
+    return run
+
+
+engines.MegatronEngine.initialize = _initialize
+engines.get_forward_backward_func = _get_forward_backward_func
+ActorRolloutRefWorker.set_dispatch_collect = _set_dispatch_collect
+padding_utils.construct_minimal_padding_template = _padding_template
+transfer_queue.kv_clear = _kv_clear
