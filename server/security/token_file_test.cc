@@ -56,7 +56,7 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
   for (const auto& [text, word] : std::vector<std::pair<std::string, std::string>>{
            {"", "not a list"},
            {"tokens: []\n", "not a list"},
-           {good + "- 7\n", "entry 2: not a mapping"},
+           {good + "- 7\n", "entry 2: must be a mapping"},
            {with("name: n, token: secret"), "entry 2: unknown key 'token'"},
            {with("name: n, sha256: secret"), "entry 2: sha256"},
            {with("name: n, sha256: " + std::string(64, 'g')), "sha256"},

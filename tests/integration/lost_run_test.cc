@@ -55,7 +55,7 @@ class LostRunTest : public ::testing::TestWithParam<size_t> {
       EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail()).reason, Reason::kNoRun) << status;
       if (!several) continue;
       EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(absl::StrCat("server ", servers_.endpoints[0], ": the run is not there any more")));
+                  HasSubstr(absl::StrCat("server ", servers_.endpoints[0], ": the run is gone there")));
     }
   }
 

@@ -11,10 +11,10 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Raised when the words of a round change their meaning. Those of the first round never change their number.
+// Raised when words of a round change their meaning. The number of words in the first round never changes.
 constexpr int64_t kVersion = 1;
 
-// The least that a word can be: what a rank says that has nothing to say.
+// The smallest possible word: the word of a rank that has no value.
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
 
 struct Extremes {
@@ -25,9 +25,9 @@ struct Extremes {
 // Each call appends the words of one fact.
 class WordWriter {
  public:
-  // The greatest of what ranks say.
+  // The greatest of the ranks' values.
   void Greatest(std::optional<int64_t> value) { words_.push_back(value.value_or(kNothing)); }
-  // The least: ~ turns the order around and, unlike a minus, has a result for every number.
+  // The smallest: ~ reverses the order and, unlike a minus, works for every number.
   void Least(std::optional<int64_t> value) { words_.push_back(value ? ~*value : kNothing); }
   void Both(std::optional<int64_t> value) {
     Greatest(value);
@@ -39,7 +39,7 @@ class WordWriter {
   std::vector<int64_t> words_;
 };
 
-// The same calls in the same order, on the maxima. Nothing where no rank said anything.
+// Reads the maxima with the same calls in the same order. Nothing if no rank had a value.
 class WordReader {
  public:
   explicit WordReader(absl::Span<const int64_t> words) : words_(words) {}
@@ -54,7 +54,7 @@ class WordReader {
     if (word == kNothing) return std::nullopt;
     return ~word;
   }
-  // Of any numbers: what is kNothing in one of the words is not in the other.
+  // For any numbers: a value that equals kNothing in one of the two words does not in the other.
   std::optional<Extremes> Both() {
     const int64_t greatest = Next(), inverted = Next();
     if (greatest == kNothing && inverted == kNothing) return std::nullopt;
@@ -77,8 +77,8 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
                    {.reason = reason, .field = name, .sample = std::string(sample)});
 }
 
-// Statuses from good to bad. Bad ones have no order of their own: that of their numbers is as good as any, if only all
-// ranks have the same; nothing is worse than not to know.
+// Orders statuses from good to bad. The order among bad ones does not matter as long as all ranks use the same; an
+// unknown status is the worst.
 constexpr int64_t kSourceFailed = 255;
 
 int64_t Badness(SampleStatus status) {
@@ -123,7 +123,7 @@ std::vector<int64_t> SampleWords(int32_t rank, const StepReport& step) {
   return out.Take();
 }
 
-// What the ranks say of a sample.
+// The combined reports of the ranks about a sample.
 struct Combined {
   Extremes handle;
   SampleDecision decision;
@@ -146,8 +146,8 @@ Combined ReadSample(WordReader& in) {
   return said;
 }
 
-// A fact of the step, or of one of its samples, on which all ranks that know it must agree. Facts are not negative, or
-// the bits of an unsigned number.
+// Checks a fact of the step, or of one of its samples, on which all ranks that know it must agree. Facts are not
+// negative, or the bits of an unsigned number.
 absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field,
                        const SampleReport* report = nullptr) {
   if (!values || values->least == values->greatest) return absl::OkStatus();
@@ -191,9 +191,9 @@ absl::StatusOr<StepDecision> Decide(const StepReport& step, absl::Span<const int
   for (size_t i = 0; i < step.samples.size(); ++i) {
     const Extremes handle = said.emplace_back(ReadSample(in)).handle;
     if (handle.least == handle.greatest) continue;
-    return Fail(
-        Reason::kField, "samples",
-        absl::StrCat("number ", i, " has handle ", handle.least, " on one rank and ", handle.greatest, " on another"));
+    return Fail(Reason::kField, "samples",
+                absl::StrCat("sample number ", i, " has handle ", handle.least, " on one rank and ", handle.greatest,
+                             " on another"));
   }
   StepDecision decision;
   for (size_t i = 0; i < said.size(); ++i) {
@@ -218,10 +218,10 @@ StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<StepReport> step) : ra
 }
 
 absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
-  if (words_.empty()) return Fail(Reason::kField, "words", "there is no further round: it has ended");
+  if (words_.empty()) return Fail(Reason::kField, "words", "there is no further round: the agreement has ended");
   if (reduced.size() != words_.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("agreement.words: ", reduced.size(), " are not ", words_.size()),
+                     absl::StrCat("agreement.words: ", reduced.size(), " words, expected ", words_.size()),
                      {.reason = Reason::kLength, .field = "agreement.words"});
   }
   words_.clear();
@@ -234,7 +234,7 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   if (auto s = CheckSame(in.Both(), Reason::kVersionMismatch, "version"); !s.ok()) return s;
   if (const auto rejected = in.Least()) {
     return Fail(Reason::kField, "ranks",
-                absl::StrCat("rank ", *rejected, " cannot take part: its arguments are wrong"));
+                absl::StrCat("rank ", *rejected, " cannot take part: its arguments are invalid"));
   }
   absl::Status status = CheckSame(in.Both(), Reason::kField, "sample_count");
   status.Update(CheckSame(in.Both(), Reason::kField, "policy"));
@@ -257,7 +257,7 @@ absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
 }
 
 absl::StatusOr<StepDecision> StepAgreement::decision() const {
-  if (!decided_) return Fail(Reason::kField, "decision", "there is none: a round is left, or one has failed");
+  if (!decided_) return Fail(Reason::kField, "decision", "not available: a round is left, or one has failed");
   return decision_;
 }
 

@@ -38,12 +38,12 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
   if (absl::Status status = CheckShape("observed.ids", observed); !status.ok()) return status;
   if (observed.rows != rows || observed.layers != layers) {
     return Invalid(Reason::kShape, "observed.ids",
-                   absl::StrCat("of ", observed.rows, " local rows and ", observed.layers,
-                                " MoE layers are given, the rank has ", rows, " and ", layers));
+                   absl::StrCat("has ", observed.rows, " local rows and ", observed.layers,
+                                " MoE layers, the rank has ", rows, " and ", layers));
   }
   if (recorded.size() != layout.sequences.size()) {
     return Invalid(Reason::kShape, "recorded",
-                   absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
+                   absl::StrCat("has ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
   }
   for (const RouteIds& ids : recorded) {
     absl::Status status = CheckRecorded(geometry, ids, observed.top_k);
@@ -54,7 +54,7 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
 
 constexpr double kDeviations = 4;
 
-// Experts in common, of slots compared, over pairs of a local row and a layer.
+// Number of common experts, and of compared slots, over pairs of a local row and a layer.
 struct Fit {
   int64_t pairs = 0;
   int64_t slots = 0;
@@ -81,7 +81,7 @@ class Comparison {
  public:
   explicit Comparison(const AlignmentInput& input) : input_(input) {}
 
-  // Of one local row and one slot, under a way.
+  // The fit of one local row and one slot, under a way.
   Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
     if (row.state != RowState::kReplayed || !ordinal) return {};
     const RouteIds& recorded = input_.recorded[row.sequence];
@@ -109,8 +109,8 @@ class Comparison {
     return total;
   }
 
-  // Experts in common of one slot if each row had another row's record: from how often each expert is chosen, without
-  // the pairs of a row with itself. Added to `common`, in slots of `own`.
+  // Common experts of one slot if each row had another row's record: computed from how often each expert is chosen,
+  // without the pairs of a row with itself. Added to `common`, in slots of `own`.
   double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
     const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
     if (own.pairs < 2) return static_cast<double>(own.common);
@@ -137,7 +137,7 @@ class Comparison {
 
 double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
 
-// Whether a part of the pairs keeps too little for drift, beyond doubt.
+// True if a part of the pairs keeps too little to be explained by drift.
 bool IsLost(const Fit& fit, double chance) {
   if (fit.pairs < kLeastPairs || chance >= 1) return false;
   const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
@@ -145,7 +145,7 @@ bool IsLost(const Fit& fit, double chance) {
   return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
 }
 
-// The part that fits worst, of those of which there is enough to say.
+// The part that fits worst, among those with enough pairs.
 std::optional<size_t> Worst(const std::vector<Fit>& parts) {
   std::optional<size_t> worst;
   for (const int64_t least : {kLeastPairs, int64_t{1}}) {
@@ -157,7 +157,7 @@ std::optional<size_t> Worst(const std::vector<Fit>& parts) {
   return worst;
 }
 
-// As planned: in all, by sequence and by layer.
+// The fit of the plan: in all, by sequence and by layer.
 struct Planned {
   Fit total;
   std::vector<Fit> sequences, layers;
@@ -203,7 +203,7 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
                                                  absl::Span<const RouteIds> recorded) {
   if (pieces.size() != recorded.size()) {
     return Invalid(Reason::kShape, "recorded",
-                   absl::StrCat("of ", recorded.size(), " pieces, the micro-batch has ", pieces.size()));
+                   absl::StrCat("has ", recorded.size(), " pieces, the micro-batch has ", pieces.size()));
   }
   const int32_t top_k = recorded.empty() ? 1 : recorded.front().top_k;
   const int64_t stride = int64_t{geometry.num_moe_layers()} * top_k;
@@ -241,12 +241,12 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   alignment.layers = Explain(input, layer_ways->front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
   if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
-  // A way that fits hardly better than the plan does so by chance: it would be a wrong name for what is wrong.
+  // A way that fits hardly better than the plan does so by chance, and naming it would mislead.
   double best = alignment.kept + (input.replayed ? 0 : kLeastKept);
   for (const RowWay& rows : *row_ways) {
     for (const LayerWay& layers : *layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
-      // What a way does not compare it does not explain.
+      // Pairs that a way does not compare count as not explained.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
       const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
       if (kept <= best) continue;

@@ -21,15 +21,15 @@ struct StageCounts {
   MtpPlacement mtp;
 };
 
-// All below take a split whose sizes are positive, and give INVALID_ARGUMENT as LayerTable::Create.
+// The functions below take a split with positive sizes, and return INVALID_ARGUMENT as LayerTable::Create.
 
 // Without a layout MTP follows the last decoder layer: the last chunk of the last rank.
 MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages) {
   return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};
 }
 
-// Layers of each pipeline rank: the first and the last as the split gives them, `layers` less these spread evenly over
-// the others. Nothing where that does not come out even, or layers would be in two stages.
+// Layers of each pipeline rank: the first and the last as the split gives them, the rest of `layers` spread evenly over
+// the others. Nothing if that does not come out even, or if layers would be in two stages.
 std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
   const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
   const int64_t others =
@@ -43,7 +43,7 @@ std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_
   return ranks;
 }
 
-// OK if `stages` stages are a multiple of P, and V, where it is given, is what they make.
+// OK if `stages` is a multiple of P, and equals P · V if V is given.
 absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field) {
   if (stages % split.pipeline_size != 0) {
     return Invalid(field,
@@ -70,7 +70,7 @@ absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_v
 // Layers of each pipeline rank, all its chunks together.
 using RankLayers = std::vector<int32_t>;
 
-// The embedding and the loss count as one layer each where asked.
+// The embedding and the loss count as one layer each if the split says so.
 absl::StatusOr<RankLayers> EvenLayers(const LayerSplit& split) {
   const int32_t extra = split.account_for_embedding + split.account_for_loss;
   const int32_t slots = split.num_layers + extra;
@@ -88,11 +88,11 @@ absl::Status CheckUneven(const LayerSplit& split) {
   }
   for (const auto& [name, layers] : {std::pair("split.first_stage_layers", split.first_stage_layers),
                                      std::pair("split.last_stage_layers", split.last_stage_layers)}) {
-    if (layers.value_or(1) < 1) return Invalid(name, "a given stage holds at least one layer");
+    if (layers.value_or(1) < 1) return Invalid(name, "a given stage must have at least one layer");
   }
   if (!split.first_stage_layers || !split.last_stage_layers) return absl::OkStatus();
   if (split.pipeline_size == 1) {
-    return Invalid("split.last_stage_layers", "a pipeline of one rank has no last stage beside its first");
+    return Invalid("split.last_stage_layers", "must not be given: the only rank is the first stage");
   }
   if (split.pipeline_size == 2 && split.virtual_stages.value_or(1) > 1) {
     return Invalid("split.virtual_stages",
@@ -108,7 +108,7 @@ absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
   const int64_t given = int64_t{split.first_stage_layers.value_or(0)} + split.last_stage_layers.value_or(0);
   const int32_t others =
       split.pipeline_size - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers less ", given,
+  return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers minus ", given,
                                                   " of the given stages do not split evenly over ", others,
                                                   " other stages with at least one each"));
 }
@@ -143,7 +143,7 @@ constexpr const char* kLayout = "split.layout";
 
 absl::Status InvalidLayout(absl::string_view what) { return Invalid(kLayout, what); }
 
-// What one repeat says: `body` n times, and where the text goes on.
+// One repeat: its `body`, how often, and where the text continues.
 struct Repeat {
   absl::string_view body;
   size_t times = 0;
@@ -173,7 +173,7 @@ std::optional<Repeat> CharacterRepeat(absl::string_view text, size_t at) {
   return ReadTimes(text, at + 1, text.substr(at, 1));
 }
 
-// The text with every repeat that `find` finds written out, from left to right; what was written is not read again.
+// The text with every repeat that `find` finds written out, from left to right; the result is not searched again.
 absl::StatusOr<std::string> WriteOut(absl::string_view text,
                                      std::optional<Repeat> (*find)(absl::string_view text, size_t at)) {
   std::string written;
@@ -222,10 +222,10 @@ int64_t CountOf(absl::string_view stage, char entry) { return std::count(stage.b
 absl::Status CheckCounts(const LayerSplit& split) {
   const std::string all = absl::StrJoin(split.layout->stages, "");
   if (all.empty() || all.front() != kStageEmbedding || CountOf(all, kStageEmbedding) != 1) {
-    return InvalidLayout("the first entry is the embedding (E), which is there exactly once");
+    return InvalidLayout("the first entry must be the embedding (E), which must occur exactly once");
   }
   if (all.back() != kStageLoss || CountOf(all, kStageLoss) != 1) {
-    return InvalidLayout("the last entry is the loss (L), which is there exactly once");
+    return InvalidLayout("the last entry must be the loss (L), which must occur exactly once");
   }
   if (CountOf(all, kStageDecoder) != split.num_layers) {
     return InvalidLayout(
@@ -237,7 +237,7 @@ absl::Status CheckCounts(const LayerSplit& split) {
   }
   const size_t mtp = all.find(kStageMtp);
   if (mtp != std::string::npos && all.find(kStageDecoder, mtp) != std::string::npos) {
-    return InvalidLayout("a decoder layer (t) comes behind a MTP layer (m)");
+    return InvalidLayout("a decoder layer (t) must not follow an MTP layer (m)");
   }
   return absl::OkStatus();
 }
@@ -252,8 +252,8 @@ absl::StatusOr<MtpPlacement> PlaceMtp(const LayerSplit& split) {
     if (layers == 0) continue;
     mtp.pp_rank = static_cast<int32_t>(s) % split.pipeline_size;
     mtp.chunk = static_cast<int32_t>(s) / split.pipeline_size;
-    if (layers != split.mtp_num_layers) return InvalidLayout("the MTP layers (m) are not all in one stage");
-    if (mtp.chunk != chunks - 1) return InvalidLayout("the MTP layers (m) are not in the last chunk of their rank");
+    if (layers != split.mtp_num_layers) return InvalidLayout("the MTP layers (m) must all be in one stage");
+    if (mtp.chunk != chunks - 1) return InvalidLayout("the MTP layers (m) must be in the last chunk of their rank");
   }
   return mtp;
 }
@@ -321,7 +321,7 @@ absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
     return InvalidPattern(absl::StrCat(split.num_layers, " layers without \"|\" are not a multiple of ",
                                        split.pipeline_size, " pipeline ranks"));
   }
-  return InvalidPattern(absl::StrCat(split.num_layers, " layers less ", split.first_stage_layers.value_or(0), " and ",
+  return InvalidPattern(absl::StrCat(split.num_layers, " layers minus ", split.first_stage_layers.value_or(0), " and ",
                                      split.last_stage_layers.value_or(0),
                                      " of the given stages do not split evenly over the other stages: layers would be "
                                      "in no stage or in two"));
@@ -336,7 +336,7 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
     return SpreadStages(split);
   }
   absl::Status status = CheckStages(split, written.size(), kPattern);
-  // Told of its chunks, a single rank builds them one behind the other; else it builds the first one alone.
+  // If V is given, a single rank builds all its chunks; otherwise it would build only the first.
   if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kPattern));
   if (!status.ok()) return status;
   if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
@@ -379,7 +379,7 @@ absl::Status CheckSizes(const LayerSplit& split) {
   return status;
 }
 
-// What is written out stage by stage leaves nothing to say about sizes.
+// If every stage is written out, sizes must not be given.
 absl::Status CheckBranches(const LayerSplit& split) {
   if (split.layout && split.hybrid) {
     return Invalid("split.layout", "a layout and a hybrid pattern both write the stages out: give one");
@@ -532,7 +532,7 @@ absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry,
 absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geometry, std::vector<OwnedLayer> layers,
                                                             absl::Span<const int32_t> native_layers) {
   for (const int32_t id : native_layers) {
-    if (!geometry.FindOrdinal(id)) return Invalid("native_layers", absl::StrCat(id, " is no MoE layer"));
+    if (!geometry.FindOrdinal(id)) return Invalid("native_layers", absl::StrCat(id, " is not a MoE layer"));
   }
   const auto is_native = [&](const OwnedLayer& layer) {
     return std::find(native_layers.begin(), native_layers.end(), layer.layer_id) != native_layers.end();
@@ -548,11 +548,11 @@ absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry,
     const int32_t chunk = static_cast<int32_t>(v);
     for (const int32_t number : chunks[v].layer_numbers) {
       if (number < 1 || number > geometry.num_layers()) {
-        return InvalidNumber(chunk, number, absl::StrCat("the model has layers 1 … ", geometry.num_layers()));
+        return InvalidNumber(chunk, number, absl::StrCat("but the model has layers 1 … ", geometry.num_layers()));
       }
       const auto ordinal = geometry.FindOrdinal(number - 1);
-      if (!ordinal) return InvalidNumber(chunk, number, "which is no MoE layer: does it belong to MTP?");
-      if (!seen.insert(number).second) return InvalidNumber(chunk, number, "which is there twice");
+      if (!ordinal) return InvalidNumber(chunk, number, "which is not a MoE layer: does it belong to MTP?");
+      if (!seen.insert(number).second) return InvalidNumber(chunk, number, "which occurs twice");
       owned.push_back({.layer_id = number - 1, .ordinal = *ordinal, .chunk = chunk});
     }
   }

@@ -1,4 +1,4 @@
-// "micro_batch" of a description: what the trainer passed, what a named policy predicts, and which of them counts.
+// Reads "micro_batch" of a description: what the trainer passed and what a named policy predicts.
 #include <utility>
 #include <variant>
 
@@ -36,7 +36,7 @@ class Reader {
   }
 
  private:
-  // Not object_.Find: a field that does not belong to the format stays unknown, and is rejected.
+  // Not object_.Find: a field that does not belong to the format stays unknown, so that it is rejected.
   bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   bool packed() const { return layout_.format == TokenFormat::kThd; }
 
@@ -53,7 +53,7 @@ class Reader {
     object_.Read("last_row_filler", out_.last_row_filler);
   }
 
-  // The shape that the trainer passed; with a policy it may be left to that, and so may its format.
+  // The shape that the trainer passed. With a policy, the shape and the format may be left to the policy.
   void ReadShape() {
     const bool rectangle = Has("batch_size") || Has("padded_length");
     format_passed_ = Has("format");
@@ -65,8 +65,7 @@ class Reader {
     ShapeFields(FieldReader(object_), layout_);
   }
 
-  // A context-parallel size of this micro-batch alone that only its policy names, or only the micro-batch, is the same
-  // for both.
+  // If only the policy or only the micro-batch names a context-parallel size of this micro-batch, it applies to both.
   absl::Status ReadPolicy() {
     if (policy_json_ != nullptr) {
       auto policy = PaddingPolicyFromJson(*policy_json_, "micro_batch.padding");
@@ -102,7 +101,8 @@ class Reader {
     object.Read("recorded_rows", recorded);
     const Json* pieces = object.Find("pieces");
     if (absl::Status status = object.status(); !status.ok()) return status;
-    if (shape.live && recorded.value_or(0) != 0) return Invalid(object.PathOf("recorded_rows"), "of a live sequence");
+    if (shape.live && recorded.value_or(0) != 0)
+      return Invalid(object.PathOf("recorded_rows"), "must not be given for a live sequence");
     shape.recorded_rows = recorded.value_or(shape.tokens > 0 && !shape.live ? shape.tokens - 1 : 0);
     if (pieces != nullptr) return ReadPieces(index, object.PathOf("pieces"), *pieces);
     if (shape.tokens == 0) return absl::OkStatus();
@@ -130,14 +130,15 @@ class Reader {
       if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
       piece.sequence = static_cast<int32_t>(index);
       piece.offset = offset;
-      if (piece.live && rows.value_or(0) != 0) return Invalid(object.PathOf("rows"), "of a live piece");
+      if (piece.live && rows.value_or(0) != 0)
+        return Invalid(object.PathOf("rows"), "must not be given for a live piece");
       piece.rows = rows.value_or(piece.live ? 0 : piece.tokens - 1);
       offset += piece.tokens;
     }
     return absl::OkStatus();
   }
 
-  // What the trainer passed wins: a policy that cannot pad this micro-batch, or pads it otherwise, is a warning then.
+  // What the trainer passed wins: if a policy cannot pad this micro-batch, or pads it differently, that is a warning.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
     const bool partition_passed = object_.Find("partition") != nullptr;
@@ -149,7 +150,7 @@ class Reader {
     if (!prediction.ok()) {
       if (!shape_passed_ || !partition_passed) return prediction.status();
       out_.warnings.push_back(
-          absl::StrCat("the trainer's layout is used, the policy makes none: ", prediction.status().message()));
+          absl::StrCat("the trainer's layout is used; the policy fails: ", prediction.status().message()));
       return object_.status();
     }
     const TokenFormat predicted = prediction->layout.format;
@@ -161,13 +162,12 @@ class Reader {
     if (!partition_passed) layout_.partition = prediction->layout.partition;
     out_.warnings.insert(out_.warnings.end(), prediction->hazards.begin(), prediction->hazards.end());
     if (const auto difference = FirstDifference(*prediction, layout_)) {
-      out_.warnings.push_back(
-          absl::StrCat("the trainer's layout is used, but it is not that of the policy: ", *difference));
+      out_.warnings.push_back(absl::StrCat("the trainer's layout is used; it differs from the policy: ", *difference));
     }
     return object_.status();
   }
 
-  // What the trainer did not state is as predicted.
+  // Takes from the prediction what the trainer did not state.
   void TakeShape(const MicroBatchLayout& predicted) {
     const MicroBatchLayout given = layout_;
     layout_ = predicted;

@@ -49,7 +49,7 @@ TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
     "partition": "zigzag_per_document", "cu_seqlens_padded": [0, 12], "total_rows": 12,
     "padding": {"policy": "ms_swift"}})");
   EXPECT_THAT(described.layout.cu_seqlens_padded, ElementsAre(0, 12));
-  EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("the policy makes none: padding: get_padding_to gives 6")));
+  EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("the policy fails: padding: get_padding_to gives 6")));
 }
 
 TEST(MicroBatchFromJson, APolicyOfAnotherFormatOrGroupIsRejected) {

@@ -11,7 +11,7 @@ namespace routing_replay::trainer {
 
 namespace {
 
-// Whether both replay the same row, or none.
+// True if both replay the same row, or neither replays any.
 bool SameRow(const LocalRow& a, const LocalRow& b) {
   const bool replayed = a.state == RowState::kReplayed;
   return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
@@ -21,7 +21,7 @@ bool SameRows(const std::vector<LocalRow>& a, const std::vector<LocalRow>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameRow);
 }
 
-// Collects what leads elsewhere. Rows of a mistake come in any number and are cut, or padded, to the local rows.
+// Collects the mistakes that give other rows. The rows of a mistake are cut, or padded, to the number of local rows.
 class RowCatalogue {
  public:
   RowCatalogue(const MicroBatchLayout& layout, const RowRank& rank, std::vector<LocalRow> right)
@@ -30,7 +30,7 @@ class RowCatalogue {
     ways_.push_back({{"none"}, what, {"none", what}, std::move(right)});
   }
 
-  // The rows of another layout or rank. One that cannot be built is no mistake that somebody could have made.
+  // Adds the rows of another layout or rank. If they cannot be built, nobody could have made that mistake.
   void Add(const std::string& mistake, const std::string& what, const Mistake& reversed,
            const std::function<void(MicroBatchLayout&, RowRank&)>& change) {
     MicroBatchLayout layout = layout_;
@@ -52,7 +52,7 @@ class RowCatalogue {
     }
   }
 
-  // Each row of the right way shows the one `by` further on.
+  // Adds the correct rows shifted: each shows the row `by` further on.
   void AddShifted(const Mistake& mistake, const Mistake& reversed, int32_t by) {
     std::vector<LocalRow> rows = right();
     for (LocalRow& row : rows) {
@@ -143,7 +143,7 @@ void AddOrders(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
   }
 }
 
-// Documents of other lengths than the padded ones, the rest being one document of padding.
+// Documents of other lengths than the padded ones; the rest is one document of padding.
 void SetDocuments(MicroBatchLayout& layout, const std::function<int64_t(const SequenceShape&)>& rows_of) {
   layout.cu_seqlens_padded = {0};
   for (SequenceShape& sequence : layout.sequences) {
@@ -186,7 +186,7 @@ void AddPaddings(const MicroBatchLayout& layout, RowCatalogue& catalogue) {
       "joined_recorded_rows",
       "the recorded rows were joined: each sample has one less than tokens, so every sample is shifted by one "
       "row more",
-      {"joined_tokens", "documents were taken for longer than the model's, which have one token less each"},
+      {"joined_tokens", "documents were assumed one token longer each than the model's"},
       [](MicroBatchLayout& l, RowRank&) {
         SetDocuments(l, [](const SequenceShape& sequence) { return sequence.recorded_rows; });
       });
@@ -229,7 +229,8 @@ std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
   return ids;
 }
 
-// Collects what leads elsewhere. Layers of a mistake come in any number and are cut to the rank's, or followed by -1.
+// Collects the mistakes that give other layers. The layers of a mistake are cut to the rank's number, or followed by
+// -1.
 class LayerCatalogue {
  public:
   LayerCatalogue(const Geometry& geometry, const std::vector<OwnedLayer>& right) : geometry_(geometry) {
@@ -252,14 +253,14 @@ class LayerCatalogue {
     }
   }
 
-  // The layers of the right way, each replaced.
+  // Adds the correct layers with each one replaced.
   void AddEach(const Mistake& mistake, const Mistake& reversed, const std::function<int32_t(int32_t layer)>& change) {
     std::vector<int32_t> layers = right();
     for (int32_t& layer : layers) layer = change(layer);
     Add(mistake.name, mistake.what, reversed, std::move(layers));
   }
 
-  // The layers that the rank has under another split, where that is one.
+  // Adds the layers that the rank has under another split, if that is valid.
   void AddSplit(const std::string& mistake, const std::string& what, const LayerSplit& split, const PlanRank& rank) {
     const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
     if (!table.ok()) return;

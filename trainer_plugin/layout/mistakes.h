@@ -21,14 +21,14 @@ struct Mistake {
 };
 
 struct RowWay {
-  std::vector<std::string> mistakes;  // All that lead to these rows here.
+  std::vector<std::string> mistakes;  // All mistakes that give these rows here.
   std::string what;
-  // The other way round: what was done where these are the model's own rows, and the right way's were replayed there.
+  // The reverse: what was done if these are the model's own rows and the correct way's rows were replayed there.
   Mistake reversed;
   std::vector<LocalRow> rows;
 };
 
-// The right way first, then each mistake that leads elsewhere in this layout, simple ones before composed ones.
+// The correct way first, then each mistake that gives other rows in this layout, simple ones before composed ones.
 // INVALID_ARGUMENT as BuildRowMap.
 absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, const RowRank& rank);
 
@@ -36,13 +36,13 @@ struct LayerWay {
   std::vector<std::string> mistakes;
   std::string what;
   Mistake reversed;
-  std::vector<int32_t> layers;  // Decoder ids, perhaps dense ones or such as do not exist.
+  std::vector<int32_t> layers;  // Decoder ids; they may be dense or not exist.
 };
 
 // The same for the layers of a rank, or of one of its chunks. INVALID_ARGUMENT as LayerTable and OwnedMoeLayers.
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank);
-// For layers of a rank of which no split is known: mistakes of numbering alone.
+// For layers of a rank whose split is unknown: only mistakes of numbering.
 std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers);
 
 }  // namespace routing_replay::trainer

@@ -8,17 +8,17 @@
 
 namespace routing_replay::trainer {
 
-// Far above what a stream may have: a result that reaches it makes a layout that is rejected.
+// Far above what a stream may have: a layout with a result that reaches it is rejected.
 inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
 
-// Both of 1 … kMaxMultiple, and so is the result.
+// Both in 1 … kMaxMultiple, and so is the result.
 inline int64_t Times(int64_t a, int64_t b) { return a > kMaxMultiple / b ? kMaxMultiple : a * b; }
 inline int64_t LeastCommonMultiple(int64_t a, int64_t b) { return Times(a / std::gcd(a, b), b); }
 
-// The least multiple that is not below `value`. Requires 0 <= value and 1 <= multiple, whose sum has an int64.
+// The smallest multiple that is at least `value`. Requires 0 <= value and 1 <= multiple, whose sum fits an int64.
 inline int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// What zigzag divides a span into: 2C chunks, or nothing to divide.
+// The number of chunks into which zigzag divides a span: 2C, or 1 without CP.
 inline int64_t ZigzagUnit(int64_t cp_size) { return cp_size > 1 ? 2 * cp_size : 1; }
 
 }  // namespace routing_replay::trainer

@@ -72,7 +72,7 @@ absl::Status CheckOptions(Options options) {
   return status;
 }
 
-// Sizes, lengths, and recorded rows as the framework takes them. What is of no sample has none.
+// Checks sizes, lengths, and recorded rows as the framework requires them. Live sequences have none.
 absl::Status CheckBatch(const UnpaddedBatch& batch, const Framework& framework) {
   if (absl::Status status = CheckSize("cp_size", batch.cp_size); !status.ok()) return status;
   if (absl::Status status = CheckSize("tp_size", batch.tp_size); !status.ok()) return status;
@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<int64_t>> PadEach(const UnpaddedBatch& batch, int64_t
 
 int64_t Sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
-// What zigzag over CP and then SP divide.
+// The unit that zigzag over CP and then SP divide.
 int64_t SliceUnit(const UnpaddedBatch& batch) {
   return Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
 }
@@ -131,7 +131,7 @@ MicroBatchLayout LayoutOf(const UnpaddedBatch& batch, Partition partition) {
           .sequence_parallel = batch.sequence_parallel};
 }
 
-// padded: [B]; tail: lengths of the documents of padding behind the samples, of which those of no rows are none.
+// padded: [B]; tail: lengths of the padding documents behind the samples; lengths of 0 are skipped.
 MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, const std::vector<int64_t>& padded,
                               const std::vector<int64_t>& tail = {}) {
   MicroBatchLayout layout = LayoutOf(batch, partition);
@@ -144,10 +144,10 @@ MicroBatchLayout PackedLayout(const UnpaddedBatch& batch, Partition partition, c
   return layout;
 }
 
-// Where the rows go that the stream needs behind the padded samples.
+// Where the padding of the stream goes.
 enum class Tail : uint8_t { kLastSample, kDocument };
 
-// Each sample to a multiple of `multiple`, and the stream to what `total_of` says for the rows that they have then.
+// Pads each sample to a multiple of `multiple`, and the stream to `total_of` their padded rows.
 template <typename TotalOf>
 Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_t multiple, Tail tail,
                          const TotalOf& total_of) {
@@ -184,7 +184,7 @@ void AddBatchMajorHazard(const char* policy, PaddingPrediction& prediction) {
                    "own replay is right for one sample only"));
 }
 
-// A framework that slices rows over tp whether sequence parallelism is on or not.
+// For a framework that slices rows over tp even if sequence parallelism is off.
 void AddSliceHazard(const char* policy, const UnpaddedBatch& batch, PaddingPrediction& prediction) {
   if (batch.tp_size == 1 || batch.sequence_parallel) return;
   prediction.hazards.push_back(absl::StrCat(policy, " slices routes over tp_size = ", batch.tp_size,
@@ -201,9 +201,9 @@ absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& option
                  absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
 }
 
-// Per document with cu_seqlens, else per sequence; per sequence too with use_per_sequence_balancing, as
-// get_batch_on_this_cp_rank has it. The kind of CP communication (p2p, all_gather, a2a, a2a+p2p with hierarchical
-// groups) changes none of this.
+// Zigzag per document with cu_seqlens, else per sequence; per sequence too with use_per_sequence_balancing, as in
+// get_batch_on_this_cp_rank. The kind of CP communication (p2p, all_gather, a2a, a2a+p2p with hierarchical groups)
+// changes none of this.
 Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
   const bool documents = options.packed && !options.per_sequence_balancing;
   const Partition partition = documents ? Partition::kZigzagPerDocument : Partition::kZigzagPerSequence;
@@ -230,13 +230,14 @@ constexpr int64_t kVerlFp8Sample = 16;  // Rows of a sample.
 
 absl::Status CheckTogether(const VerlPadding& options) {
   if (!options.packed && (options.contiguous || options.length_bucket || options.local_cp_size)) {
-    return Invalid("padding", "contiguous cp_layout, pad_to_length_bucket and local_cp_size are of packed samples");
+    return Invalid("padding",
+                   "contiguous cp_layout, pad_to_length_bucket and local_cp_size are only for packed samples");
   }
   if (options.min_local_rows && !options.contiguous) {
-    return Invalid("padding.csa_window_size", "is of the contiguous cp_layout");
+    return Invalid("padding.csa_window_size", "is only for the contiguous cp_layout");
   }
   if (options.packed && options.forced_max_length) {
-    return Invalid("padding.forced_max_seqlen", "is of unpacked samples");
+    return Invalid("padding.forced_max_seqlen", "is only for unpacked samples");
   }
   return absl::OkStatus();
 }
@@ -247,8 +248,9 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
   return options.min_local_rows ? std::max(rows, Times(*options.min_local_rows, cp_size)) : rows;
 }
 
-// verl copies the first chunk of a sample from its tokens, padded by the unit without FP8 alone: a sample that ends
-// inside the first chunk of a CP rank is narrower than its slot, which raises unless just one row is left to repeat.
+// verl copies the first chunk of a sample from its tokens, padded only by the unit without FP8. If a sample ends inside
+// the first chunk of a CP rank, that copy is narrower than its slot, which raises unless exactly one row is left to
+// repeat.
 void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
   const MicroBatchLayout& layout = prediction.layout;
   for (size_t i = 0; i < layout.sequences.size() && layout.cp_size > 1; ++i) {
@@ -260,7 +262,7 @@ void AddNarrowChunks(int64_t unit, PaddingPrediction& prediction) {
     prediction.hazards.push_back(absl::StrCat(
         "sample ", i, " is stretched to ", padded, " rows, but its own ", own,
         " rows do not reach the end of the first chunk of every CP rank (", half, " rows each): verl's packing ",
-        one_left ? "repeats one row silently" : "raises", "; the layout itself is sound"));
+        one_left ? "repeats one row silently" : "raises", "; the layout itself is valid"));
   }
 }
 
@@ -274,7 +276,7 @@ std::string RuleOf(int64_t sample, int64_t stream, const VerlPadding& options) {
   return rule;
 }
 
-// unit: what one sample is padded to a multiple of, without FP8.
+// unit: the multiple to which one sample is padded without FP8.
 Prediction PredictStream(const UnpaddedBatch& batch, int64_t unit, const VerlPadding& options) {
   const int64_t sample = options.fp8 ? LeastCommonMultiple(kVerlFp8Sample, unit) : unit;
   auto prediction =
@@ -451,8 +453,8 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
   if ((total - rows) % unit != 0) {
     return Invalid(
         Reason::kShape, "padding",
-        absl::StrCat("get_padding_to gives ", multiple, ", no multiple of 2 x cp_size = ", unit, ": cu_seqlens end at ",
-                     rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"));
+        absl::StrCat("get_padding_to gives ", multiple, ", not a multiple of 2 x cp_size = ", unit,
+                     ": cu_seqlens end at ", rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"));
   }
   PaddingPrediction prediction;
   prediction.layout =
@@ -471,7 +473,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple)
   return prediction;
 }
 
-// Whether every batch padded by `multiple` can be cut, not only this one: samples are multiples of 2C rows already.
+// True if every batch padded by `multiple` can be cut, not only this one: samples are multiples of 2C rows already.
 bool AlwaysFits(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple) {
   const int64_t unit = ZigzagUnit(batch.cp_size);
   const bool nested = multiple % unit == 0 || unit % multiple == 0;
@@ -578,7 +580,7 @@ std::optional<int64_t> MsSwiftPaddingTo(const UnpaddedBatch& batch, const MsSwif
 
 namespace {
 
-// What a prediction and a layout are compared by, in this order.
+// One value in which a prediction and a layout are compared; they are compared in order.
 struct Fact {
   std::string what;
   std::string value;
@@ -590,7 +592,7 @@ int64_t DocumentRows(const MicroBatchLayout& layout, size_t document) {
   return document + 1 < cu.size() ? cu[document + 1] - cu[document] : 0;
 }
 
-// documents: of a stream, as many as the other one has. one_span: any zigzag cuts it alike.
+// documents: for a stream, as many as the other layout has. one_span: every zigzag cuts it in the same way.
 std::vector<Fact> FactsOf(const MicroBatchLayout& layout, size_t documents, bool one_span) {
   const bool cut = layout.cp_size > 1 && !one_span;
   std::vector<Fact> facts = {{"format", std::string(NameOf(layout.format))},
@@ -623,7 +625,7 @@ bool IsZigzag(const MicroBatchLayout& layout) {
 
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed) {
   const size_t bounds = std::max(predicted.layout.cu_seqlens_padded.size(), passed.cu_seqlens_padded.size());
-  // Documents and the stream as a whole are cut alike where there is one.
+  // With a single document, cutting documents and cutting the stream are the same.
   const bool one_span = passed.format == TokenFormat::kThd && passed.cu_seqlens_padded.size() == 2 &&
                         IsZigzag(predicted.layout) && IsZigzag(passed);
   const size_t documents = bounds == 0 ? 0 : bounds - 1;

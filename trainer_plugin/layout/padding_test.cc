@@ -135,7 +135,7 @@ TEST(Padding, MsSwiftTrap) {
               Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
   EXPECT_THAT(
       std::string(PredictPadding(Batch({4}, 2, 3, true), MsSwiftPadding{}).status().message()),
-      HasSubstr("get_padding_to gives 6, no multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
+      HasSubstr("get_padding_to gives 6, not a multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
   // 12 rows happen to fit.
   ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({12}, 2, 3, true), MsSwiftPadding{}));
   EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("by chance")));

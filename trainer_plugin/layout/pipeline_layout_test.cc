@@ -74,8 +74,8 @@ TEST(PipelineLayout, RejectionsStateTheRule) {
   rejected("Ett|ttL", 2, 5, 0, "4 decoder layers (t), not num_layers = 5");
   rejected("Et|tmL", 2, 2, 0, "1 MTP layers (m), not mtp_num_layers = 0");
   rejected("Et|tL", 2, 2, 1, "0 MTP layers (m), not mtp_num_layers = 1");
-  rejected("Etm|tL", 2, 2, 1, "behind a MTP layer");
-  rejected("Et|tm|m|L", 2, 2, 2, "not all in one stage");
+  rejected("Etm|tL", 2, 2, 1, "must not follow an MTP layer");
+  rejected("Et|tm|m|L", 2, 2, 2, "must all be in one stage");
   rejected("Et|tm||L", 2, 2, 1, "last chunk");
 }
 

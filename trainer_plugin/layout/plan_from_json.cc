@@ -16,23 +16,23 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Which layers a rank replays: geometry and split, what the rank's live model says, which layers the run lacks, and
-// what is left native.
+// Decides which layers a rank replays, from geometry and split, the rank's live model, the layers that the run lacks,
+// and those that are left native.
 
 // Fields of the description; null where they are absent.
 struct LayerFields {
   const Json* geometry = nullptr;  // Of the model.
   const Json* split = nullptr;
-  const Json* run_geometry = nullptr;  // Where the run's lacks hash layers or native ones.
+  const Json* run_geometry = nullptr;  // Given if the run lacks hash layers or native ones.
   std::vector<int32_t> hash_layers;
   const Json* model = nullptr;  // Of its "rank".
 };
 
 struct DescribedLayers {
   Geometry geometry;
-  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
-  std::vector<OwnedLayer> layers;   // To replay on this rank; ids ascend.
-  int32_t mtp_layers = 0;           // In the chunks planned for, and left out.
+  std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
+  std::vector<OwnedLayer> layers;   // The layers to replay on this rank; ids ascend.
+  int32_t mtp_layers = 0;           // MTP layers in the planned chunks; they are left out.
 };
 
 absl::Status InNamesOfDescription(const absl::Status& status) {
@@ -54,7 +54,7 @@ absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const 
 }
 
 absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
-  if (!json.is_array()) return Invalid("rank.model", "is not a list of chunks");
+  if (!json.is_array()) return Invalid("rank.model", "must be a list of chunks");
   std::vector<LiveChunk> chunks;
   for (const Json& one : json) {
     const std::string path = absl::StrCat("rank.model[", chunks.size(), "]");
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
   return chunks;
 }
 
-// A pattern and a geometry that both say which layers carry routes must say the same.
+// If a pattern and a geometry both say which layers have routes, they must agree.
 absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
   if (!split.hybrid) return absl::OkStatus();
   std::vector<int32_t> ids;
@@ -75,7 +75,7 @@ absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
                               " MoE layers of the geometry"));
 }
 
-// The layers by the table, which what the model says must bear out.
+// The layers of the table, after checking them against the model.
 absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                               const std::optional<std::vector<LiveChunk>>& chunks) {
   const auto table = LayerTable::Create(split);
@@ -95,7 +95,7 @@ absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const La
   return described;
 }
 
-// The layers as the model says, without a split.
+// The layers that the model names, without a split.
 absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
                                               const std::vector<LiveChunk>& chunks) {
   const int32_t count = static_cast<int32_t>(chunks.size());
@@ -115,7 +115,7 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
   return described;
 }
 
-// Engines that capture no hash layers record runs without them, in which the others have other places.
+// Engines that capture no hash layers record runs without them; then the other layers have other ordinals.
 absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, DescribedLayers& described) {
   const Geometry& model = described.geometry;
   const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
@@ -132,7 +132,7 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
     if (!ordinal) {
       return Invalid(Reason::kGeometryMismatch, "run_geometry",
                      absl::StrCat("the model's router of layer ", layer.layer_id,
-                                  " chooses by scores, and the run has no routes of that layer"));
+                                  " chooses by scores, but the run has no routes of that layer"));
     }
     layer.ordinal = *ordinal;
   }
@@ -140,7 +140,7 @@ absl::Status PlaceInRun(Geometry run, const std::set<int32_t>& may_lack, Describ
   return absl::OkStatus();
 }
 
-// Of the rank, all but `rows` counts.
+// Uses all of the rank except `rows`.
 absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const PlanRank& rank) {
   const auto geometry = GeometryFromJson(*fields.geometry, "geometry");
   if (!geometry.ok()) return InNamesOfDescription(geometry.status());
@@ -232,7 +232,7 @@ std::string FieldOf(const absl::Status& status) {
 }
 
 absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const Json& json) {
-  const absl::Status wrong = Invalid("split.layout", "is neither a text nor a list of lists of names");
+  const absl::Status wrong = Invalid("split.layout", "must be a text or a list of lists of names");
   if (json.is_string()) return ParsePipelineLayout(json.get<std::string>());
   if (!json.is_array()) return wrong;
   std::vector<std::vector<std::string>> stages;
@@ -279,7 +279,7 @@ std::vector<int64_t> DescribedPlan::last_rows() const {
     const SequenceShape& shape = layout.sequences[i];
     last.push_back(shape.recorded_rows == shape.tokens - 1 ? shape.recorded_rows : -1);
   }
-  // What follows in its sequence may attend to the last token of a piece.
+  // Tokens that follow in its sequence may attend to the last token of a piece.
   for (size_t i = 0; i < pieces.size(); ++i) {
     const SequencePiece& piece = pieces[i];
     const bool ends = i + 1 == pieces.size() || pieces[i + 1].sequence != piece.sequence;

@@ -1,6 +1,6 @@
-// Replay plans from and to JSON, for people, scripts and other languages. rrt_plan_new in routing_replay/trainer/capi.h
-// says what a description holds, rrt_plan_json what a plan; layers.h, rows.h and padding.h what it means; fields.h has
-// the names.
+// Converts replay plans from and to JSON, for people, scripts and other languages. rrt_plan_new in
+// routing_replay/trainer/capi.h lists the fields of a description, rrt_plan_json those of a plan; layers.h, rows.h and
+// padding.h explain them; fields.h has the names.
 #ifndef TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 
@@ -19,25 +19,25 @@
 
 namespace routing_replay::trainer {
 
-// A plan, and what of its description a fetch needs too.
+// A plan, and the parts of its description that a fetch needs.
 struct DescribedPlan {
   Geometry geometry;
-  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
+  std::optional<LayerSplit> split;  // Nothing if only the live model says which layers the rank has.
   PlanRank rank;
   ReplayPlan plan;
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
-  std::vector<SequencePiece> pieces;  // What the plan's sequences are, where some are put together; else empty.
+  std::vector<SequencePiece> pieces;  // The plan's sequences, if some consist of pieces; else empty.
   bool last_row_filler = false;
   std::vector<std::string> warnings;  // In words: see rrt_plan_json.
-  int32_t mtp_layers = 0;             // In the chunks planned for; they are not in the plan.
+  int32_t mtp_layers = 0;             // MTP layers in the planned chunks; they are not part of the plan.
 
-  // Of the plan: those of the layout, or the pieces.
+  // Number of the plan's sequences: those of the layout, or the pieces.
   size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }
   const std::string& sample(size_t sequence) const {
     return pieces.empty() ? samples[sequence] : pieces[sequence].sample;
   }
-  // T of a sequence that is a whole sample; of a piece it is not known.
+  // T of a sequence that is a whole sample; unknown for a piece.
   std::optional<int64_t> num_tokens(size_t sequence) const {
     return pieces.empty() ? std::optional(layout.sequences[sequence].tokens) : std::nullopt;
   }
@@ -45,11 +45,11 @@ struct DescribedPlan {
   std::vector<int64_t> last_rows() const;
 };
 
-// INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and
-// the functions before it say, in the names of the description. null is absent.
+// INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, and the errors of
+// MakeReplayPlan and the functions before it, with the description's names. null counts as absent.
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
 nlohmann::ordered_json PlanToJson(const DescribedPlan& plan);
-// One line. Sample names may be any bytes: what is not UTF-8 is replaced.
+// One line. Sample names may be any bytes: those that are not UTF-8 are replaced.
 std::string PlanToText(const DescribedPlan& plan);
 absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
 
@@ -57,12 +57,12 @@ absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
 struct DescribedMicroBatch {
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Parallel to layout.sequences; "" where not named.
-  std::vector<SequencePiece> pieces;  // Of all sequences, where one of them is put together; else empty.
+  std::vector<SequencePiece> pieces;  // All sequences as pieces, if one of them consists of pieces; else empty.
   bool last_row_filler = false;
   // Hazards of the named policy, and the first difference between its prediction and what was passed.
   std::vector<std::string> warnings;
 };
-// As above. Whether the rows can be is asked by BuildRowMap.
+// As above. BuildRowMap checks whether the rows are valid.
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);

@@ -57,7 +57,7 @@ OrderedJson RowMapToJson(const RowMap& map) {
   return json;
 }
 
-// What a plan costs, which people are told, too.
+// Sizes of a plan, which are also shown to people.
 void AddSizes(const ReplayPlan& plan, OrderedJson& json) {
   json["rows_to_read"] = plan.rows_to_read;
   json["bytes_to_read"] = plan.bytes_to_read;
@@ -97,7 +97,7 @@ struct Held {
   std::vector<LocalRows> at;
 };
 
-// A run that goes on where the last one ended is drawn as one.
+// Extends the last run if this one continues it.
 void AddLocalRows(std::vector<LocalRows>& at, int64_t begin, int64_t count, int64_t stride) {
   const int64_t end = begin + (count - 1) * stride + 1;
   if (!at.empty() && at.back().stride == stride && at.back().end - 1 + stride == begin) {
@@ -112,7 +112,7 @@ std::string ToText(const LocalRows& rows) {
   return rows.stride == 1 || rows.end - rows.begin == 1 ? range : absl::StrCat(range, ":", rows.stride);
 }
 
-// Per sequence, and behind them the padding.
+// One entry per sequence, and a last one for the padding.
 std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
   std::vector<Held> held(sequences + 1);
   for (const RowRun& run : map.runs) {
@@ -125,7 +125,7 @@ std::vector<Held> HeldRows(const RowMap& map, size_t sequences) {
     if (rows[i].state == RowState::kPad) AddLocalRows(held.back().at, i, 1, 1);
   }
   for (Held& of : held) {
-    Normalize(of.replayed);  // Positions that a trainer states may come in any order, and twice.
+    Normalize(of.replayed);  // Explicit positions may be in any order, and occur twice.
     Normalize(of.unrecorded);
   }
   return held;
@@ -222,7 +222,7 @@ absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
 absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
   const auto described = DescribedPlanFromJson(description);
   if (!described.ok()) return described.status();
-  if (!described->split) return Invalid("split", "is missing: rank.model says what one rank holds");
+  if (!described->split) return Invalid("split", "is missing: rank.model only describes one rank");
   const auto table = LayerTable::Create(*described->split);
   if (!table.ok()) return table.status();
   const auto layers = LayersToJson(described->geometry, *table);

@@ -1,4 +1,4 @@
-// Reads the fields of fields.h from JSON, and says errors in the names of a description.
+// Reads the fields of fields.h from JSON, and names them in errors as the description does.
 #ifndef TRAINER_PLUGIN_LAYOUT_READ_FIELDS_H_
 #define TRAINER_PLUGIN_LAYOUT_READ_FIELDS_H_
 
@@ -16,12 +16,12 @@
 
 namespace routing_replay::trainer {
 
-// The fields of objects that are null are as good as absent.
+// Removes null fields of objects: null counts as absent.
 nlohmann::json WithoutNulls(nlohmann::json json);
 
 // The field that a status names; "" if none.
 std::string FieldOf(const absl::Status& status);
-// The status of a function that names the fields of its own structures, with the name that the description has.
+// Replaces the field's name in a status by the one that the description has.
 absl::Status WithField(const absl::Status& status, absl::string_view field);
 
 // The text form, or a list of stages, each a list of names. INVALID_ARGUMENT (kField, field "split.layout").
@@ -43,7 +43,7 @@ class FieldReader {
   void operator()(const char* name, Value& value, const Choices<Value>& choices) {
     object_.Read(name, choices, value);
   }
-  // Bounds are checked by those who use the value, whoever gives it.
+  // Bounds are checked by the code that uses the value.
   template <typename Value>
   void operator()(const char* name, Value& value, Bounds) {
     object_.Read(name, value);
@@ -65,7 +65,7 @@ class FieldReader {
     if (object_.Find(name) != nullptr && object_.status().ok()) Take(ParseHybridPattern(text), value);
   }
 
-  // Of the object, then of what its texts say.
+  // The error of the object, else of its texts.
   absl::Status status() const { return object_.status().ok() ? status_ : object_.status(); }
 
  private:
@@ -79,7 +79,7 @@ class FieldReader {
   absl::Status status_;
 };
 
-// An object that has the fields of its struct and no others; `required` must be there.
+// An object that has the fields of its struct and no others; those in `required` must be present.
 template <typename Struct>
 absl::Status ReadFields(const nlohmann::json& json, absl::string_view path, Struct& of,
                         const char* required = nullptr) {

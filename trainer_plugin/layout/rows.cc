@@ -10,7 +10,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Whether a micro-batch and a rank can be, before any row is computed.
+// Checks a micro-batch and a rank before any row is computed.
 
 constexpr int32_t kMaxRanks = 1 << 20;
 
@@ -43,8 +43,8 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
   return reject(Reason::kShape, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
 }
 
-// What the rows of a span that is cut over CP ranks must be a multiple of: zigzag keeps two halves per rank, contiguous
-// one piece, and padding alone is as good in one piece.
+// The unit of a span that is cut over CP ranks: zigzag keeps two chunks per rank, contiguous one, and padding alone may
+// be one.
 int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
@@ -63,7 +63,8 @@ absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what
 absl::Status CheckTokensPerSample(const MicroBatchLayout& layout) {
   if (!layout.tokens_per_sample) return absl::OkStatus();
   if (layout.partition == Partition::kExplicit) {
-    return Invalid("tokens_per_sample", "is given, but a list of positions is in the router's order already");
+    return Invalid("tokens_per_sample",
+                   "must not be given with a list of positions, which is in the router's order already");
   }
   if (*layout.tokens_per_sample >= 1) return absl::OkStatus();
   return Invalid("tokens_per_sample", absl::StrCat(*layout.tokens_per_sample, " is below 1"));
@@ -74,7 +75,7 @@ absl::Status CheckStream(const MicroBatchLayout& layout) {
     return Invalid("total_rows", absl::StrCat(layout.total_rows, " is not in 0 … ", kMaxStreamRows));
   }
   const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
-  if (cu.empty() || cu.front() != 0) return Invalid(Reason::kShape, "cu_seqlens_padded", "does not start at 0");
+  if (cu.empty() || cu.front() != 0) return Invalid(Reason::kShape, "cu_seqlens_padded", "must start at 0");
   for (size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] < cu[i - 1]) {
       return Invalid(Reason::kShape, "cu_seqlens_padded",
@@ -119,11 +120,11 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
     case Partition::kContiguousPerSequence:
       break;
   }
-  return Invalid("partition", "contiguous per sequence is a partition of BSHD; a packed stream is cut as a whole");
+  return Invalid("partition", "contiguous per sequence is only for BSHD; a packed stream is cut as a whole");
 }
 
 absl::Status CheckBshd(const MicroBatchLayout& layout) {
-  if (layout.tokens_per_sample) return Invalid("tokens_per_sample", "is of a packed stream");
+  if (layout.tokens_per_sample) return Invalid("tokens_per_sample", "is only for a packed stream");
   if (layout.batch_size < 1 || layout.batch_size > kMaxStreamRows || layout.padded_length < 0 ||
       layout.padded_length > kMaxStreamRows || layout.batch_size * layout.padded_length > kMaxStreamRows) {
     return Invalid("batch_size", absl::StrCat(layout.batch_size, " x padded_length ", layout.padded_length,
@@ -141,7 +142,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
     case Partition::kExplicit:
       if (layout.sequence_parallel && layout.row_order == RowOrder::kBatchMajor &&
           layout.sp_slice == SpSlice::kBeforeFlatten) {
-        return Invalid("sp_slice", "a list of positions is cut as one list: its sequences are not known apart");
+        return Invalid("sp_slice", "must be after flattening: a list of positions does not show its sequences");
       }
       return absl::OkStatus();
     case Partition::kZigzagPerSequence:
@@ -151,7 +152,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
     case Partition::kContiguous:
       break;
   }
-  return Invalid("partition", "BSHD is cut per sequence: documents and streams are of THD");
+  return Invalid("partition", "BSHD is cut per sequence: partitions of documents and streams are only for THD");
 }
 
 // Everything that BuildRowMap rejects except what depends on the number of local rows. After OK no sum or product of
@@ -160,7 +161,7 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   if (absl::Status status = CheckRank("cp", rank.cp_rank, layout.cp_size); !status.ok()) return status;
   if (absl::Status status = CheckRank("tp", rank.tp_rank, layout.tp_size); !status.ok()) return status;
   if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
-    return Invalid("rank.positions", "are given, but the partition is not explicit");
+    return Invalid("rank.positions", "must not be given: the partition is not explicit");
   }
   absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
   if (!status.ok()) return status;
@@ -183,7 +184,8 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
 
 // The rows.
 
-// What CP rank r keeps of rows 0 … size - 1, in its order: one or two ranges, the second possibly empty.
+// The part that CP rank r keeps of rows 0 … size - 1, in its order: one or two ranges, the second possibly empty.
+// Zigzag is decided here.
 struct Kept {
   RowRange ranges[2];
 };
@@ -211,7 +213,7 @@ RowRun ClipToWindow(const RowRun& run, RowRange window) {
   return part;
 }
 
-// Collects the rows of one rank in the router's order before the SP slice, then cuts that.
+// Collects the rows of one rank in the router's order before the SP slice, then cuts the slice.
 class RowMapBuilder {
  public:
   RowMapBuilder(const MicroBatchLayout& layout, const RowRank& rank) : layout_(layout), rank_(rank) {
@@ -242,12 +244,12 @@ class RowMapBuilder {
     return document < layout_.sequences.size() && layout_.sequences[document].tokens > 0;
   }
 
-  // Rows of a document, padding behind its tokens included, at `run`'s local rows.
+  // Adds rows of a document, including the padding behind its tokens, at `run`'s local rows.
   void Add(const RowRun& run) {
     if (run.count > 0 && HasTokens(run.sequence)) runs_.push_back(run);
   }
 
-  // The next rows in order, given as a range of the stream.
+  // Adds the next rows in order, given as a range of the stream.
   void AddStream(RowRange stream) {
     size_t d = std::upper_bound(bounds_.begin(), bounds_.end(), stream.begin) - bounds_.begin() - 1;
     for (; !stream.empty(); ++d) {
@@ -283,7 +285,7 @@ class RowMapBuilder {
   absl::Status AddRectangle() {
     const int64_t batch = layout_.batch_size;
     const bool sequence_major = layout_.row_order == RowOrder::kSequenceMajor;
-    // Dividing rows or sequences is the same in sequence-major order, and Megatron divides the sequence.
+    // In sequence-major order, dividing rows or sequences is the same, and Megatron divides the sequence.
     const bool per_sequence = slices() && (sequence_major || layout_.sp_slice == SpSlice::kBeforeFlatten);
     int64_t length = layout_.padded_length / layout_.cp_size;
     RowRange window{0, length};
@@ -340,7 +342,7 @@ class RowMapBuilder {
     return map;
   }
 
-  // Local row b·S + s of a stream goes to s·samples + b, S being tokens_per_sample. Runs of a stream have stride 1.
+  // Local row b·S + s of a stream moves to s·samples + b, where S is tokens_per_sample. Runs of a stream have stride 1.
   void SplitUnflattened(const RowRun& run, int64_t samples, RowMap& map) const {
     const int64_t size = *layout_.tokens_per_sample;
     for (int64_t begin = 0; begin < run.count;) {
@@ -353,7 +355,7 @@ class RowMapBuilder {
     }
   }
 
-  // Rows of a document are padding before the sequence, then replayed, then without a route, then padding.
+  // Rows of a document are padding before the sequence, then replayed rows, then rows without a route, then padding.
   void Split(RowRun run, RowMap& map) const {
     const SequenceShape& shape = layout_.sequences[run.sequence];
     run = run.Part(std::clamp<int64_t>(shape.first_row - run.row, 0, run.count), run.count);
@@ -371,13 +373,13 @@ class RowMapBuilder {
 
   const MicroBatchLayout& layout_;
   const RowRank& rank_;
-  std::vector<int64_t> bounds_;  // Of documents or sequences, in stream positions.
+  std::vector<int64_t> bounds_;  // Of documents or sequences, as stream positions.
   std::vector<RowRun> runs_;
   int64_t rows_ = 0;  // Local rows so far.
   bool sliced_ = false;
 };
 
-// The recorded runs of each sequence, ascending by row; those of one row in the order of the records.
+// The recorded runs of each sequence, ascending by row; runs of the same row are in the order of the records.
 std::vector<std::vector<RecordRun>> RunsBySequence(size_t sequences, absl::Span<const RowMap> maps) {
   std::vector<std::vector<RecordRun>> runs(sequences);
   for (size_t i = 0; i < maps.size(); ++i) {
@@ -403,8 +405,8 @@ absl::Status Missing(absl::string_view sample, size_t sequence, const std::vecto
                    detail);
 }
 
-// Divides the runs into those that go on where the rows so far end, and copies of rows that are there already; adds the
-// rows that none has to `missing`.
+// Divides the runs into those that continue the rows so far, and copies of rows that were there before; adds rows in no
+// run to `missing`.
 SequenceMerge MergeRuns(int64_t rows, const std::vector<RecordRun>& runs, std::vector<RowRange>& missing) {
   SequenceMerge merge;
   int64_t end = 0;

@@ -222,8 +222,8 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     change(list.back());
   };
   add("ends at 8, the stream has 16", Reason::kShape, [](Rejection& r) { r.layout.total_rows = 16; });
-  add("does not start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {1, 8}; });
-  add("does not start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {}; });
+  add("must start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {1, 8}; });
+  add("must start at 0", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {}; });
   add("descends from 8 to 4", Reason::kShape, [](Rejection& r) { r.layout.cu_seqlens_padded = {0, 8, 4, 8}; });
   add("0 documents for 1", Reason::kShape, [](Rejection& r) {
     r.layout.cu_seqlens_padded = {0};
@@ -267,8 +267,7 @@ void AddStreamRejections(std::vector<Rejection>& list) {
     r.layout.partition = Partition::kExplicit;
     r.rank.positions = {0, 8};
   });
-  add("partition of BSHD", Reason::kField,
-      [](Rejection& r) { r.layout.partition = Partition::kContiguousPerSequence; });
+  add("only for BSHD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguousPerSequence; });
 }
 
 void AddRectangleRejections(std::vector<Rejection>& list) {
@@ -286,17 +285,17 @@ void AddRectangleRejections(std::vector<Rejection>& list) {
     r.layout.tp_size = 8;
     r.layout.sequence_parallel = true;
   });
-  add("cut as one list", Reason::kField, [](Rejection& r) {
+  add("must be after flattening", Reason::kField, [](Rejection& r) {
     r.layout.partition = Partition::kExplicit;
     r.layout.row_order = RowOrder::kBatchMajor;
     r.layout.sp_slice = SpSlice::kBeforeFlatten;
     r.layout.sequence_parallel = true;
   });
-  add("are of THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguous; });
-  add("are of THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kZigzagPerDocument; });
+  add("are only for THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kContiguous; });
+  add("are only for THD", Reason::kField, [](Rejection& r) { r.layout.partition = Partition::kZigzagPerDocument; });
   add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = int64_t{1} << 62; });
   add("rectangle", Reason::kField, [](Rejection& r) { r.layout.batch_size = 0; });
-  add("of a packed stream", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 4; });
+  add("only for a packed stream", Reason::kField, [](Rejection& r) { r.layout.tokens_per_sample = 4; });
   add("1 for 2 sequences", Reason::kShape, [](Rejection& r) { r.layout.sequences.push_back({}); });
 }
 

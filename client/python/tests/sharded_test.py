@@ -150,7 +150,7 @@ class ShardedTest(unittest.TestCase):
             self.assertGreater(lost, 0)
             whole = (self.run_.list, lambda: self.run_.checkpoint(following, previous=place))
             for rejected in whole:
-                with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
+                with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is gone there"):
                     rejected()
             again = self.client.run("run", GEOMETRY)
             self.assertEqual(len(again.list()), len(samples) - lost)

@@ -115,7 +115,7 @@ TEST_P(RocksDamagedLogTest, IsToldAndMakesRevisionsNew) {
   Flip(Logs().back(), GetParam());
   Open();
   EXPECT_TRUE(report_.log_damaged);
-  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of what was written last is damaged or gone"));
+  EXPECT_THAT(Describe(report_), ::testing::HasSubstr("the log of the last writes is damaged or gone"));
   const int left = Left("run", ::testing::Gt(0));
   EXPECT_LT(left, kSamples);
   // And once.
@@ -207,7 +207,7 @@ TEST_P(RocksDamagedFileTest, KeepsTheDatabaseShutAndIsTold) {
   for (const bool again : {false, true}) {
     const absl::Status rejected = TryOpen();
     EXPECT_THAT(rejected, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again << rejected;
-    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("put a copy"));
+    EXPECT_THAT(std::string(rejected.message()), ::testing::HasSubstr("restore a copy"));
     EXPECT_THAT(Files(""), ::testing::IsSupersetOf(files)) << "nothing is taken away";
   }
 }

@@ -1,16 +1,15 @@
-// What all ranks of a model replica do with the samples of a step: replay, live or drop. Layers would mix if they did
-// not decide alike, and a content that differs between them would replay two rollouts as one.
+// Agreement of all ranks of a model replica on the samples of a step: replay, live or drop. Otherwise some layers of a
+// sample would replay and others would not, and if its content differed between ranks, two rollouts would be mixed.
 //
-// An agreement does no I/O: it gives words of int64, whose maxima over all ranks come back, in at most two rounds. The
-// first has a fixed size in every version, and tells ranks of other numbers of samples before any vector depends on
-// that number.
+// An agreement does no I/O. It produces words of int64 and needs their maxima over all ranks back, in at most two
+// rounds. The first round has the same size in every version, and detects ranks with other numbers of samples before
+// any vector depends on that number.
 //
 //   while (!agreement.words().empty()) { reduced = words, maxima over all ranks; status = agreement.Push(reduced); }
 //
-// One rule: every rank takes part once per step, whatever it has seen. A rank whose source failed says so
-// (source_failed) instead of staying away, and one that cannot even say what it has seen gives the error in its place,
-// so that nobody waits for a rank until the deadline. All ranks then have the same decision or the same error; only a
-// rank that gave an error has that one.
+// Every rank takes part once per step, whatever it has seen. A rank whose source failed reports that (source_failed); a
+// rank without even a report passes its error instead. So nobody waits for a rank until the deadline. Then all ranks
+// have the same decision or the same error; only a rank that passed an error gets that error back.
 #ifndef ROUTING_REPLAY_TRAINER_AGREEMENT_H_
 #define ROUTING_REPLAY_TRAINER_AGREEMENT_H_
 
@@ -28,35 +27,35 @@
 
 namespace routing_replay::trainer {
 
-// What a rank has seen of one sample. What is not set is not known, and so not compared.
+// What a rank knows of one sample. Fields that are not set are unknown and are not compared.
 struct SampleReport {
   std::string sample;
-  int64_t handle = 0;                       // SampleHandle of its id; used where sample is empty.
-  SampleStatus status = SampleStatus::kOk;  // kUnspecified of a rank whose source failed alone.
+  int64_t handle = 0;                       // SampleHandle of its id; used if sample is empty.
+  SampleStatus status = SampleStatus::kOk;  // kUnspecified if the source of this rank alone failed.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
-  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion where rows are of an unknown one.
+  std::optional<int64_t> oldest_weight_version;  // kUnknownWeightVersion if some rows have an unknown one.
   std::optional<int64_t> newest_weight_version;
 };
 
-// What a rank has seen of a step.
+// What a rank knows of a step.
 struct StepReport {
   MissingPolicy policy = MissingPolicy::kStrict;
-  uint64_t geometry_fingerprint = 0;  // Of the run's geometry; 0 on all ranks where it is not known.
-  bool source_failed = false;         // This rank misses all samples, whatever is said of them.
-  std::vector<SampleReport> samples;  // Of the step, in the same order on all ranks.
+  uint64_t geometry_fingerprint = 0;  // Fingerprint of the run's geometry; 0 on all ranks if unknown.
+  bool source_failed = false;         // This rank misses all samples, whatever their reports say.
+  std::vector<SampleReport> samples;  // The step's samples, in the same order on all ranks.
 };
 
 enum class StepAction : uint8_t { kReplay = 0, kLive = 1, kDrop = 2 };
 
-// Of one sample, the same on all ranks.
+// Decision for one sample, the same on all ranks.
 struct SampleDecision {
   StepAction action = StepAction::kReplay;
-  SampleStatus status = SampleStatus::kOk;  // The worst that a rank has seen; kUnspecified: its source failed.
-  std::optional<int64_t> missing_on;        // The first rank that misses it.
+  SampleStatus status = SampleStatus::kOk;  // The worst status of any rank; kUnspecified: its source failed.
+  std::optional<int64_t> missing_on;        // The first rank that misses the sample.
   bool missing_everywhere = false;
-  // Of the ranks that have it.
+  // From the ranks that have it.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
@@ -77,20 +76,21 @@ struct StepDecision {
 // One rank's part of the agreement.
 class StepAgreement {
  public:
-  // Never fails: that there is no step all ranks learn in the first round, and Push says why.
+  // Never fails: if `step` is an error, all ranks learn in the first round that this rank has no step, and Push returns
+  // why.
   StepAgreement(int32_t rank, absl::StatusOr<StepReport> step);
 
-  // Of the next round; empty once decided or failed.
+  // Words of the next round; empty once decided or failed.
   absl::Span<const int64_t> words() const { return words_; }
-  // Errors end it. FAILED_PRECONDITION, on all ranks: kVersionMismatch for ranks that run another version of this;
-  // kGeometryMismatch; kField for ranks of another policy, number or order of samples, and for a rank that could not
-  // take part; naming the sample and both values, kRowCount, kOldRevision or kConflictingRows where those that have it
-  // have another num_tokens, revision or content_id; and under kStrict, naming sample, status and rank, the reason of
-  // the status for the first sample that a rank misses. On this rank alone: the error that stands for its step;
-  // INVALID_ARGUMENT (kLength) for another number of words, after which it goes on; FAILED_PRECONDITION (kField) after
-  // the end.
+  // An error ends the agreement. On all ranks FAILED_PRECONDITION: kVersionMismatch if ranks run other versions of this
+  // protocol; kGeometryMismatch; kField if ranks have another policy, number or order of samples, or if a rank cannot
+  // take part; kRowCount, kOldRevision or kConflictingRows, naming the sample and both values, if ranks have another
+  // num_tokens, revision or content_id; under kStrict, for the first sample that a rank misses, the reason of its
+  // status, naming sample, status and rank. On this rank alone: the error that it passed as its step; INVALID_ARGUMENT
+  // (kLength) for another number of words, after which the agreement goes on; FAILED_PRECONDITION (kField) after the
+  // end.
   absl::Status Push(absl::Span<const int64_t> reduced);
-  // FAILED_PRECONDITION (kField) before the last round, and where a round failed.
+  // FAILED_PRECONDITION (kField) before the last round, and if a round failed.
   absl::StatusOr<StepDecision> decision() const;
 
  private:
@@ -106,7 +106,7 @@ class StepAgreement {
   StepDecision decision_;
 };
 
-// The name of a status as agreements tell it: SampleStatusName, and SOURCE_FAILED for kUnspecified.
+// The name of a status in agreements: SampleStatusName, or SOURCE_FAILED for kUnspecified.
 const char* ReportedStatusName(SampleStatus status);
 
 }  // namespace routing_replay::trainer

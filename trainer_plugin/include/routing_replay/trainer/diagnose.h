@@ -1,10 +1,10 @@
-// Whether a rank's routers replay routes at the rows and layers that they were recorded at, and if not, which known
-// mistake explains it.
+// Checks that a rank's routers replay routes at the rows and layers at which they were recorded; if not, names the
+// known mistake that explains it best.
 //
-// Shapes are the same for most mistakes of alignment, so nothing fails: the router replays the experts of other tokens
-// or layers. Given the layout that the trainer really has, each mistake known from Megatron-based trainers (public
-// threads of verl, slime, miles, SkyRL, NeMo-RL, ms-swift, AReaL and ROLL) is made on purpose, and the one whose routes
-// fit best is named.
+// Most mistakes of alignment do not change shapes, so nothing fails: the router replays the experts of other tokens or
+// layers. This code takes the layout that the trainer really has, makes each mistake known from Megatron-based trainers
+// on purpose (public threads of verl, slime, miles, SkyRL, NeMo-RL, ms-swift, AReaL and ROLL), and names the one whose
+// routes fit best.
 #ifndef ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 #define ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 
@@ -22,9 +22,9 @@
 
 namespace routing_replay::trainer {
 
-// One way to come to rows, or to layers, and how many experts of what was seen it gives.
+// One way to assign rows or layers, and how well it explains the observed experts.
 struct Explanation {
-  // Names of the mistakes that cannot be told apart in this layout; "none" is the right way.
+  // Names of the mistakes that give the same assignment in this layout; "none" is the correct one.
   std::vector<std::string> mistakes;
   std::string what;  // The first of them in a sentence.
   int64_t matched = 0;
@@ -41,62 +41,61 @@ struct RouteIds {
   std::vector<int32_t> ids;  // [rows][layers][top_k]
 };
 
-// The record of each sequence out of those of its pieces, [rows of the sample] each; -1 where no piece has a row.
-// INVALID_ARGUMENT (kShape, field "recorded") for another number of records, or shapes that do not fit.
+// Joins the records of pieces to one record per sequence, [rows of the sample] each; -1 where no piece has a row.
+// INVALID_ARGUMENT (kShape, field "recorded") for another number of records, or shapes that do not match.
 absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const MicroBatchLayout& layout,
                                                  absl::Span<const SequencePiece> pieces,
                                                  absl::Span<const RouteIds> recorded);
 
-// Judged by what the model's own routers choose beside the record.
+// Judges by comparing the record with the choice of the model's own routers.
 //
-// Weights that have moved on since the rollout, other kernels and other precisions change some experts of many tokens;
-// routes of other tokens or layers have hardly more experts in common with the live choice than chance gives. So what
-// counts is the share of experts that the record explains beyond chance,
+// Newer weights, other kernels and other precisions change some experts of many tokens. But routes of other tokens or
+// layers have hardly more experts in common with the live choice than by chance. So the measure is the share of experts
+// that the record explains beyond chance,
 //
 //   kept = (share in common - chance) / (1 - chance)        chance: of the same rows, each with another row's record
 //
 // which is 1 for equal weights and 0 for unrelated rows, whatever E, K and popular experts there are. Neighbouring
-// tokens are related a little (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
+// tokens are slightly related (about 0.2 in deep layers of Mixtral, arXiv 2401.04088, table 5).
 
-// Drift keeps more than this of the record, and no known mistake fits better by it.
+// With mere drift `kept` is above this, and no known mistake fits better by this much.
 inline constexpr double kLeastKept = 0.25;
-// Pairs of a row and a layer without which nothing is concluded.
+// With fewer pairs of a row and a layer nothing is concluded.
 inline constexpr int64_t kLeastPairs = 64;
 
 struct Alignment {
-  // A sequence, a layer, or all of them keep less than kLeastKept, four standard deviations allowed; or rows or layers
-  // of a known mistake keep more than they do as planned, by kLeastKept.
+  // True if a sequence, a layer, or the whole keeps less than kLeastKept (with a margin of four standard deviations),
+  // or if a known mistake keeps more than the plan by kLeastKept.
   bool misaligned = false;
-  double kept = 0;            // As planned.
+  double kept = 0;            // For the plan's own assignment.
   double chance = 0;          // Share of experts in common with another row's record.
-  double explained_kept = 0;  // Under the best explanation, counted over the pairs that are compared as planned.
-  // The best explanation: "none" where no known mistake keeps more than the plan itself by kLeastKept.
+  double explained_kept = 0;  // For the best explanation, over the pairs that the plan compares.
+  // The best explanation: "none" if no known mistake keeps more than the plan by kLeastKept.
   Explanation rows;
   Explanation layers;
-  // Whose record fits worst as planned; nothing where no row of a sequence, or layer, is compared.
+  // The sequence and layer whose record fits the plan worst; nothing if no row of it is compared.
   std::optional<int32_t> sequence;
   std::optional<int32_t> layer_id;
 };
 
-// The record of a rank's sequences as its plan has them, and the live choice beside it: ids of a row are compared as
-// sets.
+// The record of a rank's sequences in the layout of its plan, and the live choice: ids of a row are compared as sets.
 struct AlignmentInput {
   const Geometry& geometry;
-  const LayerSplit* split = nullptr;    // Nothing where it is not known: layers of other ranks are in no explanation.
-  absl::Span<const OwnedLayer> layers;  // Of the plan.
+  const LayerSplit* split = nullptr;    // Null if unknown: then explanations do not include layers of other ranks.
+  absl::Span<const OwnedLayer> layers;  // The plan's layers.
   const MicroBatchLayout& layout;
   const PlanRank& rank;
-  // Per sequence of the layout, [rows][all MoE layers][K], -1 where nothing is known; no rows for a sequence that is
-  // left out.
+  // One per sequence of the layout, [rows][all MoE layers][K], -1 where unknown; no rows for a sequence that is left
+  // out.
   absl::Span<const RouteIds> recorded;
-  const RouteIds& live;  // [local rows][layers][K], -1 likewise.
-  // `live` is not the routers' own choice but what they were given to replay: explanations name what was done then
-  // instead of what was done in the plan, and the best one need only fit better than the plan.
+  const RouteIds& live;  // [local rows][layers][K], -1 where unknown.
+  // True: `live` holds the ids that the routers were given to replay, not their own choice. Then explanations describe
+  // what was replayed instead of what the plan says, and the best one only needs to fit better than the plan.
   bool replayed = false;
 };
 
 // INVALID_ARGUMENT as BuildRowMap, LayerTable and OwnedMoeLayers, and (kShape, fields "observed.ids", "recorded") for
-// shapes that do not fit.
+// shapes that do not match.
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input);
 
 }  // namespace routing_replay::trainer

@@ -1,8 +1,8 @@
 // Which decoder layers, and so which MoE layers, a pipeline rank owns.
 //
-// The rule is Megatron-Core's (get_num_layers_to_build, get_transformer_layer_offset), written for all ranks at once:
-// a table of counts n[p][v], and offset[p][v] = the sum of n over all chunks before (v, p) with v outer and p inner.
-// Megatron's own functions answer only for the rank that calls them.
+// The rule is Megatron-Core's (get_num_layers_to_build, get_transformer_layer_offset), written for all ranks at once: a
+// table of counts n[p][v], and offset[p][v] = the sum of n over all chunks before (v, p) with v outer and p inner.
+// Megatron's own functions only return the values of the calling rank.
 #ifndef ROUTING_REPLAY_TRAINER_LAYERS_H_
 #define ROUTING_REPLAY_TRAINER_LAYERS_H_
 
@@ -22,17 +22,17 @@ namespace routing_replay::trainer {
 // Pipeline layouts: every stage of the pipeline written out, as Megatron-Core's pipeline_model_parallel_layout does
 // (PipelineParallelLayerLayout).
 
-// What a stage may hold.
+// What a stage may contain.
 inline constexpr char kStageEmbedding = 'E';
 inline constexpr char kStageDecoder = 't';
 inline constexpr char kStageMtp = 'm';
 inline constexpr char kStageLoss = 'L';
 
-// Of the text of a layout, written out: far above what a model needs, and a bound on what a repeat can ask for.
+// For the text of a layout with its repeats written out: far above what a model needs.
 inline constexpr size_t kMaxLayoutText = size_t{1} << 16;
 
 // Stage s = v·P + p is chunk v of pipeline rank p. One character per entry, of the four above; a stage may be empty.
-// Which orders and counts make a model is checked where a layout is used (LayerTable::Create).
+// LayerTable::Create checks which orders and counts make a model.
 struct PipelineLayout {
   std::vector<std::string> stages;
   friend bool operator==(const PipelineLayout&, const PipelineLayout&) = default;
@@ -55,9 +55,9 @@ struct HybridPattern {
   // The symbols between "|", one string if there is none: stage s = v·P + p is chunk v of pipeline rank p. Every symbol
   // (M G * D + - E) is a decoder layer, and layer ids count all of them; those of E carry routes.
   std::vector<std::string> stages;
-  std::vector<int32_t> moe_layer_ids;  // Of the symbols E, ascending.
+  std::vector<int32_t> moe_layer_ids;  // Layers with the symbol E, ascending.
   std::string mtp;                     // The symbols of one MTP depth; empty without MTP.
-  int32_t mtp_depths = 0;              // How often they are there.
+  int32_t mtp_depths = 0;              // Number of MTP depths.
 
   int32_t num_layers() const;
   friend bool operator==(const HybridPattern&, const HybridPattern&) = default;
@@ -79,13 +79,13 @@ struct LayerRange {
   friend constexpr bool operator==(LayerRange a, LayerRange b) { return a.begin == b.begin && a.end == b.end; }
 };
 
-// How the decoder is split; names in parentheses are Megatron's. At most one of: a given first or last stage,
-// account_for_…, layout, hybrid; with hybrid, a first or last stage may be given where its pattern has no "|".
+// How the decoder is split; names in parentheses are Megatron's. At most one of these may be used: a given first or
+// last stage, account_for_…, layout, hybrid. With hybrid, a first or last stage may be given if its pattern has no "|".
 struct LayerSplit {
   int32_t num_layers = 0;                     // L (num_layers)
   int32_t pipeline_size = 1;                  // P (pipeline_model_parallel_size)
   std::optional<int32_t> virtual_stages;      // V, model chunks per rank (virtual_pipeline_model_parallel_size). Not
-                                              // set: what layout or hybrid say, else 1.
+                                              // If not set: what layout or hybrid say, else 1.
   std::optional<int32_t> first_stage_layers;  // (num_layers_in_first_pipeline_stage)
   std::optional<int32_t> last_stage_layers;   // (num_layers_in_last_pipeline_stage)
   bool account_for_embedding = false;         // (account_for_embedding_in_pipeline_split)
@@ -95,8 +95,8 @@ struct LayerSplit {
   int32_t mtp_num_layers = 0;                 // (mtp_num_layers)
 };
 
-// Where the multi-token-prediction layers are: all of them in one chunk. They carry no routes of a rollout and are in
-// no LayerRange: their layer_number starts at 1 again, so that the number alone names a decoder layer, never a MTP one.
+// Where the multi-token-prediction layers are: all of them in one chunk. They have no routes of a rollout and are in no
+// LayerRange: their layer_number starts at 1 again, so a number alone always means a decoder layer.
 struct MtpPlacement {
   int32_t layers = 0;
   int32_t pp_rank = 0;
@@ -108,12 +108,12 @@ struct MtpPlacement {
 // chunks ascend. Immutable, thread-safe.
 class LayerTable {
  public:
-  // INVALID_ARGUMENT (kField, field "split.…"), the message stating the rule that is broken, for every split that
-  // Megatron rejects, and for those it accepts although its chunks then do not hold each layer once: P = 1 with several
-  // stages (but for a hybrid pattern with V given) or with both a first and a last stage, and a hybrid pattern whose
-  // given first and last stage of P = 2 leave layers out.
-  // Sources: get_num_layers_to_build and get_transformer_layer_offset; TransformerConfig.__post_init__;
-  // PipelineParallelLayerLayout.validate_layer_layout; select_pipeline_segment.
+  // INVALID_ARGUMENT (kField, field "split.…") with a message that states the broken rule: for every split that
+  // Megatron rejects, and for those that it accepts although its chunks then do not hold each layer once. Those are P =
+  // 1 with several stages (except a hybrid pattern with V given) or with both a first and a last stage, and a hybrid
+  // pattern whose given first and last stage of P = 2 leave layers out. Sources: get_num_layers_to_build and
+  // get_transformer_layer_offset; TransformerConfig.__post_init__; PipelineParallelLayerLayout.validate_layer_layout;
+  // select_pipeline_segment.
   static absl::StatusOr<LayerTable> Create(const LayerSplit& split);
 
   int32_t num_layers() const { return num_layers_; }
@@ -138,7 +138,7 @@ class LayerTable {
   MtpPlacement mtp_;
 };
 
-// A MoE layer of a rank, under both of its numbers.
+// A MoE layer of a rank, with both of its numbers.
 struct OwnedLayer {
   int32_t layer_id = 0;  // Global decoder layer id.
   int32_t ordinal = 0;   // Index among MoE layers.
@@ -146,22 +146,21 @@ struct OwnedLayer {
   friend bool operator==(const OwnedLayer&, const OwnedLayer&) = default;
 };
 
-// The MoE layers of one chunk, or of all chunks of the rank where `chunk` is not set; layer ids ascend either way. May
-// be empty. INVALID_ARGUMENT (kField) if the table is of another number of layers than the geometry, or if there is no
-// such rank or chunk.
+// The MoE layers of one chunk, or of all chunks of the rank if `chunk` is not set; layer ids ascend. May be empty.
+// INVALID_ARGUMENT (kField) if the table has another number of layers than the geometry, or if there is no such rank or
+// chunk.
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, const LayerTable& table,
                                                        int32_t pp_rank, std::optional<int32_t> chunk = std::nullopt);
 
-// `layers` without those that the trainer leaves to their own choice: hash-routed layers, whose ids come from a table
-// of token ids, are hooked by some trainers and left native by others. Ordinals stay. INVALID_ARGUMENT (kField, field
-// "native_layers") for an id that is no MoE layer of the geometry.
+// `layers` without those that the trainer routes live. Hash-routed layers take their ids from a table of token ids;
+// some trainers hook them, others leave them native. Ordinals stay. INVALID_ARGUMENT (kField, field "native_layers")
+// for an id that is not a MoE layer of the geometry.
 absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geometry, std::vector<OwnedLayer> layers,
                                                             absl::Span<const int32_t> native_layers);
 
 // The layers of a rank as its live model names them. Every Megatron-Core layer knows its layer_number
-// (TransformerLayer.layer_number, TopKRouter.set_layer_number; global over pipeline ranks and chunks, from 1 on); what
-// the modules say is the truth that a description of the split is checked against, and what stands in where there is
-// none.
+// (TransformerLayer.layer_number, TopKRouter.set_layer_number; global over pipeline ranks and chunks, from 1 on). A
+// description of the split is checked against these numbers; without a description they are used instead.
 
 // The routers of one model chunk, found by a walk over its modules, in any order.
 struct LiveChunk {
@@ -169,15 +168,15 @@ struct LiveChunk {
   std::vector<int32_t> mtp_layer_numbers;  // Of layers in the MTP block: from 1 on again, never looked up.
 };
 
-// The MoE layers of a rank of these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
-// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that is there twice: both are what
-// MTP layers, or a second copy of the decoder, look like when they are taken for the decoder's.
+// The MoE layers of a rank with these chunks (v = 0, 1, …); layer ids ascend. INVALID_ARGUMENT (kField, field
+// "rank.model", layer) for a layer_number that no MoE layer of the geometry has, or that occurs twice: so look MTP
+// layers, or a second copy of the decoder, if they are taken for the decoder's layers.
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, absl::Span<const LiveChunk> chunks);
 
 // The first difference between the model of pipeline rank `pp_rank` and the split, in words with both sides; nothing if
-// they agree. Routers of `native_layers` may be there or not. Chunks are compared one by one: the same layers in other
-// chunks differ. MTP layers are compared by their number alone, and may have no router (a dense MTP layer has none).
-// Errors as OwnedMoeLayers.
+// they agree. Routers of `native_layers` may exist or not. Chunks are compared one by one: the same layers in other
+// chunks count as different. Of MTP layers only the number is compared; they may have no router (a dense MTP layer has
+// none). Errors as OwnedMoeLayers.
 absl::StatusOr<std::optional<std::string>> LiveDifference(const Geometry& geometry, const LayerTable& table,
                                                           int32_t pp_rank, absl::Span<const LiveChunk> chunks,
                                                           absl::Span<const int32_t> native_layers = {});

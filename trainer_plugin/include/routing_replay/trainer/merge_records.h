@@ -1,10 +1,10 @@
-// R2: what the ranks of a model replica recorded of one micro-batch → whole rows of its sequences.
+// R2: merges what the ranks of a model replica recorded of one micro-batch into whole rows of its sequences.
 //
 //   index buffers of all (pp, chunk, cp, tp) ranks ─MergeRecords─▶ per sequence [MoE layer][row][K]
 //
-// Ranks hold only their layers and local rows. Which rank has what follows from its own buffer layout and row map; the
-// order in which records were made or arrive means nothing, unlike in reorder_and_merge_vpp_layers and pp_gather of
-// verl, which join them by their positions.
+// Ranks have only their layers and local rows. Each rank's buffer layout and row map say which these are. The order of
+// the records does not matter, unlike in reorder_and_merge_vpp_layers and pp_gather of verl, which join them by
+// position.
 #ifndef ROUTING_REPLAY_TRAINER_MERGE_RECORDS_H_
 #define ROUTING_REPLAY_TRAINER_MERGE_RECORDS_H_
 
@@ -21,7 +21,7 @@
 
 namespace routing_replay::trainer {
 
-// What one rank recorded of the layers of its stage, or of one of its chunks. Refers to what the caller keeps.
+// What one rank recorded of the layers of its stage, or of one of its chunks. Only refers to the caller's data.
 struct RankRecord {
   const BufferLayout& layout;         // Its layers.
   const RowMap& row_map;              // BuildRowMap of the rank; as many rows as the layout.
@@ -40,11 +40,11 @@ struct MergedSequence {
   std::vector<uint8_t> planes;
 };
 
-// One entry per sequence of the layout. Where several ranks have a row of a layer (tensor ranks without sequence
-// parallelism), all of them must have the same ids. Ids themselves are not checked.
-// FAILED_PRECONDITION naming sample, row and layer: kNotCommitted for a layer or rows that no record has,
-// kConflictingRows where two records differ. INVALID_ARGUMENT for a record of another geometry (kGeometryMismatch) or
-// size (kLength), and (kField) for ordinals that the geometry lacks.
+// One entry per sequence of the layout. If several ranks have a row of a layer (tensor ranks without sequence
+// parallelism), all of them must have the same ids. Ids themselves are not checked. FAILED_PRECONDITION naming sample,
+// row and layer: kNotCommitted for a layer or rows that no record has, kConflictingRows if two records differ.
+// INVALID_ARGUMENT for a record of another geometry (kGeometryMismatch) or size (kLength), and (kField) for ordinals
+// that the geometry lacks.
 absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
                                                          absl::Span<const RankRecord> records,
                                                          const MergeOptions& options = {});

@@ -1,8 +1,9 @@
-// How training frameworks pad a micro-batch before they pack it, and what a trainer really passed against that.
+// How training frameworks pad a micro-batch before they pack it, and checks of what a trainer really passed. For verl,
+// look for VerlPadding here and "verl" in layout/padding.cc.
 //
-// A policy is the rule of one framework: its options below, named as the framework names them (in parentheses where
-// that is another name), and its arithmetic in layout/padding.cc. It serves preallocation and checks; what the
-// trainer really passed always wins. B sequences of T tokens each; cp, tp: sizes of context and tensor parallelism.
+// A policy is the rule of one framework: its options below, named as in the framework (in parentheses if that name
+// differs), and its arithmetic in layout/padding.cc. Use it for preallocation and checks; what the trainer really
+// passed always wins. B sequences of T tokens each; cp, tp: sizes of context and tensor parallelism.
 #ifndef ROUTING_REPLAY_TRAINER_PADDING_H_
 #define ROUTING_REPLAY_TRAINER_PADDING_H_
 
@@ -32,13 +33,15 @@ enum class Fp8Recipe : uint8_t { kNone = 0, kDelayed = 1, kBlockwise = 2, kMxfp8
 // Megatron-LM's own training: megatron/core/utils.py get_batch_on_this_cp_rank,
 // megatron/training/datasets/sft_dataset.py.
 //
-// Packed: each document to a multiple of u = (2 · cp if cp > 1) · (tp under SP), where documents are cut, the last one
-// stretched to the end of the pack (SFTDataset, which itself pads by 2 · cp); where the stream is cut as a whole only
-// the stream is padded. Rectangle: the longest sample to a multiple of u. At most T recorded rows.
+// Packed, if documents are cut: each document is padded to a multiple of u = (2 · cp if cp > 1) · (tp under SP), and
+// the last one is stretched to the end of the pack (SFTDataset, which itself pads by 2 · cp). Packed, if the stream is
+// cut as a whole: only the stream is padded. Rectangle: the longest sample is padded to a multiple of u. At most T
+// recorded rows.
 struct MegatronPadding {
-  bool packed = true;                      // cu_seqlens are passed. Else a rectangle.
-  bool per_sequence_balancing = false;     // (use_per_sequence_balancing)
-  std::optional<int64_t> sequence_length;  // (seq_length) Of the pack or the rectangle; the least that fits if not set.
+  bool packed = true;                   // cu_seqlens are passed. Else a rectangle.
+  bool per_sequence_balancing = false;  // (use_per_sequence_balancing)
+  // (seq_length) Length of the pack or the rectangle; the smallest possible if not set.
+  std::optional<int64_t> sequence_length;
 };
 
 // verl (Megatron backend): verl/models/mcore/util.py and verl/utils/megatron/router_replay_utils.py.
@@ -61,9 +64,9 @@ struct VerlPadding {
 
 // slime: slime/backends/megatron_utils (get_batch, cp_utils.py).
 //
-// Packed. Zigzag: each sample to a multiple of 2 · cp (not at all for cp = 1), the rows of a rank to one of tp · M.
-// allgather_cp: no padding per sample, the stream to a multiple of cp · tp · M. What the stream needs is a document of
-// its own. Recorded rows must be T - 1.
+// Packed. Zigzag: each sample is padded to a multiple of 2 · cp (not at all for cp = 1), the rows of a rank to a
+// multiple of tp · M. allgather_cp: no padding per sample, the stream is padded to a multiple of cp · tp · M. The
+// padding of the stream is a document of its own. Recorded rows must be T - 1.
 struct SlimePadding {
   int64_t pad_size_multiplier = 128;  // M (--data-pad-size-multiplier)
   bool allgather_cp = false;          // (--allgather-cp) The stream is cut into equal contiguous chunks.
@@ -71,8 +74,8 @@ struct SlimePadding {
 
 // miles: miles/backends/training_utils (get_batch, cp_utils.py, replay_data.py).
 //
-// Packed: as slime. Rectangle: MilesMaxLength to a multiple of 2 · cp for zigzag; allgather_cp: that length S, rank r
-// keeping S / cp contiguous rows. Recorded rows must be T - 1.
+// Packed: as slime. Rectangle: MilesMaxLength, to a multiple of 2 · cp for zigzag; with allgather_cp that length S, of
+// which rank r keeps S / cp contiguous rows. Recorded rows must be T - 1.
 struct MilesPadding {
   bool packed = true;                    // (qkv_format thd) Else a rectangle (bshd).
   int64_t pad_size_multiplier = 128;     // M (--data-pad-size-multiplier)
@@ -104,8 +107,8 @@ struct NemoRlPadding {
   Fp8Recipe fp8_recipe = Fp8Recipe::kNone;
   bool hybridep = false;
   int32_t pipeline_size = 1;
-  // Rows of the longest pack of the batch, over all its micro-batches; the pack's own where 0. Read with pipeline_size
-  // > 1.
+  // Rows of the longest pack of the batch, over all its micro-batches; 0: those of the pack itself. Used with
+  // pipeline_size > 1.
   int64_t max_packed_length_in_batch = 0;
 };
 
@@ -127,7 +130,7 @@ struct MsSwiftPadding {
   bool fused_attention = false;  // (attention_backend fused)
   Release release = Release::kMain;
   // The rule of pull request 8393, which was never merged: with moe_flex_dispatcher_backend = hybridep everything is
-  // padded to seq_length, else to max_length, whatever the other rules say. deepep changes nothing.
+  // padded to seq_length, else to max_length, and the other rules do not apply. deepep changes nothing.
   bool pull_request_8393 = false;
   std::string dispatcher;  // (moe_flex_dispatcher_backend)
   std::optional<int64_t> seq_length;
@@ -147,21 +150,21 @@ using PaddingPolicy = std::variant<MegatronPadding, VerlPadding, SlimePadding, M
 
 struct PaddingPrediction {
   std::string policy;  // "verl", …
-  // The micro-batch as the framework hands it to the model. A BSHD layout is in Megatron's row order, sequence-major,
-  // also where the framework flattens its routes in another one: then that is a hazard.
+  // The micro-batch as the framework passes it to the model. A BSHD layout is in Megatron's row order, sequence-major,
+  // even if the framework flattens its routes in another order: then that is a hazard.
   MicroBatchLayout layout;
-  std::string rule;                  // Of the padding, in words and numbers.
-  std::vector<std::string> hazards;  // What goes wrong in the framework itself with this micro-batch, in words.
+  std::string rule;                  // The rule of the padding, in words and numbers.
+  std::vector<std::string> hazards;  // Faults of the framework itself with this micro-batch, in words.
 };
 
 // Padded lengths, boundaries and total of `batch` under a policy. INVALID_ARGUMENT: kField for an option or size that
-// is out of range (field "padding.<name>"), kShape where the framework rejects the batch before it pads it. A layout
-// that CP or SP cannot cut is given as it is, with a hazard: BuildRowMap rejects it.
+// is out of range (field "padding.<name>"), kShape if the framework rejects the batch before it pads it. A layout that
+// CP or SP cannot divide is returned with a hazard: BuildRowMap rejects it.
 absl::StatusOr<PaddingPrediction> PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy);
 
 // The first difference between a prediction and the layout that the trainer passed, in words with both numbers and the
-// rule; nothing where they agree. Looks at format, sizes, partition (with cp > 1), each sample's padded rows, the
-// padding behind the last sample, and the total, in this order.
+// rule; nothing if they agree. Compares format, sizes, partition (with cp > 1), each sample's padded rows, the padding
+// behind the last sample, and the total, in this order.
 std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, const MicroBatchLayout& passed);
 
 // Numbers of the frameworks themselves, from which the rules above are made.
@@ -170,7 +173,7 @@ std::optional<std::string> FirstDifference(const PaddingPrediction& predicted, c
 // if cp > 1)).
 int64_t MilesMaxLength(const UnpaddedBatch& batch, const MilesPadding& options);
 
-// SkyRL: what a sample's length is padded to a multiple of. get_packed_seq_align_size: a = tp · (2 · cp if cp > 1),
+// SkyRL: the multiple to which a sample's length is padded. get_packed_seq_align_size: a = tp · (2 · cp if cp > 1),
 // with FP8 lcm(a, 16 · cp). get_unpacked_seq_align_size: tp, with FP8 lcm(tp, 16).
 int64_t SkyRlPackedAlignment(const UnpaddedBatch& batch, bool fp8);
 int64_t SkyRlUnpackedAlignment(const UnpaddedBatch& batch, bool fp8);
@@ -179,8 +182,8 @@ bool SkyRlFp8Enabled(absl::string_view value);
 
 // NeMo-RL: _get_pack_sequence_parameters_for_megatron.
 struct NemoRlMultiples {
-  int64_t individual = 1;            // Of each sample.
-  int64_t packed = 1;                // Of the pack: divisor · (2 · cp if cp > 1) · (tp under SP).
+  int64_t individual = 1;            // For each sample.
+  int64_t packed = 1;                // For the pack: divisor · (2 · cp if cp > 1) · (tp under SP).
   std::optional<int64_t> packed_to;  // With a pipeline: the length of every pack.
 };
 // The divisor is the largest of 128 (blockwise), 32 (mxfp8), 16 (other FP8) and 128 (HybridEP).

@@ -17,12 +17,12 @@ namespace routing_replay::trainer {
 //
 //   buffer = slabs of all local layers, one after the other                  slab = [rows][K] ids, compact width
 //
-// There is no padding, neither between slabs nor inside: the unit is one row of one layer, whatever E and K the
-// neighbours have. Only the base of a buffer is aligned. Slabs of two-byte ids come first, so that every id lies on a
+// There is no padding, neither between slabs nor inside: rows follow each other, whatever E and K the neighbouring
+// layers have. Only the base of a buffer is aligned. Slabs of two-byte ids come first, so that every id is at a
 // multiple of its width; slabs of one width are in slot order. Addresses depend on the layout alone, so they may be
 // captured in a CUDA graph.
 
-// What the base of a buffer, or of a pool of buffers, should have.
+// Recommended alignment of a buffer, or of a pool of buffers.
 inline constexpr int64_t kBufferAlignment = 256;
 inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
 
@@ -32,10 +32,10 @@ class BufferLayout {
   struct Options {
     std::vector<int32_t> ordinals;  // MoE ordinals of the local layers in slot order, each at most once. May be empty.
     int64_t rows = 0;               // Local rows, pads included.
-    int32_t ep_size = 1;            // Size of the expert-parallel group: spreads filler.
+    int32_t ep_size = 1;            // Size of the expert-parallel group; used to spread filler.
   };
-  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that stands twice, rows outside
-  // [0, kMaxLocalRows], and an E that ep_size does not divide (no filler is balanced then, and Megatron rejects it).
+  // INVALID_ARGUMENT (kField) for an ordinal that the geometry lacks or that occurs twice, rows outside [0,
+  // kMaxLocalRows], and an E that ep_size does not divide (then filler cannot be balanced, and Megatron rejects it).
   static absl::StatusOr<BufferLayout> Create(const Geometry& geometry, const Options& options);
 
   const Geometry& geometry() const { return geometry_; }
@@ -68,10 +68,10 @@ class BufferLayout {
 
 // Realign: staged cuts of many sequences → the index buffer of one rank, and the state of each local row.
 //
-// Two steps. A plan checks everything on the host: that each staged byte is where it should be, and that every route
-// that the row map wants was delivered for every local layer. Carrying it out only moves ids and cannot fail.
+// Two steps. A plan checks everything on the host: that each staged byte is in its place, and that every route that the
+// row map needs was delivered for every local layer. Executing the plan only moves ids and cannot fail.
 
-// One piece of a read in the staging buffer: for each of `layer_count` local layers one cut of `rows`, one after the
+// One piece of a read in the staging buffer: one cut of `rows` for each of `layer_count` local layers, one after the
 // other, as read.proto's Piece.
 struct StagedPiece {
   int32_t sequence = 0;     // As in the row map.
@@ -79,20 +79,20 @@ struct StagedPiece {
   int32_t layer_count = 0;
   RowRange rows;  // Absolute rows of the sequence.
   Codec codec = Codec::kRaw;
-  int32_t bit_offset = 0;  // Of the first id in each cut's first byte; 0 for RAW.
-  int64_t offset = 0;      // Of the first cut in the staging buffer.
+  int32_t bit_offset = 0;  // Bit of the first id in each cut's first byte; 0 for RAW.
+  int64_t offset = 0;      // Offset of the first cut in the staging buffer.
 };
 
 struct RealignInput {
   int64_t staging_bytes = 0;
   absl::Span<const StagedPiece> pieces;  // Any order; no (sequence, layer, row) twice.
   absl::Span<const LocalRow> row_map;    // ExpandRowMap, layout.rows() entries; a row may be shown more than once.
-  // Per sequence the rows declared to have no route (a normal list): those become kUnrecorded, staged or not. A
-  // sequence that falls back to live routing declares all its rows.
+  // Per sequence the rows without a route (a normal list): they become kUnrecorded, staged or not. A sequence that
+  // falls back to live routing lists all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
-  // Per sequence the row of its last token, which takes filler, as a kPad, if it is kUnrecorded in the row map and not
-  // declared to be (a sequence that falls back declares all rows); -1, or nothing at all: it stays kUnrecorded. Nothing
-  // that a loss over next tokens reads depends on it.
+  // Per sequence the row of its last token: if it is kUnrecorded in the row map and not listed above (a sequence that
+  // falls back lists all rows), it takes filler, as a kPad. -1, or an empty span: it stays kUnrecorded. No loss over
+  // next tokens depends on this row.
   absl::Span<const int64_t> last_rows = {};
 };
 
@@ -104,7 +104,7 @@ struct RealignCopy {
   int64_t local_row = 0;
 };
 
-// Filler ids with ordinal `ordinal` go to this local row, for all layers.
+// The filler ids number `ordinal` go to this local row, for all layers.
 struct RealignFill {
   int64_t local_row = 0;
   int64_t ordinal = 0;
@@ -114,7 +114,7 @@ struct RealignPlan {
   int64_t staging_bytes = 0;
   std::vector<StagedPiece> pieces;
   std::vector<RealignCopy> copies;
-  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the ordinals after them:
+  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the following ordinals:
   // filler is balanced over the pads alone and over all together.
   std::vector<RealignFill> fills;
   std::vector<RowState> states;  // Per local row.
@@ -123,15 +123,15 @@ struct RealignPlan {
   int64_t pad_rows = 0;
 };
 
-// INVALID_ARGUMENT (kField, kLength) for pieces that do not fit the layout, the staging buffer or each other, and for a
+// INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and for a
 // row map of another size. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first sequence and
-// layer concerned) if a row that the map replays is neither staged in every local layer nor declared unrecorded: a row
-// is never replayed in part of the layers.
+// layer concerned) if a row that the map replays is neither staged in every local layer nor listed as unrecorded: a row
+// is never replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
-// Carries the plan out on the CPU. `staging` is what input.staging_bytes stood for; `indices` has layout.bytes() bytes
-// and `states` layout.rows() entries, both fully overwritten. `plan` must come from PlanRealign with this layout.
-// INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
+// Executes the plan on the CPU. `staging` has the input.staging_bytes bytes that were planned; `indices` has
+// layout.bytes() bytes and `states` layout.rows() entries, both fully overwritten. `plan` must come from PlanRealign
+// with this layout. INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
@@ -140,11 +140,11 @@ absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::
 //   plan ─PackPlan─▶ bytes ─copy─▶ device ─LaunchRealign (replay_cuda.h)─▶ index buffers of all local layers, row
 //   states
 //
-// The work is cut into units, each for one warp: up to 1024 ids of one layer that lie next to each other here and
-// there, up to 32 rows of filler of one layer, or up to 1024 row states. Its bytes are 24 for every 1024 ids copied
-// where rows follow one another in runs.
+// The work is divided into units, each for one warp: up to 1024 ids of one layer that are contiguous in both buffers,
+// up to 32 rows of filler of one layer, or up to 1024 row states. The plan has 24 bytes per 1024 ids if rows follow one
+// another in runs.
 
-// What the base of a packed plan must have.
+// Required alignment of a packed plan.
 inline constexpr int64_t kPackedPlanAlignment = 16;
 
 struct PackedPlanSize {
@@ -160,7 +160,7 @@ PackedPlanSize SizeOfPackedPlan(const BufferLayout& layout, const RealignPlan& p
 // too short or not aligned, nothing written.
 absl::Status PackPlan(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> out);
 
-// Carries a packed plan out on the CPU: what a device does with it. Buffers as those of Realign.
+// Executes a packed plan on the CPU, as a device does. Buffers as for Realign.
 void RealignPacked(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states);
 
 }  // namespace routing_replay::trainer

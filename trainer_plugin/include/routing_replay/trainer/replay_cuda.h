@@ -1,18 +1,17 @@
 // Realign, router replay and compare on a GPU: raw device pointers and a stream, nothing else.
 //
-// Each call checks its arguments and puts one kernel on the stream. It neither waits nor allocates nor makes streams,
-// so all of them may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
-// What is computed is what the functions of the same name on the CPU do (realign.h, router.h), written once for both:
+// Each call checks its arguments and puts one kernel on the stream. It does not wait, allocate or make streams, so
+// every call may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
+// Kernels compute the same as the functions of the same name on the CPU (realign.h, router.h), from the same source:
 // sums have the same order, and only expf, log1pf and the like differ in their last bits. The same call on the same GPU
 // always gives the same bits.
 //
-// Ids out of range do not stop a kernel: they are clamped and counted. Counters lie in device memory, are only added
-// to, and are read whenever the caller likes; null: not counted. They must be on a multiple of 8 bytes and zero at
-// first.
+// Ids out of range do not stop a kernel: they are clamped and counted. Counters are in device memory, are only added
+// to, and can be read at any time; null: not counted. They must be aligned to 8 bytes and zero at first.
 //
-// All pointers are device pointers that the caller owns until the stream has passed the call; tensors are contiguous
-// and on a multiple of their elements' size. INVALID_ARGUMENT for arguments that cannot be (as the CPU's functions, and
-// kField naming a pointer that is missing); INTERNAL with CUDA's words where it rejects a launch. Thread-safe.
+// All pointers are device pointers that must stay valid until the stream has passed the call; tensors are contiguous
+// and aligned to their elements' size. INVALID_ARGUMENT for invalid arguments (as the CPU's functions, and kField
+// naming a missing pointer); INTERNAL with CUDA's message if it rejects a launch. Thread-safe.
 #ifndef ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 #define ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
 
@@ -28,20 +27,20 @@ namespace routing_replay::trainer {
 
 using CudaStream = ::CUstream_st*;  // cudaStream_t; null is the default stream.
 
-// Whether the kernels run on a device. FAILED_PRECONDITION whose field is what is missing: "cuda.driver" (there is
-// none, or it is too old for the CUDA that this was built with), "cuda.device" (no such device), "cuda.architecture"
-// (no code for it was compiled). Not for the hot path: it loads code. The current device stays what it is.
+// OK if the kernels can run on the device. FAILED_PRECONDITION whose field names what is missing: "cuda.driver" (none,
+// or too old for the CUDA version of this build), "cuda.device" (no such device), "cuda.architecture" (no code for it
+// was compiled). Not for the hot path: it loads code. Does not change the current device.
 absl::Status CheckCudaDevice(int32_t device);
 
-// A packed plan carried out: index buffers of all local layers and row states in one launch. Exactly what the plan says
-// is written.
+// Executes a packed plan: index buffers of all local layers and row states in one launch. Writes exactly what the plan
+// says.
 struct CudaRealign {
   const uint8_t* packed_plan = nullptr;  // PackPlan's bytes, on a multiple of kPackedPlanAlignment.
   const uint8_t* staging = nullptr;      // The staged bytes that the plan was made for.
   uint8_t* indices = nullptr;            // BufferLayout::bytes(), on a multiple of 2.
   RowState* states = nullptr;            // BufferLayout::rows()
-  // Units of the plan, which the grid is made for. Plans with more units, or fewer, run all the same: in a captured
-  // graph this is the number that is usual.
+  // Number of units, which determines the grid. Plans with more or fewer units run as well: in a captured graph, pass
+  // the usual number.
   int64_t units = 0;
 };
 absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream);
@@ -80,7 +79,7 @@ struct CudaCompare {
   const uint8_t* replayed = nullptr;
   const RowState* states = nullptr;
   const uint8_t* live = nullptr;
-  CompareCounters* counters = nullptr;  // Of the layer. Not null.
+  CompareCounters* counters = nullptr;  // Counters of the layer. Not null.
 };
 absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream);
 

@@ -10,11 +10,11 @@
 
 namespace routing_replay::trainer {
 
-// Router replay: the probabilities and the routing map of a MoE layer whose experts were chosen elsewhere.
+// Router replay: the probabilities and the routing map of a MoE layer for experts that were chosen elsewhere.
 //
-// Only the choice is replayed. Probabilities come from the live logits, so gradients reach the router. What is computed
-// is Megatron-Core's topk_routing_with_score_function with the top-k replaced by given ids; rows of three kinds go
-// through one call. With x the row's logits, j_1 … j_K its ids and c the scaling factor:
+// Only the choice is replayed. Probabilities come from the live logits, so gradients reach the router. The result is
+// that of Megatron-Core's topk_routing_with_score_function with its top-k replaced by given ids; one call handles rows
+// of three kinds. With x the row's logits, j_1 … j_K its ids and c the scaling factor:
 //
 //   softmax, post:   p_k = c · softmax over the K gathered logits             gradient at the K ids only
 //   softmax, pre:    p_k = c · (softmax over all E logits)[j_k]               gradient dense over E
@@ -22,14 +22,14 @@ namespace routing_replay::trainer {
 //   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
 //
 // K = 1 is not renormalised with sigmoid and sqrtsoftplus. Logits, probabilities and gradients have one dtype D: float,
-// double, Bf16 or Fp16 (named as template argument where the compiler cannot see it; float otherwise). All arithmetic
-// is fp32 but for what RouterConfig::rounding says, and a live choice ranks fp32 scores whatever D is. Sums run in slot
-// order; a softmax over the K sums runs of 32 terms first, then the runs, and one over all E 32 strided sums, then
+// double, Bf16 or Fp16 (a template argument, float by default). All arithmetic is fp32 except where
+// RouterConfig::rounding says otherwise, and a live choice ranks fp32 scores whatever D is. Sums run in slot order; a
+// softmax over K sums runs of 32 terms first and then the runs, one over all E sums 32 strided sums first and then
 // those.
 //
 // Everything here is pure and thread-safe; nothing is written when a status is not OK.
 
-// INVALID_ARGUMENT (kField, field "router.…") for sizes that cannot be, and for a group limit that leaves fewer than K
+// INVALID_ARGUMENT (kField, field "router.…") for invalid sizes, and for a group limit that leaves fewer than K
 // experts.
 absl::Status CheckRouterConfig(const RouterConfig& config);
 
@@ -42,7 +42,7 @@ struct RouterForwardInput {
   absl::Span<const D> logits;           // [N][E]
   absl::Span<const uint8_t> indices;    // Bytes of [N][K] ids. Read for replayed rows and pads.
   absl::Span<const RowState> states;    // [N]
-  absl::Span<const float> expert_bias;  // [E] or empty. Enters a live choice of sigmoid and sqrtsoftplus, nothing else.
+  absl::Span<const float> expert_bias;  // [E] or empty. Used only for live choices with sigmoid and sqrtsoftplus.
 };
 
 // Owned by the caller; fully overwritten.
@@ -51,14 +51,13 @@ struct RouterForwardOutput {
   absl::Span<D> probs;              // [N][E], zero outside the map.
   absl::Span<uint8_t> routing_map;  // [N][E], 1 where routed, else 0: a bool tensor.
   absl::Span<D> compact_probs;      // [N][K] in slot order, or empty.
-  absl::Span<uint8_t> chosen;       // Bytes of [N][K] ids in use, or empty. May be the very memory of `indices`.
+  absl::Span<uint8_t> chosen;       // Bytes of [N][K] ids in use, or empty. May be the same memory as `indices`.
 };
 
-// kReplayed: `indices` as they are, the bias and the group limit have no part. kPad: the same, `indices` holding
-// filler. kUnrecorded, kLive: the live choice, top-k of the scores (plus bias) under the group limit, best first, ties
-// by lower id; a pure function of logits and bias, so that a recompute chooses alike. A NaN score ranks first, as in
-// torch.topk.
-// INVALID_ARGUMENT (kShape, naming the tensor) unless every size fits N = states.size(), E and K.
+// kReplayed: uses `indices`; the bias and the group limit do not matter. kPad: the same, with filler in `indices`.
+// kUnrecorded, kLive: the live choice, which is the top-k of the scores (plus bias) under the group limit, best first,
+// ties by lower id. It is a pure function of logits and bias, so a recompute chooses the same. A NaN score ranks first,
+// as in torch.topk. INVALID_ARGUMENT (kShape, naming the tensor) unless every size matches N = states.size(), E and K.
 template <typename D = float>
 absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput<D>& input,
                                  const RouterForwardOutput<D>& output, RouterCounters& counters);
@@ -66,7 +65,7 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
 template <typename D>
 struct RouterBackwardInput {
   absl::Span<const D> logits;        // [N][E], those of the forward call.
-  absl::Span<const uint8_t> chosen;  // Of the forward call; `indices` serves where no row chose live.
+  absl::Span<const uint8_t> chosen;  // From the forward call; `indices` can be used if no row chose live.
   absl::Span<const D> grad_probs;    // [N][E], gradient of the loss by `probs`.
 };
 
@@ -76,15 +75,15 @@ template <typename D = float>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters);
 
-// Compare: the replayed choice beside the live one, for metrics and alarms.
+// Compare: counts how the replayed choice differs from the live one, for metrics and alarms.
 //
-// Rows are compared as sets: the order of slots means nothing here, as torch.topk's depends on whether gradients are
-// wanted. Only kReplayed rows count. Everything here is pure and thread-safe; nothing is written when a status is not
-// OK.
+// Rows are compared as sets: the order of slots does not matter, because torch.topk's order depends on whether
+// gradients are needed. Only kReplayed rows count. Everything here is pure and thread-safe; nothing is written when a
+// status is not OK.
 
 // Two choices of N = states.size() rows of one layer, bytes of [N][K] compact ids each. Only E and K of the
-// configuration matter; ids are not checked, and one that stands twice in a row counts once.
-// INVALID_ARGUMENT as CheckRouterConfig, and (kShape, naming the tensor) unless the sizes fit.
+// configuration matter; ids are not checked, and an id that occurs twice in a row counts once. INVALID_ARGUMENT as
+// CheckRouterConfig, and (kShape, naming the tensor) unless the sizes match.
 absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t> replayed,
                             absl::Span<const uint8_t> live, absl::Span<const RowState> states,
                             CompareCounters& counters);

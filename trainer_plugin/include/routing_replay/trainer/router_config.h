@@ -1,5 +1,5 @@
-// The plain data of a router: dtypes, what a MoE layer computes, and what its calls count. Without further headers but
-// the standard ones: CUDA code includes it too, and kernels add to counters in device memory.
+// The plain data of a router: dtypes, what a MoE layer computes, and the counters of its calls. Includes only standard
+// headers, because CUDA code includes it, too, and kernels add to counters in device memory.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 #define ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
 
@@ -35,7 +35,7 @@ struct Fp16 {
   explicit operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
     if (magnitude >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | magnitude << 13);
-    // The exponents' biases differ by 112, which a product with 2^112 adds for subnormal numbers too.
+    // The biases of the exponents differ by 112; multiplying by 2^112 adds that, for subnormal numbers too.
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f));
   }
 
@@ -44,7 +44,7 @@ struct Fp16 {
     if (word > 0x7F800000u) return 0x7E00u;
     if (word >= 0x477FF000u) return 0x7C00u;
     if (word < 0x38800000u) {
-      // Subnormal: multiples of 2^-24. Adding 2^23 of them rounds to a whole one and leaves it in the mantissa.
+      // Subnormal: multiples of 2^-24. Adding 2^23 of them rounds to a whole number, which is then in the mantissa.
       const float units = std::bit_cast<float>(word) * 0x1p24f + 0x1p23f;
       return std::bit_cast<uint32_t>(units) & 0x7FFu;
     }
@@ -68,8 +68,8 @@ struct RouterConfig {
   int32_t top_k = 0;                                       // K
   double scaling_factor = 1.0;                             // c (moe_router_topk_scaling_factor); 0 counts as 1.
   Rounding rounding = Rounding::kOnce;
-  // Group limit of a live choice (moe_router_num_groups, moe_router_group_topk); one group: no limit. Replayed rows
-  // and pads are not subject to it.
+  // Group limit of a live choice (moe_router_num_groups, moe_router_group_topk); one group: no limit. It does not apply
+  // to replayed rows and pads.
   int32_t num_groups = 1;
   int32_t group_topk = 1;
 };
@@ -79,17 +79,17 @@ struct RouterCounters {
   int64_t replayed_rows = 0;
   int64_t live_rows = 0;
   int64_t pad_rows = 0;
-  // Ids >= E. They are clamped to E - 1, as a kernel cannot stop; anything but 0 means a broken buffer.
+  // Ids >= E. They are clamped to E - 1, because a kernel cannot stop; anything but 0 means a broken buffer.
   int64_t clamped_ids = 0;
   // Replayed ids whose probability came out as 0: dispatchers that derive ids from probabilities lose that expert.
   int64_t zero_probabilities = 0;
 };
 
-// Of one layer. Added to by every call, never reset.
+// For one layer. Added to by every call, never reset.
 struct CompareCounters {
-  int64_t rows = 0;            // Compared.
-  int64_t different_rows = 0;  // Whose sets are not equal.
-  int64_t disjoint_rows = 0;   // Whose sets have no expert in common: what rows shifted by one look like.
+  int64_t rows = 0;            // Rows compared.
+  int64_t different_rows = 0;  // Rows whose sets differ.
+  int64_t disjoint_rows = 0;   // Rows whose sets have no expert in common: typical of rows shifted by one.
   int64_t common_ids = 0;      // Σ of the experts in common; rows · K where all are equal.
 };
 

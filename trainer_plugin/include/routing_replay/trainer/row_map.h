@@ -9,8 +9,8 @@ namespace routing_replay::trainer {
 enum class RowState : uint8_t {
   kReplayed = 0,    // A token whose route is replayed.
   kUnrecorded = 1,  // A real token without a route.
-  kPad = 2,         // No token, or the last one of a sequence where it takes filler (realign.h).
-  kLive = 3,        // A token of a sequence that is of no sample, and routes live because the trainer wants it to.
+  kPad = 2,         // No token, or the last token of a sequence if it takes filler (realign.h).
+  kLive = 3,        // A token of a sequence that belongs to no sample: it routes live on purpose.
 };
 
 // One local row. `sequence` and `row` mean nothing for a pad.

@@ -1,4 +1,4 @@
-// From what the trainer did with a micro-batch to the rows that the router of one rank sees.
+// Computes the rows that the router of one rank sees. A zigzag row is computed here: see Partition and BuildRowMap.
 //
 // Nothing is inferred: format, padded boundaries, partition, sizes and flags are what the trainer really used. The
 // steps are those of a Megatron forward pass, which rows.cc takes one by one: padded sequences → context-parallel (CP)
@@ -28,22 +28,22 @@ enum class TokenFormat : uint8_t {
   kBshd = 1,  // A rectangle [batch_size][padded_length].
 };
 
-// Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first
-// [r·h, (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C).
-// Sources: Megatron-Core get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine
-// thd_get_partitioned_indices (per document); contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl.
-// How attention communicates (p2p, all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid
-// CP only choose C and r per micro-batch.
+// Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first [r·h,
+// (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C). Sources: Megatron-Core
+// get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine thd_get_partitioned_indices (per document);
+// contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl. The communication of attention (p2p,
+// all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid CP only choose C and r per
+// micro-batch.
 enum class Partition : uint8_t {
   kZigzagPerDocument = 0,      // THD: zigzag over each document.
   kZigzagPerSequence = 1,      // BSHD: over each sequence of the batch. THD: over the stream as a whole.
   kContiguous = 2,             // THD: over the stream as a whole.
   kContiguousPerSequence = 3,  // BSHD: over each sequence of the batch.
-  kExplicit = 4,               // Whatever RowRank::positions says.
+  kExplicit = 4,               // As RowRank::positions says.
 };
 
-// BSHD only (Megatron TopKRouter.routing: logits.view(-1, E) of [s, b, E]): which row (s, b) of the rectangle is at the
-// router, for local rows s and sequences b.
+// BSHD only (Megatron TopKRouter.routing: logits.view(-1, E) of [s, b, E]): the position of row (s, b) of the rectangle
+// at the router, for local rows s and sequences b.
 enum class RowOrder : uint8_t {
   kSequenceMajor = 0,  // s·B + b: hidden states are [s, b, h], as in Megatron.
   kBatchMajor = 1,     // b·S + s
@@ -58,9 +58,9 @@ enum class SpSlice : uint8_t {
 
 struct SequenceShape {
   int64_t tokens = 0;         // T, without padding, media expanded. 0: the whole document is padding.
-  int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, as far as lengths tell: T - 1, T or fewer.
-  int64_t first_row = 0;      // Of its document or padded sequence: above 0 where the padding is on the left.
-  bool live = false;          // Of no sample: rows without a route are kLive.
+  int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, judging by lengths: T - 1, T or fewer.
+  int64_t first_row = 0;      // Within its document or padded sequence: above 0 if the padding is on the left.
+  bool live = false;          // Belongs to no sample: rows without a route are kLive.
   friend bool operator==(const SequenceShape&, const SequenceShape&) = default;
 };
 
@@ -87,12 +87,12 @@ struct MicroBatchLayout {
   // un-flattens them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): router row s·n + b shows stream row b·S +
   // s.
   std::optional<int64_t> tokens_per_sample;
-  // Rows at the router of every rank, where something pads them further after SP: pads are added at the end.
+  // Rows at the router of every rank, if something pads them further after SP: pads are added at the end.
   std::optional<int64_t> target_rows;
   friend bool operator==(const MicroBatchLayout&, const MicroBatchLayout&) = default;
 };
 
-// The rank that asks.
+// The rank whose rows are computed.
 struct RowRank {
   int32_t cp_rank = 0;
   int32_t tp_rank = 0;
@@ -117,8 +117,8 @@ struct RowRun {
   friend bool operator==(const RowRun&, const RowRun&) = default;
 };
 
-// What every local row shows, in compact form: local rows that no run names are pads. A row that is replayed here may
-// still turn out to be unrecorded when its sample is read.
+// What every local row shows, in compact form: local rows in no run are pads. A row that is replayed here may still
+// turn out to be unrecorded when its sample is read.
 struct RowMap {
   int64_t rows = 0;          // Local rows at the router, pads included.
   std::vector<RowRun> runs;  // No local row twice.
@@ -153,10 +153,10 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map);
 // Per sequence the rows that some local row replays: normal lists, `sequences` of them.
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
 
-// The row map in reverse: from what the ranks recorded of a micro-batch to the rows of its sequences.
+// The inverse of the row map: from what the ranks recorded of a micro-batch to the rows of its sequences.
 //
-// It is made of the ranks' own row maps, so that every layout that can be replayed can be recorded. What verl does for
-// zigzag and contiguous partitions in merge_router_topk_indices (gather over TP, gather over CP, inverse map per
+// It is made from the ranks' own row maps, so every layout that can be replayed can also be recorded. What verl does
+// for zigzag and contiguous partitions in merge_router_topk_indices (gather over TP, gather over CP, inverse map per
 // sample) is one case of it.
 
 // Rows run.row, run.row + 1, … of run.sequence are at local rows run.local_row, run.local_row + run.stride, … of record
@@ -170,16 +170,16 @@ struct RecordRun {
 struct SequenceMerge {
   // Rows 0 … recorded_rows - 1 once each, ascending.
   std::vector<RecordRun> runs;
-  // The same rows where local rows show them once more: on tensor ranks without sequence parallelism, which all see the
-  // whole CP slice, and in explicit lists that repeat. Ascending.
+  // Further copies of these rows: on tensor ranks without sequence parallelism, which all see the whole CP slice, and
+  // in explicit lists that repeat rows. Ascending.
   std::vector<RecordRun> copies;
 };
 
-// One entry per sequence. `maps` holds what BuildRowMap gives for `layout` on each rank of the model replica that
-// shares the layers, in any order; where several show a row, the first one has it in `runs`. recorded_rows of a
-// sequence says which rows are merged: T - 1 as the service keeps them, or T. `samples` names the sequences in errors,
-// or is empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if no map shows some of a
-// sequence's rows.
+// One entry per sequence. `maps` holds the result of BuildRowMap for `layout` on each rank of the model replica that
+// shares the layers, in any order; if several show a row, the first one's is in `runs`. recorded_rows of a sequence
+// says which rows are merged: T - 1 as the service keeps them, or T. `samples` names the sequences in errors, or is
+// empty. FAILED_PRECONDITION (kNotCommitted, with sample, row and missing_rows) if no map shows some of a sequence's
+// rows.
 absl::StatusOr<std::vector<SequenceMerge>> MergeRows(const MicroBatchLayout& layout, absl::Span<const RowMap> maps,
                                                      absl::Span<const std::string> samples = {});
 
