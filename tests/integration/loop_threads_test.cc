@@ -287,11 +287,12 @@ class RedisLoopThreadsTest : public ServerTest {
     return calls;
   }
   // One row of u8 ids to the first server, whose clients were not asked to open the run.
-  grpc::Status PutRow(const std::string& sample, const std::vector<uint8_t>& ids, int layers) {
+  grpc::Status PutRow(const std::string& sample, const std::vector<uint8_t>& ids, int layers, int64_t row_start = 0) {
     v1::AppendRequest request;
     request.set_run("run");
     v1::AppendHeader& append = *request.mutable_append();
     append.set_sample(sample);
+    append.set_row_start(row_start);
     append.set_rows(1);
     append.mutable_tensor()->set_encoding(v1::TensorPayload::RAW);
     append.mutable_tensor()->set_dtype(v1::TensorPayload::U8);
@@ -311,12 +312,30 @@ class RedisLoopThreadsTest : public ServerTest {
   std::unique_ptr<v1::RoutingReplay::Stub> stub_;
 };
 
-TEST_F(RedisLoopThreadsTest, AnAppendLooksOnceAndChangesOnce) {
+TEST_F(RedisLoopThreadsTest, AnAppendOfWhatItsServerKnowsLooksAtNothingFirst) {
   OpenRun("run", Geometry::Uniform(1, 16, 2));
   const int64_t scripts = Calls("eval"), looks = Calls("hgetall");
+  for (int i = 0; i < kAppends; ++i) ASSERT_TRUE(PutRow("grows", {0, 1}, 1, i).ok());
   for (int i = 0; i < kAppends; ++i) ASSERT_TRUE(PutRow(absl::StrCat(i), {0, 1}, 1).ok());
-  EXPECT_EQ(Calls("eval") - scripts, kAppends);
-  EXPECT_EQ(Calls("hgetall") - looks, kAppends);
+  EXPECT_EQ(Calls("eval") - scripts, 2 * kAppends);
+  EXPECT_EQ(Calls("hgetall") - looks, 0);
+}
+
+TEST_F(RedisLoopThreadsTest, AnAppendToASampleThatAnotherServerChangedLooksAndIsMade) {
+  OpenRun("run", Geometry::Uniform(1, 16, 2));
+  const auto run = other_client_->JoinRun("run");
+  ASSERT_OK(run);
+  ASSERT_TRUE(PutRow("a", {0, 1}, 1).ok());
+  ASSERT_OK((*run)->Truncate("a", Producer::kRollout, 0, std::nullopt));
+  EXPECT_EQ(PutRow("a", {0, 1}, 1, 1).error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "of an old revision";
+  ASSERT_TRUE(PutRow("b", {0, 1}, 1).ok());
+  ASSERT_OK((*run)->Release(std::vector<std::string>{"b"}, {}));
+  const grpc::Status gap = PutRow("b", {0, 1}, 1, 1);
+  EXPECT_FALSE(gap.ok()) << "the sample is gone";
+  EXPECT_TRUE(PutRow("b", {2, 3}, 1).ok());
+  const auto state = (*run)->Stat("b");
+  ASSERT_OK(state);
+  EXPECT_EQ(state->committed_rows, 1);
 }
 
 TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
@@ -329,14 +348,14 @@ TEST_F(RedisLoopThreadsTest, AStatOfManySamplesIsAFewPipelines) {
     request.add_samples(absl::StrCat("none", i));
   }
   // A script looks at what this server knows already.
-  const int64_t looks = Calls("hgetall") + Calls("eval"), runs = Calls("get");
+  const int64_t looks = Calls("hgetall") + Calls("eval"), runs = Calls("getrange");
   grpc::ClientContext context;
   v1::StatResponse response;
   ASSERT_TRUE(stub_->Stat(&context, request, &response).ok());
   EXPECT_EQ(response.found_size(), kAppends);
   EXPECT_EQ(response.missing_size(), kAppends);
   EXPECT_EQ(Calls("hgetall") + Calls("eval") - looks, 2 * kAppends) << "one look at each sample";
-  EXPECT_LE(Calls("get") - runs, 2) << "each look asks once whether the run is there";
+  EXPECT_LE(Calls("getrange") - runs, 2) << "each look asks once whether the run is there";
 }
 
 TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForThatRun) {

@@ -4,10 +4,13 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/log/event_log.h"
+#include "server/store/store_rules.h"
 
 namespace routing_replay::server {
 namespace {
@@ -28,6 +31,57 @@ int64_t BytesOf(const RedisManifest& manifest) {
   if (!manifest.whole()) return 0;
   const SampleContent& content = **manifest.content;
   return kEntryBytes + content.metadata_bytes() + static_cast<int64_t>(content.pieces.size()) * kPieceBytes;
+}
+
+// Reads a manifest whose version is known: only its last use if the version is unchanged, otherwise all of it. KEYS:
+// manifest. ARGV: version.
+constexpr char kLook[] = R"(
+if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', KEYS[1], 'u')} end
+return redis.call('HGETALL', KEYS[1])
+)";
+
+absl::Status Damaged(absl::string_view what, const std::string& sample) {
+  return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
+}
+
+// Parses the answer to HGETALL; an empty answer means that the sample does not exist.
+RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
+  RedisManifest manifest;
+  std::string head;
+  std::map<int64_t, std::string> windows;
+  bool readable = true;
+  for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
+    absl::string_view field = reply.elements[i].text;
+    std::string& value = reply.elements[i + 1].text;
+    int64_t window = 0;
+    if (field == "v") {
+      manifest.version = std::move(value);
+    } else if (field == "id") {
+      manifest.sample = std::move(value);
+    } else if (field == "u") {
+      readable &= absl::SimpleAtoi(value, &manifest.last_used_ms);
+    } else if (field == "head") {
+      head = std::move(value);
+    } else if (absl::ConsumePrefix(&field, "w") && absl::SimpleAtoi(field, &window)) {
+      windows[window] = std::move(value);
+    }
+  }
+  if (reply.elements.empty()) return manifest;
+  if (!manifest.exists() || !readable) {
+    if (!manifest.exists()) manifest.version = std::string(kUnreadable);
+    manifest.content = Damaged("redis: a sample's manifest has no version or no last use", manifest.sample);
+    return manifest;
+  }
+  std::vector<std::string> records;
+  for (auto& [window, record] : windows) records.push_back(std::move(record));
+  absl::StatusOr<SampleContent> content =
+      DecodeContent(head, records, block_rows, [&](const BlockRef& at) { return home.Found(at); });
+  if (content.ok()) {
+    manifest.content = std::make_shared<const SampleContent>(*std::move(content));
+  } else {
+    manifest.content = WithSample(content.status(), manifest.sample);
+  }
+  return manifest;
 }
 
 bool IsForCaller(const absl::Status& status) {
@@ -90,6 +144,47 @@ RedisRequest RedisContext::Of(absl::string_view script, absl::Span<const std::st
   command.AddBorrowed(script).Add(static_cast<int64_t>(keys.size()));
   for (const std::string& key : keys) command.Add(key);
   return {.command = std::move(command), .key = keys.front()};
+}
+
+absl::Status CheckRun(RedisRun& run, const RedisResult& answer) {
+  if (!answer.reply.ok()) return answer.reply.status();
+  if (answer.reply->text == run.incarnation || run.clears) return absl::OkStatus();
+  run.ended = true;
+  return NoRunError(run.info.run);
+}
+
+absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
+                                                  absl::Span<const SampleName> names) {
+  std::vector<RedisRequest> requests = {context->AskForRun(run)};
+  std::vector<std::shared_ptr<const SampleKeys>> keys_of;
+  std::vector<std::optional<RedisManifest>> known;
+  for (const SampleName& name : names) {
+    keys_of.push_back(std::make_shared<const SampleKeys>(context, run, name));
+    const std::string& key = keys_of.back()->key;
+    known.push_back(context->cache.Find(key));
+    requests.push_back(known.back() ? RedisContext::Of(kLook, {&key, 1})
+                                    : RedisContext::Of(RedisCommand({"HGETALL", key})));
+    if (known.back()) requests.back().command.Add(known.back()->version);
+  }
+  std::vector<RedisResult> results = context->Execute(requests);
+  if (absl::Status there = CheckRun(run, results[0]); !there.ok()) return there;
+  std::vector<RedisManifest> found(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
+    if (absl::IsDataLoss(reply.status())) {  // The key holds something else: damage of this sample alone.
+      found[i] = {.version = std::string(kUnreadable), .sample = names[i].sample};
+      found[i].content = Damaged(reply.status().message(), names[i].sample);
+    } else if (!reply.ok()) {
+      return reply.status();
+    } else if (known[i] && reply->elements.size() == 1 &&
+               absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
+      found[i] = *std::move(known[i]);
+    } else {
+      found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
+      if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
+    }
+  }
+  return found;
 }
 
 void RedisContext::Warn(const std::string& what, const absl::Status& status) {

@@ -72,6 +72,9 @@ struct RedisRun {
   const bool clears = false;       // Known to be dropped, and being removed.
 };
 
+// Stands for the version of a sample whose manifest has none because of damage: no change matches it.
+inline constexpr absl::string_view kUnreadable = "?";
+
 // A sample as Redis had it at some moment.
 struct RedisManifest {
   std::string version;  // Empty: the sample does not exist.
@@ -79,8 +82,12 @@ struct RedisManifest {
   int64_t last_used_ms = 0;
   // DATA_LOSS if its records are damaged.
   absl::StatusOr<std::shared_ptr<const SampleContent>> content = nullptr;
+  // Assumed by this server, not read. Only a change may be based on it: its commit checks the version, and whether the
+  // run still exists.
+  bool guessed = false;
 
   bool exists() const { return !version.empty(); }
+  bool readable() const { return version != kUnreadable; }
   bool whole() const { return exists() && content.ok(); }
   int64_t stored_bytes() const { return (*content)->pieces.charged_bytes() + (*content)->metadata_bytes(); }
 };
@@ -150,6 +157,13 @@ class RedisContext {
   Mutex mutex_;
   std::map<std::string, Clock::Time> warned_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Checks the answer to AskForRun: NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
+absl::Status CheckRun(RedisRun& run, const RedisResult& answer);
+// The present manifests in Redis, one per name. A name without an id finds whichever sample has the handle; a name with
+// an id may find another sample with the same handle. Errors of CheckRun.
+absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
+                                                  absl::Span<const SampleName> names);
 
 // Longer values would block a Redis server for too long: one thread of it serves everybody.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;

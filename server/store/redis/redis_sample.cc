@@ -5,9 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/row_pieces.h"
@@ -84,27 +82,10 @@ for i = 6, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[4]) end
 return 1
 )";
 
-// Reads a manifest whose version is known: only its last use if the version is unchanged, otherwise all of it. KEYS:
-// manifest. ARGV: version.
-constexpr char kLook[] = R"(
-if redis.call('HGET', KEYS[1], 'v') == ARGV[1] then return {redis.call('HGET', KEYS[1], 'u')} end
-return redis.call('HGETALL', KEYS[1])
-)";
-
-// Stands for the version of a sample whose manifest has none because of damage: no change matches it.
-const std::string& Unreadable() {
-  static const std::string version = "?";
-  return version;
-}
-
 absl::Status TooMuchChange(const SampleName& name) {
   return MakeError(absl::StatusCode::kUnavailable,
                    absl::StrCat("sample \"", name.sample, "\" is being changed by others too often"),
                    {.sample = name.sample});
-}
-
-absl::Status Damaged(absl::string_view what, const std::string& sample) {
-  return WithSample(MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum}), sample);
 }
 
 // Copies the parts of the blocks inside `rows`: the append may have to be tried again.
@@ -172,46 +153,6 @@ void AddFields(const SampleContent* before, const SampleContent& next, int64_t f
   for (const auto& [field, record] : written) command.Add(field).Add(record);
 }
 
-// Parses the answer to HGETALL; an empty answer means that the sample does not exist.
-RedisManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
-  RedisManifest manifest;
-  std::string head;
-  std::map<int64_t, std::string> windows;
-  bool readable = true;
-  for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
-    absl::string_view field = reply.elements[i].text;
-    std::string& value = reply.elements[i + 1].text;
-    int64_t window = 0;
-    if (field == "v") {
-      manifest.version = std::move(value);
-    } else if (field == "id") {
-      manifest.sample = std::move(value);
-    } else if (field == "u") {
-      readable &= absl::SimpleAtoi(value, &manifest.last_used_ms);
-    } else if (field == "head") {
-      head = std::move(value);
-    } else if (absl::ConsumePrefix(&field, "w") && absl::SimpleAtoi(field, &window)) {
-      windows[window] = std::move(value);
-    }
-  }
-  if (reply.elements.empty()) return manifest;
-  if (!manifest.exists() || !readable) {
-    if (!manifest.exists()) manifest.version = Unreadable();
-    manifest.content = Damaged("redis: a sample's manifest has no version or no last use", manifest.sample);
-    return manifest;
-  }
-  std::vector<std::string> records;
-  for (auto& [window, record] : windows) records.push_back(std::move(record));
-  absl::StatusOr<SampleContent> content =
-      DecodeContent(head, records, block_rows, [&](const BlockRef& at) { return home.Found(at); });
-  if (content.ok()) {
-    manifest.content = std::make_shared<const SampleContent>(*std::move(content));
-  } else {
-    manifest.content = WithSample(content.status(), manifest.sample);
-  }
-  return manifest;
-}
-
 }  // namespace
 
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest) {
@@ -219,44 +160,6 @@ SampleState StateOf(const RedisContext& context, const SampleName& name, const R
   state.stored_bytes = manifest.stored_bytes();
   state.idle_ms = std::max<int64_t>(0, context.time.NowMs() - manifest.last_used_ms);
   return state;
-}
-
-absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
-                                                  absl::Span<const SampleName> names) {
-  std::vector<RedisRequest> requests = {context->AskForRun(run)};
-  std::vector<std::shared_ptr<const SampleKeys>> keys_of;
-  std::vector<std::optional<RedisManifest>> known;
-  for (const SampleName& name : names) {
-    keys_of.push_back(std::make_shared<const SampleKeys>(context, run, name));
-    const std::string& key = keys_of.back()->key;
-    known.push_back(context->cache.Find(key));
-    requests.push_back(known.back() ? RedisContext::Of(kLook, {&key, 1})
-                                    : RedisContext::Of(RedisCommand({"HGETALL", key})));
-    if (known.back()) requests.back().command.Add(known.back()->version);
-  }
-  std::vector<RedisResult> results = context->Execute(requests);
-  if (!results[0].reply.ok()) return results[0].reply.status();
-  if (results[0].reply->text != run.incarnation && !run.clears) {
-    run.ended = true;
-    return NoRunError(run.info.run);
-  }
-  std::vector<RedisManifest> found(names.size());
-  for (size_t i = 0; i < names.size(); ++i) {
-    absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
-    if (absl::IsDataLoss(reply.status())) {  // The key holds something else: damage of this sample alone.
-      found[i] = {.version = Unreadable(), .sample = names[i].sample};
-      found[i].content = Damaged(reply.status().message(), names[i].sample);
-    } else if (!reply.ok()) {
-      return reply.status();
-    } else if (known[i] && reply->elements.size() == 1 &&
-               absl::SimpleAtoi(reply->elements[0].text, &known[i]->last_used_ms)) {
-      found[i] = *std::move(known[i]);
-    } else {
-      found[i] = ParseManifest(*std::move(reply), run.info.options.block_rows, RedisHome(keys_of[i]));
-      if (found[i].whole()) context->cache.Put(keys_of[i]->key, found[i]);
-    }
-  }
-  return found;
 }
 
 absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRun& run, std::vector<SampleName> names,
@@ -271,7 +174,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
     std::vector<size_t> asked;
     for (size_t i = 0; i < batch.size(); ++i) {
       const RedisManifest& one = (*found)[i];
-      if (one.exists() ? one.version == Unreadable() : !unused && !run.clears) continue;
+      if (one.exists() ? !one.readable() : !unused && !run.clears) continue;
       if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
       if (!ends(one)) continue;
       if (one.exists()) batch[i].sample = one.sample;
@@ -347,8 +250,26 @@ absl::StatusOr<RedisManifest> RedisSample::FindExisting() {
   return Check(std::move(found->front()));
 }
 
+std::optional<RedisManifest> RedisSample::Guess(const AppendHeader& header) {
+  if (header.prefix) return std::nullopt;
+  std::optional<RedisManifest> guess = context_->cache.Find(keys_->key);
+  if (!guess && header.rows.begin == 0) guess.emplace();
+  if (guess && guess->exists() && guess->sample != name_.sample) return std::nullopt;
+  if (guess) guess->guessed = true;
+  return guess;
+}
+
 absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, RedisSample* parent) {
   MutexLock lock(context_->WriterLock(name_.handle));
+  if (const std::optional<RedisManifest> guess = Guess(command.header)) {
+    absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
+    if (ack.ok() && *ack) return **std::move(ack);
+    // A guess rejects nothing, unless the run or Redis itself is gone.
+    const absl::Status& why = ack.status();
+    if (absl::IsNotFound(why) || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) {
+      return WithSample(why, name_.sample);
+    }
+  }
   for (const Clock::Time deadline = context_->Deadline();;) {
     const absl::StatusOr<RedisManifest> found = Find();
     if (!found.ok()) return WithSample(found.status(), name_.sample);
@@ -387,6 +308,8 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
     if (!committed.ok()) return committed.status();
     if (!*committed) return std::nullopt;
     now = **std::move(committed);
+  } else if (found.guessed) {
+    return std::nullopt;
   }
   version_ = now.version;
   Touch(now);
@@ -494,9 +417,11 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
   if (!before.exists() || now_ms - before.last_used_ms >= run_->use_grain().count()) now.last_used_ms = now_ms;
   const auto next = std::make_shared<const SampleContent>(std::move(change.next));
   now.content = next;
-  RedisRequest request = CommitRequest(before, *next, change.first_window, now, chunks);
-  request.before = std::move(puts);
-  const RedisResult answer = std::move(context_->Execute({&request, 1}).front());
+  std::vector<RedisRequest> requests = {CommitRequest(before, *next, change.first_window, now, chunks)};
+  requests.front().before = std::move(puts);
+  if (before.guessed) requests.push_back(context_->AskForRun(*run_));  // In the same round trip.
+  const std::vector<RedisResult> answers = context_->Execute(requests);
+  const RedisResult& answer = answers.front();
   const bool done = answer.reply.ok() && answer.reply->type == RedisReply::Type::kInteger && answer.reply->integer == 1;
   if (!done) {
     // Nobody has seen the chunks, unless an earlier sending of the same commit was executed and others have changed the
@@ -518,6 +443,14 @@ RedisSample::Committed RedisSample::Commit(const RedisManifest& before, Change c
     return std::nullopt;
   }
   for (const auto& block : change.added) static_cast<RedisBlock&>(*block).Written();
+  if (absl::Status there = before.guessed ? CheckRun(*run_, answers.back()) : absl::OkStatus(); !there.ok()) {
+    // The run was dropped before. What was written now would stay if the run's samples are removed already.
+    RedisRun dropped{.info = run_->info, .incarnation = run_->incarnation, .prefix = run_->prefix, .clears = true};
+    ReleaseResult ignored;
+    const auto all = [](const RedisManifest&) { return true; };
+    if (run_->ended) RemoveSamples(context_, dropped, {name_}, all, /*unused=*/false, ignored).IgnoreError();
+    return there;
+  }
   context_->cache.Put(keys_->key, now);
   changed_ = true;
   version_ = now.version;

@@ -1,7 +1,7 @@
-// One sample of the Redis store: applies the rules of ../sample to the manifest that Redis has now.
+// One sample of the Redis store: applies the rules of ../sample_rules.h to the manifest that Redis has now.
 //
-//   look ─▶ rules ─▶ Commit ─▶ done
-//    ◀── somebody else was first ──┘
+//   guess or look ─▶ rules ─▶ Commit ─▶ done
+//             ◀── somebody else was first ──┘
 #ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
@@ -18,10 +18,6 @@
 
 namespace routing_replay::server {
 
-// The present manifests in Redis, one per name. A name without an id finds whichever sample has the handle; a name with
-// an id may find another sample with the same handle. NOT_FOUND (kNoRun), and run.ended set, if the run is gone.
-absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisContext>& context, RedisRun& run,
-                                                  absl::Span<const SampleName> names);
 // State of a manifest that is whole.
 SampleState StateOf(const RedisContext& context, const SampleName& name, const RedisManifest& manifest);
 
@@ -70,6 +66,9 @@ class RedisSample {
   absl::StatusOr<RedisManifest> Find();
   // The same, but NOT_FOUND (kNoSample) if it does not exist.
   absl::StatusOr<RedisManifest> FindExisting();
+  // The manifest that Redis most likely has, without reading it: as this server left it, or none if the append begins
+  // the sample. Nothing if it must be read.
+  std::optional<RedisManifest> Guess(const AppendHeader& header);
   // Nothing: read the sample again and retry.
   absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
                                                      const RedisManifest& found);

@@ -5,8 +5,8 @@
 // and the chunks of its blocks; the part's index names it. So each change of a sample, its index entry included, is ONE
 // script, which compares the manifest's version first:
 //
-//   append    read the manifest ─▶ rules ─▶ [SET chunks, commit script]
-//             ◀── if the script finds another version ──┘
+//   append    the manifest as known last (none: a new sample), else read ─▶ rules ─▶ [SET chunks, commit script]
+//             ◀── read it, if the script finds another version ──┘
 //   read      HGETALL manifest (or only its version, if it is cached) ─▶ GET chunks, 4 MiB ahead of the reader
 //   release   read ─▶ remove script: the manifest goes at once, its chunks 60 s later, for readers with a snapshot
 //   watch     a thread reads the versions of watched samples every 20 ms; changes by this server are notified at once
