@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -238,6 +239,9 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
     const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
     if (call == nullptr || call->queue == nullptr) {  // Encodes beside other threads.
+      if (shared->order.empty()) {
+        if (std::optional<CallEnd> end = appending->TryDo()) return *std::move(end);
+      }
       const auto work = [&]() -> CallEnd {
         absl::Status turn = shared->order.AwaitAll();
         if (!turn.ok()) return turn;

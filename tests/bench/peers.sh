@@ -56,7 +56,7 @@ export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src:$PWD/tes
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib
 export ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 [ "$allocator" = default ] ||
-  export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0
+  export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:glibc.malloc.top_pad=4194304
 
 # A cluster on this machine, even one that was killed, would be joined by the one that Ray starts here.
 RAY_TMPDIR=$(mktemp -d)

@@ -14,7 +14,8 @@ namespace routing_replay::bench {
 namespace {
 
 constexpr char kTuned[] =
-    "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0";
+    "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:"
+    "glibc.malloc.top_pad=4194304";
 
 nlohmann::json Describe(const HandoffScenario& scenario) {
   const Geometry& geometry = scenario.geometry();

@@ -31,7 +31,10 @@ import numpy as np
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
 SMALL_ROWS, SMALL_APPENDS = 8, 2000
 RUN = "producer"
-TUNED = "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0"
+TUNED = (
+    "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0"
+    ":glibc.malloc.top_pad=4194304"
+)
 
 
 class CppWorker:

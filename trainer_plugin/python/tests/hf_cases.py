@@ -341,6 +341,8 @@ class Cases(unittest.TestCase):
             for field, wrong in (
                 ("micro_batch.samples", {"sequences": rollout.samples, "samples": 3, **rollout.said}),
                 ("lengths", {"sequences": rollout.samples}),
+                ("sequences", rollout.said),
+                ("sequences", rollout.samples),
             ):
                 with self.assertRaises(trainer.InvalidArgumentError) as caught:
                     replay.prefetch([wrong])

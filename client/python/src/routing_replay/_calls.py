@@ -28,6 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _HANDLER_MS = 50  # That a signal may have to wait for its handler.
+_PLAIN_CALL = byref(Call(-1, None, 0))
 
 
 @dataclass(slots=True)
@@ -85,8 +86,8 @@ class Operation(Generic[T]):
 
     def here(self) -> T:
         """Blocks."""
-        call = Call(self._milliseconds(), None, 0)
-        return self.end(self.function(*self.inputs, byref(call), *self.outputs))
+        call = _PLAIN_CALL if self.timeout is None else byref(Call(self._milliseconds(), None, 0))
+        return self.end(self.function(*self.inputs, call, *self.outputs))
 
     def wait(self) -> T:
         """Blocks; in the main thread a signal's handler is called meanwhile, and what it raises ends the call."""

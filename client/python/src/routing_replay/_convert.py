@@ -95,20 +95,18 @@ def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
     return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
 
 
-# Fields of an append: name, default, name in errors, and how its value becomes that of the structure.
-_PLAIN_FIELDS: tuple[tuple[str, Any, str, Callable[..., Any], tuple[Any, ...]], ...] = (
-    ("row_start", None, "append.row_start", _values.integer, (_values.INT64,)),
-    ("revision", 0, "append.revision", _values.integer, (_values.INT64,)),
-    ("restart", 0, "append.restart_nonce", _values.integer, (_values.UINT64,)),
-    ("attempt", None, "append.attempt", _values.optional, (_values.UINT32,)),
-    ("group", None, "append.group", _values.optional, (_values.INT64,)),
-    ("num_tokens", None, "append.seal_num_tokens", _values.optional, (_values.INT64,)),
-    ("weight_version", None, "append.weight_version", _values.integer, (_values.INT64,)),
-    ("weight_label", "", "append.weight_label", _values.native_text, ()),
-    ("engine", None, "append.engine", _values.native_text, ()),
-    ("unrecorded", None, "append.unrecorded", _values.native_ranges, ()),
-    ("surplus_rows", None, "append.surplus_rows", _values.integer, (_values.NATURAL,)),
+# Integers of an append: name, default, name in errors, bounds, and whether it becomes an rr_integer.
+_INTEGERS = (
+    ("row_start", None, "append.row_start", _values.INT64, False),
+    ("revision", 0, "append.revision", _values.INT64, False),
+    ("restart", 0, "append.restart_nonce", _values.UINT64, False),
+    ("attempt", None, "append.attempt", _values.UINT32, True),
+    ("group", None, "append.group", _values.INT64, True),
+    ("num_tokens", None, "append.seal_num_tokens", _values.INT64, True),
+    ("weight_version", None, "append.weight_version", _values.INT64, False),
+    ("surplus_rows", None, "append.surplus_rows", _values.NATURAL, False),
 )
+_integers_of = operator.attrgetter(*(name for name, *_ in _INTEGERS))
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
@@ -116,9 +114,16 @@ def _fill(target: _native.Append, append: Append) -> list[Any]:
     target.sample = _values.native_text(sample, "append.sample")
     target.producer = producer(append.producer, "append.producer", sample)
     target.weight_version = -1
-    for name, default, field, convert, bounds in _PLAIN_FIELDS:
-        if (given := getattr(append, name)) is not default:
-            setattr(target, name, convert(given, field, *bounds, sample))
+    for given, (name, default, field, bounds, optional) in zip(_integers_of(append), _INTEGERS):  # noqa: B905
+        if given is not default:
+            number = _values.integer(given, field, bounds, sample)
+            setattr(target, name, (number, 1) if optional else number)
+    if append.weight_label != "":
+        target.weight_label = _values.native_text(append.weight_label, "append.weight_label", sample)
+    if append.engine is not None:
+        target.engine = _values.native_text(append.engine, "append.engine", sample)
+    if append.unrecorded is not None:
+        target.unrecorded = _values.native_ranges(append.unrecorded, "append.unrecorded", sample)
     target.seal = bool(append.seal)
     kept: list[Any] = []
     if append.weights is not None:
@@ -217,19 +222,24 @@ def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
     except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
         raise _values.invalid("append.tensor.dtype", f"must be an array of ids: {error}", sample, "DTYPE") from None
-    dtype = _NATIVE_DTYPES.get(array.dtype.str[1:])
-    if dtype is None:
+    described = _described(array.dtype, array.shape)
+    if described is None:
         raise bad_dtype("append.tensor.dtype", array, sample)
-    made = _native.Tensor()
-    made.encoding, made.dtype = _RAW, dtype
-    made.shape, made.shape_count = _shape(array.shape)
+    made = _native.Tensor.from_buffer_copy(described)
+    made.keeps = described
     return made, _little_endian(array)
 
 
 @functools.lru_cache(1024)
-def _shape(shape: tuple[int, ...]) -> tuple[Any, int]:
-    """Rollouts append many arrays of few shapes."""
-    return array_of(c_int64, shape)
+def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor | None:
+    """Rollouts append many arrays of few shapes. None of what has no ids."""
+    name = _NATIVE_DTYPES.get(dtype.str[1:])
+    if name is None:
+        return None
+    made = _native.Tensor()
+    made.encoding, made.dtype = _RAW, name
+    made.shape, made.shape_count = array_of(c_int64, shape)
+    return made
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:

@@ -83,7 +83,8 @@ def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
     if not isinstance(value, str):
         raise invalid(field, f"must be a string, got {reprlib.repr(value)}", sample)
     try:
-        return _native.text(value)
+        encoded = value.encode()
+        return _native.Text(encoded, len(encoded))
     except UnicodeEncodeError:
         raise invalid(field, "must be valid Unicode", sample) from None
 

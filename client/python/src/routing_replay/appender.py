@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Operation, blocking
@@ -29,9 +29,11 @@ _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds that the end of the interpreter waits for queued appends.
 _LINGER_TIMEOUT = 125.0  # Seconds for what an appender without references had queued.
 ON_FULL = {"block": 0, "drop": 1, "raise": 2}
+FIRST: Callable[[Any], int] = itemgetter(0)
 
 OnOutcome = Callable[[AppendOutcome], None]
 C = TypeVar("C", bound="Closing")
+N = TypeVar("N")
 
 
 class Line(_native.Handle):
@@ -110,16 +112,17 @@ class AppenderCalls:
         """Begins to call on_outcome."""
         raise NotImplementedError
 
-    def queueing(self, appends: Sequence[Append]) -> Operation[list[int]]:
+    def queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
+        """numbers: makes the result of the sequence numbers"""
         self._link.check()
         made, kept = _convert.appends(appends)
         count = len(appends)
         sequences, dropped = (c_uint64 * count)(), c_size_t()
 
-        def read() -> list[int]:
+        def read() -> N:
             if dropped.value:
                 self._report_drop(appends)
-            return list(sequences)
+            return numbers(sequences)
 
         # In a thread whose event loop runs, which would stand still, nothing is waited for.
         timeout = 0.0 if self._never_waits_in_loop and asyncio._get_running_loop() is not None else None
@@ -171,7 +174,7 @@ class Appender(AppenderCalls, Closing):
         have been queued. Raises InvalidArgumentError at once for what the ingest checks reject.
         Never raises for trouble of the service: when the queue is full, on_full decides.
         """
-        return self.queueing([append]).then(itemgetter(0))
+        return self.queueing([append], FIRST)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

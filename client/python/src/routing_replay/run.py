@@ -17,7 +17,7 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.appender import ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
+from routing_replay.appender import FIRST, ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
 from routing_replay.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -305,7 +305,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @taking(Append)
     def append(self, append: Append) -> Operation[int]:
         """Appends through an appender that the run keeps for this: see `Appender.append`."""
-        return self._default_appender().queueing([append]).then(itemgetter(0))
+        return self._default_appender().queueing([append], FIRST)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

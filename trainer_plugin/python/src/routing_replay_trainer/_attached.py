@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import numbers
+import reprlib
 import threading
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
@@ -257,10 +258,12 @@ class Attached:
         if self._steps is None:
             return
         others = {"sequences", *Open.__dataclass_fields__}
-        announced = [
-            self._described(each["sequences"], {name: each[name] for name in each if name not in others})
-            for each in micro_batches
-        ]
+        announced = []
+        for each in micro_batches:
+            if not isinstance(each, Mapping) or "sequences" not in each:
+                raise invalid("sequences", f"must be among what is announced, got {reprlib.repr(each)}")
+            said = {name: each[name] for name in each if name not in others}
+            announced.append(self._described(each["sequences"], said))
         chunks = [chunk.number for chunk in self._chunks if chunk.parts]
         for one in announced:
             plans = [(self._plan(chunk, one.layout), one.fetch) for chunk in chunks]

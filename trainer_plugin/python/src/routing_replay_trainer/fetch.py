@@ -38,7 +38,7 @@ _ARGUMENTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FetchSequence:
     """What a fetch says of one sequence of the micro-batch, where the plan's description does not say it.
 
@@ -68,11 +68,11 @@ class FetchSequence:
         else:
             made.handle = integer(self.sample, "sample")
         if self.num_tokens is not None:
-            made.num_tokens = _native.integer(integer(self.num_tokens, "num_tokens", sample=self.sample))
+            made.num_tokens = integer(self.num_tokens, "num_tokens", sample=self.sample), 1
         if self.tokens is not None:
             ids = token_ids(self.tokens, self.sample)
             rows = _checked_rows(ids.size, made.num_tokens.value, check_every)
-            made.token_check = _native.TokenCheck(rows, LIBRARY.rr_token_crc(0, ids.ctypes.data, rows))
+            made.token_check = rows, LIBRARY.rr_token_crc(0, ids.ctypes.data, rows)
             made.has_token_check = 1
         if self.content_id is not None:
             made.content_id = integer(self.content_id, "content_id", UINT64, self.sample)
