@@ -293,7 +293,7 @@ class UsableTest(AttachedTest):
                     continue
                 with self.assertLogs("routing_replay", logging.WARNING) as logs:
                     self.assertFalse(self.attached(engine).attached)
-                self.assertIn("several guesses", logs.output[0])
+                self.assertIn("several drafts", logs.output[0])
 
 
 HANDS_OVER = """

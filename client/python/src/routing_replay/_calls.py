@@ -1,4 +1,4 @@
-"""Calls of the library that may wait: here, or with an end in a queue.
+"""Calls of the library that may wait: they block, or report their end in a queue.
 
 A method of a client is written once, as a function that makes an `Operation`. `blocking` turns it into the method that
 waits for it; `routing_replay.aio` turns that one into the method that is awaited.
@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
-_HANDLER_MS = 50  # That a signal may have to wait for its handler.
+_HANDLER_MS = 50  # How long a signal may have to wait for its handler.
 _PLAIN_CALL = byref(Call(-1, None, 0))
 
 
@@ -55,13 +55,13 @@ class Operation(Generic[T]):
     in_thread: bool = False
 
     def then(self, convert: Callable[[T], U]) -> Operation[U]:
-        """This one, with what `convert` makes of its result."""
+        """The same operation, with `convert` applied to its result."""
         read = self.read
         self.read = lambda: convert(read())
         return self  # type: ignore[return-value]
 
     def start(self, queue: int, tag: int) -> None:
-        """Its end comes out of the queue. Raises what is wrong with the arguments."""
+        """Starts the call; its end comes out of the queue. Raises errors in the arguments."""
         check(self.function(*self.inputs, byref(Call(self._milliseconds(), queue, tag)), *self.outputs))
 
     def _milliseconds(self) -> int:
@@ -78,7 +78,7 @@ class Operation(Generic[T]):
         return result
 
     def drop(self, error: int | None) -> None:
-        """Frees what the end of a call that was cancelled has left."""
+        """Frees what a cancelled call has left."""
         if error is not None:
             lib.rr_free(error)
         elif self.discard is not None:
@@ -90,7 +90,7 @@ class Operation(Generic[T]):
         return self.end(self.function(*self.inputs, call, *self.outputs))
 
     def wait(self) -> T:
-        """Blocks; in the main thread a signal's handler is called meanwhile, and what it raises ends the call."""
+        """Blocks; in the main thread, signal handlers run meanwhile, and an exception of theirs ends the call."""
         if self.in_thread or threading.get_ident() != _main_thread:
             return self.here()
         queue = _interruptible.pop() if _interruptible else Queue()
@@ -103,7 +103,7 @@ class Operation(Generic[T]):
 
 
 class Done(Operation[T]):
-    """One that has ended."""
+    """An operation that has ended already."""
 
     def __init__(self, result: T) -> None:
         super().__init__(None, (), (), lambda: result)
@@ -121,7 +121,7 @@ def making(
     kept: Any,
     **options: Any,
 ) -> Operation[Handle]:
-    """Of a function that makes an object."""
+    """For a function that makes an object."""
     out = c_void_p()
 
     def made() -> Handle:
@@ -139,7 +139,7 @@ def operation(
     kept: Any = None,
     **options: Any,
 ) -> Operation[T]:
-    """Of a function that returns a structure, which `read` copies."""
+    """For a function that returns a structure, which `read` copies."""
     owner = making(lib.rr_free, function, inputs, timeout, kept, **options)
     return owner.then(lambda owner: read(kind.from_address(owner.pointer)))
 
@@ -169,12 +169,12 @@ class Queue:
         self._ended = (Ended * 64)()
 
     def close(self) -> None:
-        """Cancels what is under way, and waits for it."""
+        """Cancels the running calls and waits for them."""
         self._handle.__del__()
         self._handle.pointer = None
 
     def take(self) -> list[tuple[int, int | None]]:
-        """Tags and errors of what has ended."""
+        """Tags and errors of the calls that have ended."""
         count = lib.rr_queue_take(self.pointer, self._ended, len(self._ended))
         return [(ended.tag, ended.error) for ended in self._ended[:count]]
 
@@ -182,7 +182,7 @@ class Queue:
         lib.rr_queue_cancel(self.pointer, tag)
 
     def wait_for_one(self, operation: Operation[Any]) -> int | None:
-        """The error with which the only operation that is under way ends. What a signal's handler raises cancels it."""
+        """The error of the only running operation. An exception of a signal handler cancels it."""
         ended = self._ended[0]
         ended.tag = 0
         try:
@@ -191,7 +191,7 @@ class Queue:
         except BaseException:
             self.cancel(1)
             while not ended.tag:  # Until its end its memory is written to.
-                with contextlib.suppress(BaseException):  # A handler that raises again.
+                with contextlib.suppress(BaseException):  # A handler may raise again.
                     lib.rr_queue_wait(self.pointer, 1000, byref(ended))
             operation.drop(ended.error)
             raise
@@ -199,10 +199,10 @@ class Queue:
 
 
 _main_thread = threading.main_thread().ident
-_interruptible: list[Queue] = []  # For waits of the main thread, which may be nested in a signal's handler.
+_interruptible: list[Queue] = []  # For waits of the main thread; a signal handler may nest them.
 
 
-# Lines of the library for people: to the logger "routing_replay".
+# Passes log lines of the library to the logger "routing_replay".
 
 _log = logging.getLogger("routing_replay")
 _thread: threading.Thread | None = None
@@ -210,7 +210,7 @@ _lock = threading.Lock()
 
 
 def pass_lines_on() -> None:
-    """Starts a thread that does so, once."""
+    """Starts a thread for the log lines, once."""
     global _thread
     with _lock:
         if _thread is None:
@@ -223,13 +223,13 @@ def _pass_on() -> None:
         try:
             for line in operation(lib.rr_log, (), _native.Texts, lambda lines: list(map(str, lines)), 1e9).here():
                 _log.warning("%s", line)
-        except RoutingReplayError:  # A fork, or nothing for a day.
+        except RoutingReplayError:  # A fork, or no line for a day.
             time.sleep(1)
 
 
 def _after_fork_in_child() -> None:
     global _main_thread, _thread, _lock
-    _main_thread = threading.main_thread().ident  # Whoever forked.
+    _main_thread = threading.main_thread().ident  # The thread that forked.
     lib.rr_fork_in_child()
     _interruptible.clear()
     _lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""From arguments to structures of the library, and from its results to values of routing_replay.types."""
+"""Converts arguments to structures of the library, and its results to values of routing_replay.types."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ _EXPLICIT = _native.text("EXPLICIT")
 
 
 def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Concatenate[S, P], T]]:
-    """Gives a method that takes an `Append`, or the like, the parameters of that class: one signature for all."""
+    """Gives a method that takes an `Append` (or a similar class) the parameters of that class, so that there is one
+    signature.
+    """
     parameters = list(inspect.signature(made).parameters.values())
 
     def decorate(method: Callable[[S, A], T]) -> Callable[Concatenate[S, P], T]:
@@ -77,7 +79,9 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
 
 
 def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
-    """rr_append of each, and what has to live until they have been taken. InvalidArgumentError naming a field."""
+    """An rr_append for each append, and the objects that must live until they are taken. InvalidArgumentError naming a
+    field.
+    """
     made = (_native.Append * len(given))()
     kept: list[Any] = []
     for append, target in zip(given, made, strict=True):
@@ -88,7 +92,7 @@ def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
 
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
-    """With what the rows say of themselves; explicit options win."""
+    """Adds what the rows state about themselves; explicit options win."""
     given = {name: value for name in _OF_RECORDED if (value := getattr(append, name)) is not None}
     if append.weight_version is not None:
         given["weight_version"] = append.weight_version
@@ -154,7 +158,7 @@ def producer(value: Any, field: str, sample: Any = None) -> int:
 
 
 def spans(given: Any, field: str, sample: Any = None) -> tuple[Any, int]:
-    """rr_weight_span of each, and their number."""
+    """An rr_weight_span for each span, and their number."""
     made = [
         _native.WeightSpan(span.begin, span.end, span.version, _native.text(span.label))
         for span in weight_spans(given, field, sample)
@@ -163,7 +167,7 @@ def spans(given: Any, field: str, sample: Any = None) -> tuple[Any, int]:
 
 
 def array_of(kind: Any, items: Sequence[Any]) -> tuple[Any, int]:
-    """An array of C, and its length."""
+    """A C array and its length."""
     return (kind * len(items))(*items), len(items)
 
 
@@ -207,7 +211,7 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, np.ndarray]:
 
 
 def as_array(rows: Any) -> np.ndarray:
-    """A numpy array of what numpy takes, or of a torch tensor on any device."""
+    """A numpy array from anything that numpy accepts, or from a torch tensor on any device."""
     if hasattr(rows, "detach"):
         rows = rows.detach().cpu().numpy()
     return np.asarray(rows)
@@ -232,7 +236,7 @@ def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
 
 @functools.lru_cache(1024)
 def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor | None:
-    """Rollouts append many arrays of few shapes. None of what has no ids."""
+    """Cached: rollouts append many arrays of few shapes. None for a dtype that ids cannot have."""
     name = _NATIVE_DTYPES.get(dtype.str[1:])
     if name is None:
         return None
@@ -243,8 +247,9 @@ def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor |
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:
-    """Contiguous."""
-    if array.flags.c_contiguous and array.dtype.isnative:  # As nearly all are: what follows takes a microsecond.
+    """A contiguous array."""
+    # True for nearly all arrays; the code below takes a microsecond.
+    if array.flags.c_contiguous and array.dtype.isnative:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
@@ -265,13 +270,13 @@ def groups(value: RowRange | None) -> Any:
 
 
 def names(samples: Iterable[str]) -> tuple[Any, int]:
-    """rr_text of each id, once, and their number."""
+    """An rr_text for each id, without duplicates, and their number."""
     known = dict.fromkeys(_values.text(name, "samples") for name in _values.items(samples, "samples", "ids"))
     return array_of(_native.Text, [_native.text(name) for name in known])
 
 
 def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]:
-    """As `names`, and the handles, once; handle 0 is that of no sample."""
+    """As `names`, plus the handles without duplicates; handle 0 stands for no sample."""
     known: list[str] = []
     handles: dict[int, None] = {}
     for sample in _values.items(samples, "samples", "ids and handles"):
@@ -285,7 +290,7 @@ def names_and_handles(samples: Iterable[str | int]) -> tuple[Any, int, Any, int]
 def read(
     samples: Iterable[SampleLike], layers: Sequence[int] | None, produced_by: str, wait: bool, only_begun: bool
 ) -> _native.Read:
-    """InvalidArgumentError naming what is wrong."""
+    """InvalidArgumentError for wrong layers."""
     asked = [_sample(item, f"samples[{i}]") for i, item in enumerate(_values.items(samples, "samples", "samples"))]
     made = _native.Read(producer=producer(produced_by, "producer"), wait=bool(wait), only_begun=bool(only_begun))
     made.samples, made.count = array_of(_native.SampleRead, asked)
@@ -322,7 +327,7 @@ def _check(check: TokenCheck, field: str) -> _native.TokenCheck:
 
 
 def destinations(made: _native.Read, out: Sequence[Any]) -> list[np.ndarray]:
-    """Has the ids written into these buffers, which the caller keeps. Those of torch may be pinned."""
+    """Lets the ids be written into these buffers, which the caller keeps. Torch tensors may be pinned."""
     arrays = [_writable(buffer, f"out[{i}]") for i, buffer in enumerate(_values.items(out, "out", "arrays"))]
     if len(arrays) != made.count:
         raise _values.invalid("out", f"{len(arrays)} for {made.count} samples", reason="LENGTH")
@@ -332,7 +337,7 @@ def destinations(made: _native.Read, out: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _writable(buffer: Any, field: str) -> np.ndarray:
-    """Without a copy."""
+    """A view without a copy."""
     try:
         if isinstance(buffer, np.ndarray):
             array = buffer
@@ -351,7 +356,7 @@ def _writable(buffer: Any, field: str) -> np.ndarray:
 
 
 def value(kind: type[T], found: Any, **others: Any) -> T:
-    """A dataclass of the structure's fields of the same names, and of `others`."""
+    """A dataclass from the structure's fields of the same names, and from `others`."""
     readers = _readers(cast(Hashable, kind), cast(Hashable, type(found)))
     plain = {name: read(found) for name, read in readers if name not in others}
     return kind(**plain, **others)
@@ -366,7 +371,7 @@ def _readers(kind: Any, structure: Any) -> list[tuple[str, Callable[[Any], Any]]
 def _reader(field: Any, declared: Any) -> Callable[[Any], Any]:
     name = field.name
     items = getattr(types, declared._type_.__name__, None) if issubclass(declared, ctypes._Pointer) else None
-    if items is not None:  # With a count beside it.
+    if items is not None:  # A pointer with a count beside it.
         return lambda found: tuple(
             value(items, item) for item in getattr(found, name)[: getattr(found, f"{name}_count")]
         )
@@ -421,7 +426,7 @@ def outcomes(found: Any) -> list[AppendOutcome]:
 
 
 class _Memory:
-    """What numpy takes as the owner of an array's memory."""
+    """Owner of an array's memory, for numpy."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -431,7 +436,7 @@ class _Memory:
 
 
 def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list[SampleRows]:
-    """Of an rr_rows, whose memory arrays keep; ids that went to `out` are views of that."""
+    """The results of an rr_rows; arrays keep its memory alive. Ids that were written to `out` are views of it."""
     found = _native.Rows.from_address(owner.pointer or 0)
     layers = tuple(found.layers[: found.layer_count])
     typestr = "|u1" if found.id_bytes == 1 else "<u2"
@@ -454,6 +459,6 @@ def rows(owner: _native.Handle, out: Sequence[np.ndarray] | None = None) -> list
 
 
 def form(found: Any) -> tuple[Payload, slice]:
-    """Of an rr_form: dtype and shape of ids, and where they are."""
+    """From an rr_form: dtype and shape of the ids, and where they are."""
     payload = Payload(b"", dtype=str(found.dtype), shape=found.shape[: found.shape_count])
     return payload, slice(found.data.begin, found.data.end)

@@ -121,7 +121,7 @@ _FAMILIES = {
 }
 _FAMILY_OF = {model_type: family for types, family in _FAMILIES.items() for model_type in types.split()}
 
-# Keys that imply a pattern where the type is not known.
+# Keys that imply a pattern if the type is unknown.
 _TELLING: dict[str, Pattern] = {
     _LAYER_TYPES: "all",
     _FIRST_K: "prefix",
@@ -152,7 +152,7 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 
 def parse_fields(text: str) -> dict[str, Any]:
-    """The text of a config.json; NaN and Infinity, which Python writes, become text: no number here may be one."""
+    """The text of a config.json. NaN and Infinity, which Python writes, become text: no number here may be one."""
     try:
         fields = json.loads(text, parse_constant=str)
     except (ValueError, RecursionError) as error:
@@ -163,7 +163,7 @@ def parse_fields(text: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON, of a mapping, a value of numpy, a sequence, or anything else in a configuration."""
+    """Converts a mapping, a numpy value, a sequence, or anything else in a configuration to JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "tolist") and not isinstance(value, type):
@@ -186,7 +186,7 @@ class Reader:
         return self.config.get(key) is not None
 
     def path_of(self, *keys: str) -> str:
-        """Of the first one that is present, or else of the first one."""
+        """The path of the first key that is present, or else of the first key."""
         key = next(filter(self.has, keys), keys[0])
         return f"{self._path}.{key}" if self._path else key
 
@@ -194,7 +194,7 @@ class Reader:
         return invalid(self.path_of(key), what)
 
     def inner(self, key: str) -> Reader | None:
-        """Of an object in this one."""
+        """A reader of an object inside this one."""
         config = self.config.get(key)
         return Reader(config, self.path_of(key)) if isinstance(config, dict) else None
 
@@ -285,7 +285,7 @@ def _every(step: int | None, key: str, num_layers: int, offset: int | None = Non
 def _flagged(flags: Sequence[Any], key: str, num_layers: int) -> list[int]:
     """The layers whose flag is set."""
     if len(flags) != num_layers:
-        raise invalid(key, f"tells of {len(flags)} layers, the model has {num_layers}")
+        raise invalid(key, f"has {len(flags)} layers, but the model has {num_layers}")
     return [layer for layer, flag in enumerate(flags) if flag]
 
 
@@ -297,8 +297,9 @@ def _check_names(names: Sequence[str], key: str, reader: Reader) -> Sequence[str
 
 
 def _hybrid_flags(pattern: str, key: str) -> list[bool]:
-    """Of a hybrid pattern, one symbol per layer: E experts; M, G, D, *, + and - carry no routes. Pipeline marks ("|")
-    are skipped, and the MTP layers follow "/"."""
+    """The layers of a hybrid pattern with one symbol per layer: E has experts; M, G, D, *, + and - have no routes.
+    Pipeline
+    marks ("|") are skipped, and the MTP layers follow "/"."""
     symbols = pattern.partition("/")[0].replace("|", "")
     for symbol in symbols:
         if symbol not in "EMGD*+-":
@@ -391,7 +392,7 @@ def _prefix(family: Family, reader: Reader, num_layers: int) -> list[int]:
     elif frequency is not None:
         step = reader.integer(_FREQUENCY)
         if step != 1 and not family.every_nth:
-            what = f"readers of this type's configurations disagree on a frequency other than 1: give {_LAYER_TYPES}"
+            what = f"is ambiguous for this type if it is not 1: give {_LAYER_TYPES}"
             raise reader.error(_FREQUENCY, what)
         moe_layers = _every(step, reader.path_of(_FREQUENCY), num_layers, 0)
     return [layer for layer in moe_layers if layer >= (first or 0)]
@@ -463,7 +464,7 @@ def _plan_by_keys(mtp_layers: int, reader: Reader) -> _Plan:
         plan = _plan(Family(pattern, 0, prefix, depth_key=depth_key), mtp_layers, reader)
         for first, other in found.items():
             if plan[:2] != other[:2]:
-                what = f"gives other MoE layers than {first}, and the model's type, which would decide, is unknown"
+                what = f"gives other MoE layers than {first}, and the model type is unknown"
                 raise reader.error(key, what)
         found[key] = plan
     if not found:
@@ -493,8 +494,8 @@ def _no_experts(why: str) -> Exception:
 
 
 def of_hugging_face(config: Mapping[str, Any]) -> Layers:
-    """Of a config.json."""
-    levels = [Reader(config)]  # Outermost first: the text model may stand in objects of others.
+    """The MoE layers of a config.json."""
+    levels = [Reader(config)]  # Outermost first: the text model may be inside other objects.
     while inner := next(filter(None, map(levels[-1].inner, _NESTED)), None):
         levels.append(inner)
     reader, family = levels[-1], _family_of(levels)
@@ -509,7 +510,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
         raise _no_experts("no layer is a MoE layer")
 
     def per_layer(values: list[int], names: Sequence[str], fact: Sequence[str]) -> list[int]:
-        """Of each MoE layer, from one number or one per decoder layer, and from per_layer_config."""
+        """The values of the MoE layers, from one number or one per decoder layer, and from per_layer_config."""
         shared = len(set(values)) == 1
         if not shared and len(values) != plan.num_layers:
             what = f"has {len(values)} values, the model {plan.num_layers} layers"
@@ -527,7 +528,7 @@ def of_hugging_face(config: Mapping[str, Any]) -> Layers:
 
 
 def _family_of(levels: Sequence[Reader]) -> Family:
-    """By the innermost type that is known."""
+    """The family of the innermost known type."""
     for level in reversed(levels):
         model_type = level.config.get("model_type")
         if isinstance(model_type, str) and model_type.removesuffix("_text") in _FAMILY_OF:
@@ -564,7 +565,7 @@ def _read_zero_experts(family: Family, reader: Reader) -> int:
 
 
 def _read_mtp(levels: Sequence[Reader]) -> int:
-    """From the text model, one of the objects around it, or their mtp_config."""
+    """The number of MTP layers in the text model, one of the objects around it, or their mtp_config."""
     for level in reversed(levels):
         inner = level.inner("mtp_config")
         count = level.integer(*_MTP)
@@ -581,7 +582,7 @@ _HYBRID = ("hybrid_override_pattern", "hybrid_layer_pattern")
 
 
 def of_megatron(reader: Reader) -> Layers:
-    """Of the fields of a TransformerConfig."""
+    """The MoE layers of a TransformerConfig."""
     experts = reader.integer("num_moe_experts", "num_experts")
     if experts is None or experts < 1:
         raise reader.error("num_moe_experts", f"no routed experts: must be at least 1, got {experts}")
@@ -597,7 +598,7 @@ def of_megatron(reader: Reader) -> Layers:
         key = reader.path_of(_HYBRID[0])
         flags = _hybrid_flags(pattern, key)
         depth = _depth(reader.path_of("num_layers"), len(flags) if depth is None else depth)
-        moe_layers = _flagged(flags, key, depth)  # A depth that is given must agree with the pattern.
+        moe_layers = _flagged(flags, key, depth)  # An explicit depth must agree with the pattern.
     if not moe_layers:
         raise reader.error(_FREQUENCY, "no routed experts: no layer is a MoE layer")
     hashed = max(reader.integer("moe_n_hash_layers") or 0, 0)
@@ -620,7 +621,7 @@ def _by_frequency(reader: Reader, depth: int) -> list[int]:
             raise reader.error(_FREQUENCY, "a flag must be 0 or 1")
         return [layer for layer in _flagged(frequency, key, depth) if layer >= first]
     if first > 0 and frequency not in (None, 1):
-        # From 0 on, as Megatron counts, or from the prefix on? Readers differ.
+        # Some readers count a step from layer 0, as Megatron does, others from the end of the prefix.
         what = f"a step of {frequency} beside {_FIRST_K} is ambiguous: give a flag per layer"
         raise reader.error(_FREQUENCY, what)
     layers = range(depth) if frequency is None else _every(frequency, key, depth, 0)

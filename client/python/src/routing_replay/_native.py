@@ -25,7 +25,7 @@ _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
 
 
 class Text(Structure):
-    """rr_text. Made of bytes, which it keeps; `str` of one that the library returned."""
+    """rr_text. Made from bytes, which it keeps; `str` converts one that the library returned."""
 
     _fields_ = (("data", c_char_p), ("size", c_size_t))
 
@@ -34,7 +34,7 @@ class Text(Structure):
 
 
 def take_bytes(text: Any) -> bytes:
-    """Of an rr_text or rr_bytes that the library returned."""
+    """Copies an rr_text or rr_bytes of a result."""
     address = c_void_p.from_address(ctypes.addressof(text)).value
     return ctypes.string_at(address, text.size) if address and text.size else b""
 
@@ -88,7 +88,7 @@ def structure(name: str, declaration: str, base: Any = Structure) -> Any:
 
 
 def sequence(name: str, item: str) -> Any:
-    """A List of these."""
+    """The List structure for these items."""
     return structure(name, f"{item}*:data z:count", List)
 
 
@@ -217,8 +217,8 @@ Form = structure("Form", "t:dtype i*:shape z:shape_count Range:data")
 Route = structure("Route", "Step*:path z:path_count Range:data")
 Routes = sequence("Routes", "Route")
 
-# Functions by what they take: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
-# uint64, z size_t. Those of _FALLIBLE give an error or NULL.
+# Functions by their parameters: p an address, t a text, o an optional integer, r ranges, i int64, w int32, u uint32, q
+# uint64, z size_t. Those of _FALLIBLE return an error or NULL.
 _FALLIBLE = {
     "rr_queue_new": "p",
     "rr_geometry_check": "pp",
@@ -274,7 +274,9 @@ _OTHERS: dict[str, tuple[Any, str]] = {
 
 
 def find_file(name: str) -> Path:
-    """A file that was built for this package: beside it, or in ROUTING_REPLAY_LIBRARY_DIR. ImportError without."""
+    """Loads a file of this package: from its directory, or from ROUTING_REPLAY_LIBRARY_DIR. ImportError if it does not
+    exist.
+    """
     beside = Path(__file__).parent / "_lib" / name
     if beside.exists():
         return beside
@@ -324,12 +326,12 @@ def _detail(address: int) -> dict[str, Any]:
 
 
 def read_error(address: int | None) -> errors.RoutingReplayError | None:
-    """Of one that belongs to a result."""
+    """The exception for an error inside a result."""
     return None if address is None else errors.from_detail(_detail(address))
 
 
 def take_error(address: int) -> errors.RoutingReplayError:
-    """Of one that is ours."""
+    """The exception for an error that we own; frees the error."""
     try:
         return errors.from_detail(_detail(address))
     finally:
@@ -348,7 +350,7 @@ class Handle:
     __slots__ = ("__weakref__", "_free", "pointer")
 
     def __init__(self, free: Callable[[Any], None], pointer: int | None) -> None:
-        self._free = free  # Held: the names of a module may be gone when the interpreter ends.
+        self._free = free  # Kept here: names of a module may be gone when the interpreter ends.
         self.pointer = pointer
 
     def __del__(self) -> None:
@@ -363,7 +365,7 @@ def make(free: Callable[[Any], None], function: Any, *arguments: Any) -> Handle:
 
 
 def give(function: Any, kind: Any, read: Callable[[Any], T], *arguments: Any) -> T:
-    """What `read` makes of the result of a function that does not wait."""
+    """Applies `read` to the result of a function that does not wait."""
     out = c_void_p()
     check(function(*arguments, byref(out)))
     owner = Handle(lib.rr_free, out.value)

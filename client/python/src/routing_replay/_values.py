@@ -1,5 +1,5 @@
-"""Values of users as Python's own. A wrong type or a value out of range is an InvalidArgumentError naming the field;
-nothing is rounded, wrapped or truncated."""
+"""Converts users' values to Python's own. A wrong type or a value out of range is an InvalidArgumentError naming the
+field; nothing is rounded, wrapped or truncated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UINT32 = (0, 2**32 - 1)
 UINT64 = (0, 2**64 - 1)
 NATURAL = (0, 2**63 - 1)
 
-_LONGEST_WAIT = 1e9  # Seconds: poll() and the library take no infinity.
+_LONGEST_WAIT = 1e9  # Seconds: poll() and the library do not accept infinity.
 
 
 def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") -> InvalidArgumentError:
@@ -34,7 +34,7 @@ def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") ->
 
 
 def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
-    """Also integers of numpy and the like; neither True nor 1.0."""
+    """An integer; also of numpy and the like, but not True and not 1.0."""
     if type(value) is int:
         number = value
     else:
@@ -55,7 +55,7 @@ def integers(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: An
 
 
 def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
-    """Half-open (begin, end)."""
+    """A list of half-open (begin, end)."""
     ranges = [integers(item, field, INT64, sample) for item in items(value, field, "(begin, end)", sample)]
     if any(len(pair) != 2 for pair in ranges):
         raise invalid(field, f"must be a list of (begin, end), got {reprlib.repr(value)}", sample)
@@ -63,7 +63,7 @@ def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
 
 
 def seconds(value: Any, field: str = "timeout") -> float:
-    """At least 0; infinity stands for the longest wait."""
+    """Seconds, at least 0; infinity becomes the longest wait."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise invalid(field, f"must be at least 0 seconds, got {reprlib.repr(value)}")
     return min(float(value), _LONGEST_WAIT)
@@ -79,7 +79,7 @@ def text(value: Any, field: str, sample: Any = None) -> str:
 
 
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
-    """As the library takes it."""
+    """A string as the library takes it."""
     if not isinstance(value, str):
         raise invalid(field, f"must be a string, got {reprlib.repr(value)}", sample)
     try:
@@ -90,12 +90,12 @@ def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
 
 
 def optional(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> _native.Integer:
-    """Of an integer or None."""
+    """An rr_integer from an integer or None."""
     return _native.integer(None if value is None else integer(value, field, bounds, sample))
 
 
 def native_ranges(value: Any, field: str, sample: Any = None) -> _native.Ranges:
-    """Of half-open (begin, end)."""
+    """An rr_ranges from half-open (begin, end)."""
     ranges = row_ranges(value, field, sample)
     made = [_native.Range(begin, end) for begin, end in ranges]
     return _native.Ranges((_native.Range * len(made))(*made), len(made)) if made else _native.Ranges()
@@ -118,7 +118,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> _native.Text:
 
 
 def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
-    """Of a JSON text; a key that occurs twice or endless nesting is rejected."""
+    """Parses JSON text; rejects a key that occurs twice, and endless nesting."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -134,7 +134,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None) -> T:
-    """The value of `choices` with this key."""
+    """The value in `choices` for this key."""
     if (value is None or isinstance(value, str)) and value in choices:
         return choices[value]
     known = ", ".join(repr(name) for name in choices if name)
@@ -142,8 +142,8 @@ def choice(value: Any, field: str, choices: Mapping[Any, T], sample: Any = None)
 
 
 def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
-    """Of any iterable but text."""
+    """A list of the items of any iterable except text."""
     if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
-        with contextlib.suppress(TypeError, NotImplementedError):  # An array without an axis, a view with several.
+        with contextlib.suppress(TypeError, NotImplementedError):  # An array without an axis, or a view with several.
             return list(value)
     raise invalid(field, f"must be a list of {what}, got {reprlib.repr(value)}", sample)

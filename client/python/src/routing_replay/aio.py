@@ -25,11 +25,11 @@
             await run.flush()                                 # Raises what was rejected.
 
 Methods, parameters, meanings and errors are those of routing_replay. Waiting happens in threads of the library, not in
-the loop's executor; the loop goes on. A call that is cancelled, or times out in asyncio.wait_for, raises when it has
-ended, which is soon: nothing touches its arguments any more. Calls of one client may be made in several event loops; an
-appender with on_outcome belongs to one.
+the loop's executor, so the loop goes on. A call that is cancelled, or times out in asyncio.wait_for, ends soon and then
+raises: from then on nothing touches its arguments. Calls of one client may be made in several event loops; an appender
+with on_outcome belongs to one.
 
-A client does not survive os.fork: in the child its calls raise FailedPreconditionError, where a new one can be made.
+A client does not survive os.fork: in the child its calls raise FailedPreconditionError; make a new client there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Loop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = _calls.Queue()
         self._tag = 0
-        # Until their end has come: the library writes to their memory.
+        # Kept until their end arrives: the library writes to their memory.
         self._under_way: dict[int, tuple[Operation[Any], asyncio.Future[int | None]]] = {}
         reference = weakref.ref(self)
 
@@ -87,7 +87,7 @@ class _Loop:
             while ended.cancelled() and tag in self._under_way:
                 ended = make_future()
                 self._under_way[tag] = operation, ended
-                with contextlib.suppress(asyncio.CancelledError):  # The first one is on its way to the caller.
+                with contextlib.suppress(asyncio.CancelledError):  # The first exception is on its way to the caller.
                     await ended
             if not ended.cancelled():
                 operation.drop(ended.result())
@@ -104,7 +104,7 @@ class _Loop:
                     ended.set_result(error)
 
     def __del__(self) -> None:
-        self._queue.close()  # Waits: what is under way is cancelled.
+        self._queue.close()  # Cancels the running calls and waits for them.
         for operation, _ in self._under_way.values():
             operation.drop(None)
 
@@ -113,7 +113,7 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.We
 
 
 async def done(operation: Operation[T]) -> T:
-    """The result of the operation. Its memory is not used any more when this returns or raises, cancelled or not."""
+    """The result of the operation. When this returns or raises, cancelled or not, its memory is not used any more."""
     if isinstance(operation, Done):
         return operation.wait()
     running = asyncio.get_running_loop()
@@ -135,8 +135,8 @@ def awaited(
     method: Callable[Concatenate[Any, P], Any], made: Callable[..., T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any, made: Any = None) -> Any:
-    """A blocking method as a coroutine function, with the same parameters, documentation and operation; `made`: the
-    class of its result, where that has a form for asyncio."""
+    """A blocking method as a coroutine function, with the same parameters, documentation and operation. `made`: the
+    class of the result, if it has a form for asyncio."""
 
     @functools.wraps(method)
     async def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
@@ -158,7 +158,7 @@ async def _close(link: Link, lines: Iterable[Line], timeout: float) -> None:
 
 
 class _Closing:
-    """Closed at the end of an `async with`."""
+    """Is closed at the end of an `async with`."""
 
     async def close(self, timeout: float = 60.0) -> None:
         raise NotImplementedError
@@ -171,7 +171,7 @@ class _Closing:
 
 
 class Trajectory(trajectory.TrajectoryCalls):
-    """As routing_replay.Trajectory, in an event loop. Made by `Run.trajectory`. Turns are done one after the other."""
+    """routing_replay.Trajectory for an event loop. Made by `Run.trajectory`. Turns run one after the other."""
 
     _kind = "aio.Trajectory"
 
@@ -186,7 +186,7 @@ class Trajectory(trajectory.TrajectoryCalls):
 
 
 class Appender(appender.AppenderCalls, _Closing):
-    """As routing_replay.Appender, in an event loop: `append` waits only for room in the queue. Made by `Run.appender`.
+    """routing_replay.Appender for an event loop: `append` waits only for room in the queue. Made by `Run.appender`.
     on_outcome is called in the loop."""
 
     append = awaited(appender.Appender.append)
@@ -210,7 +210,7 @@ async def _report(line: Line, on_outcome: OnOutcome) -> None:
 
 
 class Run(run.RunCalls[Appender, Trajectory], _Closing):
-    """As routing_replay.Run, made by `aio.Client.run`."""
+    """routing_replay.Run for an event loop, made by `aio.Client.run`."""
 
     _appender_type = Appender
     _trajectory_type = Trajectory
@@ -238,7 +238,7 @@ class Run(run.RunCalls[Appender, Trajectory], _Closing):
 
 
 class Client(client.ClientCalls, _Closing):
-    """As routing_replay.Client, with the same parameters, for event loops."""
+    """routing_replay.Client for event loops, with the same parameters."""
 
     _in_loop = True
     _run_type = Run

@@ -1,4 +1,4 @@
-"""Rows in, in the background."""
+"""Appends rows in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds that the end of the interpreter waits for queued appends.
-_LINGER_TIMEOUT = 125.0  # Seconds for what an appender without references had queued.
+_LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender without references.
 ON_FULL = {"block": 0, "drop": 1, "raise": 2}
 FIRST: Callable[[Any], int] = itemgetter(0)
 
@@ -37,7 +37,7 @@ N = TypeVar("N")
 
 
 class Line(_native.Handle):
-    """An appender of the library, and its run. Its client holds it until it is closed."""
+    """An appender of the library, and its run. The client holds it until it is closed."""
 
     __slots__ = ("run", "run_name")
 
@@ -54,7 +54,7 @@ class Line(_native.Handle):
         return _native.give(lib.rr_appender_metrics, _native.Counters, _native.Counters.dict, self.pointer)
 
     def closing(self, timeout: float) -> Operation[None]:
-        """The end of the interpreter need not wait for this line any more. Errors go to the log."""
+        """Closes the line for the end of the interpreter. Errors go to the log."""
         _lines.discard(self)
         return Operation(lib.rr_appender_close, (self.pointer,), (), _nothing, timeout=timeout, kept=self)
 
@@ -62,14 +62,14 @@ class Line(_native.Handle):
         _log.warning("closing the appender of run %s: %s", self.run_name, error)
 
     def close(self, timeout: float) -> None:
-        """Waits for what is queued; failures go to the log."""
+        """Waits for what is queued; logs failures."""
         try:
             self.closing(timeout).wait()
         except RoutingReplayError as error:
             self.report(error)
 
     def outcomes(self) -> Operation[list[AppendOutcome]]:
-        """Those since the last call, which have been reported by then; waits for some. None once it is closed."""
+        """Waits for outcomes since the last call, and marks those as reported. None once the appender is closed."""
         arguments = (self.pointer,)
         return _calls.operation(lib.rr_appender_outcomes, arguments, _native.Outcomes, _convert.outcomes, 1e9, self)
 
@@ -82,7 +82,7 @@ class Line(_native.Handle):
 
 
 class Closing:
-    """Closed at the end of a `with`."""
+    """Is closed at the end of a `with`."""
 
     def close(self) -> None: ...
 
@@ -94,7 +94,7 @@ class Closing:
 
 
 class AppenderCalls:
-    """What the blocking Appender and that of asyncio have in common."""
+    """The common part of the blocking Appender and the one for asyncio."""
 
     _drops_in_loop = False
 
@@ -109,7 +109,7 @@ class AppenderCalls:
             self._start_reporting()
 
     def _start_reporting(self) -> None:
-        """Begins to call on_outcome."""
+        """Starts calling on_outcome."""
         raise NotImplementedError
 
     def queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
@@ -124,7 +124,7 @@ class AppenderCalls:
                 self._report_drop(appends)
             return numbers(sequences)
 
-        # In a thread whose event loop runs, which would stand still, nothing is waited for.
+        # Never wait in a thread with a running event loop: the loop would stand still.
         timeout = 0.0 if self._never_waits_in_loop and asyncio._get_running_loop() is not None else None
         outputs = sequences, byref(dropped)
         arguments = self.line.pointer, made, count
@@ -154,13 +154,15 @@ class Appender(AppenderCalls, Closing):
     on_outcome is called in a thread of the appender, once per append, in order per sample; it must not call the
     appender. The end of the interpreter waits for queued appends, but only for seconds: call flush.
 
-    Survives broken connections, and restarts of a server that keeps its runs: what is not acknowledged is sent again. A
-    run that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, as rows that were
-    acknowledged would be missing silently: its appends end with NotFoundError (NO_RUN), which flush raises and
-    on_outcome gets. After `Client.run` has made it again the appender goes on. Appends of one sample are applied in the
-    order of the calls.
+    Survives broken connections, and restarts of a server that keeps its runs: unacknowledged appends are sent again. A
+    run
+    that is gone (dropped, or lost with a server that keeps runs in memory) is not made again, because acknowledged rows
+    would be missing silently: its appends end with NotFoundError (NO_RUN), which flush raises and on_outcome gets.
+    After
+    `Client.run` has made the run again, the appender continues. Appends of one sample are applied in the order of the
+    calls.
 
-    After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends.
+    After os.fork the child has an empty appender of its own; the parent sends what it had queued.
     """
 
     _drops_in_loop = True
@@ -170,9 +172,10 @@ class Appender(AppenderCalls, Closing):
     def append(self, append: Append) -> Operation[int]:
         """Queues one append and returns its sequence number: 1, 2, … Parameters as of `Append`.
 
-        Rows are copied or encoded before this returns; of asyncio large ones in a thread, and one that is cancelled may
-        have been queued. Raises InvalidArgumentError at once for what the ingest checks reject.
-        Never raises for trouble of the service: when the queue is full, on_full decides.
+        Rows are copied or encoded before this returns (with asyncio large ones in a thread; a cancelled append may have
+        been
+        queued). Raises InvalidArgumentError at once if the ingest checks reject the rows.
+        Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
         return self.queueing([append], FIRST)
 
@@ -204,7 +207,7 @@ class Appender(AppenderCalls, Closing):
 
 
 def _report(line: Line, on_outcome: OnOutcome) -> None:
-    """Of a thread, until the appender is closed."""
+    """Reports outcomes in a thread until the appender is closed."""
     try:
         while found := line.outcomes().here():
             line.call(on_outcome, found)
@@ -213,22 +216,22 @@ def _report(line: Line, on_outcome: OnOutcome) -> None:
 
 
 def _nothing() -> None:
-    """There is no result."""
+    """An operation without a result."""
 
 
 # Appenders without references, and the end of the interpreter.
 
-_lines: weakref.WeakSet[Line] = weakref.WeakSet()  # That are not closed.
+_lines: weakref.WeakSet[Line] = weakref.WeakSet()  # Those that are not closed.
 _reporting: weakref.WeakSet[Appender] = weakref.WeakSet()
 _lingering: set[Line] = set()
 
 
 def linger(lines: Iterable[Line]) -> None:
-    """Closes the appenders of a client that is gone, once what they have queued is sent."""
+    """Closes the appenders of a client without references, once their queues are sent."""
     waiting = [line for line in lines if line.metrics()["open_appends"]]
     _lingering.update(waiting)
     for line in waiting:
-        with contextlib.suppress(RuntimeError):  # The interpreter ends, and waits for it by itself.
+        with contextlib.suppress(RuntimeError):  # The interpreter is ending, and waits for the queues by itself.
             threading.Thread(target=_close, args=(line,), name="routing-replay-linger", daemon=True).start()
 
 
@@ -250,5 +253,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-# Before the interpreter stops starting threads; as concurrent.futures does.
+# Registered to run before the interpreter stops starting threads, as concurrent.futures does.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)

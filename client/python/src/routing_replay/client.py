@@ -1,4 +1,4 @@
-"""One server, or several that share a store."""
+"""A client of one server, or of several that share a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 
 class ClientCalls:
-    """What the blocking Client and that of asyncio have in common."""
+    """The common part of the blocking Client and the one for asyncio."""
 
     _in_loop = False
     _run_type: Any
@@ -75,9 +75,9 @@ class Client(ClientCalls, Closing):
     The last six default to the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE.
     Files are read again: the token's for every call, the others' for every new connection.
 
-    A client without references goes, with its connections, once what its appenders have queued is sent. After os.fork
-    the child makes a connection of its own when it first uses the client.
-    Raises InvalidArgumentError for a malformed endpoint.
+    A client without references is freed, with its connections, once its appenders have sent their queues. After os.fork
+    the child makes a connection of its own when it first uses the client. Raises InvalidArgumentError for a malformed
+    endpoint.
     """
 
     _run_type = Run
@@ -102,14 +102,14 @@ class Client(ClientCalls, Closing):
         strict: rows that conflict with stored ones are an error instead of a count
         block_rows: rows per block, a power of two
         codec: "RAW" or "PACKED"
-        durability: what an acknowledged append has come through: "memory", "written" (to the operating system) or
-            "synced" (to the disk); by default as the server is configured. InvalidArgumentError for more than its store
-            can do
+        durability: where acknowledged appends are stored: "memory", "written" (to the operating system) or "synced" (to
+            the disk); by default as the server is configured. InvalidArgumentError if its store cannot give it
         resume_at: training resumes from a checkpoint with this group: samples of this and of higher groups, of both
-            producers, are left over from before, and are removed; `Run.dropped` says how much. For the one coordinator,
-            before any worker appends
-        wait: seconds to wait for a run that nobody has made yet, where there is no geometry to make it with, and for a
-            server that cannot be reached, beyond call_timeout: a trainer may start before the rollout
+            producers, are left over from before, and are removed; `Run.dropped` says how much. Only one coordinator may
+            pass it, before any worker appends
+        wait: seconds to wait for a run that does not exist yet (if no geometry is given), and for a server that cannot
+        be
+            reached, in addition to call_timeout: so a trainer may start before the rollout
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         does not exist and there is no geometry, and with `wait` DeadlineExceededError if it was not made in time.
@@ -144,18 +144,18 @@ class Client(ClientCalls, Closing):
         *,
         on_progress: OnProgress | None = None,
     ) -> Operation[RestoreOutcome]:
-        """Appends the samples of a directory that `Run.checkpoint` wrote, unless they are there.
+        """Appends the samples of a directory that `Run.checkpoint` wrote, unless the run has them.
 
         run: name of the run, made if it does not exist (for other settings than the server's call `run` first); by
             default the name it was exported under
         groups: samples of groups[0] <= group < groups[1]; all if absent
         on_progress: called in this thread, of asyncio in the event loop
 
-        What the run has already is compared row by row and continued where it ends: a second call does nothing, and one
-        that was interrupted goes on. AlreadyExistsError (CONFLICTING_ROWS) naming a sample of which the run holds
-        something else; FailedPreconditionError (NOT_COMMITTED) where no export has ended; DataLossError naming a
-        sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token check at the end come
-        back; revisions, content ids and provenance are those of new samples.
+        Rows that the run already has are compared, and the append continues where they end: a second call does nothing,
+        and an interrupted one is continued. AlreadyExistsError (CONFLICTING_ROWS) naming a sample whose rows in the run
+        differ; FailedPreconditionError (NOT_COMMITTED) if the directory has no finished export; DataLossError naming a
+        sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and the token check at the end are
+        restored; revisions, content ids and provenance are those of new samples.
         """
         progress = Progress(on_progress, self._in_loop)
         options = _native.ImportOptions(

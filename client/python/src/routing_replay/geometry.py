@@ -31,7 +31,7 @@ class Geometry:
     top_k: K, one number or one per MoE layer
     moe_layers: global 0-based decoder layer ids that carry routes, ascending; all layers if absent
 
-    These are its attributes, the last three as tuples with one value per MoE layer, and so are
+    These are its attributes, the last three as tuples with one value per MoE layer. Further attributes:
 
     max_top_k: length of the K axis of arrays
     dtype: of ids that are read: uint8 if every E is at most 256, else uint16
@@ -65,7 +65,7 @@ class Geometry:
         self.fingerprint, self._text = int(facts.fingerprint), str(facts.text)
 
     def _description(self) -> dict[str, Any]:
-        """Canonical: a number that all layers share is given once."""
+        """Canonical form: a number that all layers share is given once."""
         uniform = len(set(zip(self.num_experts, self.top_k, strict=True))) == 1
         experts, top_k = (values[0] if uniform else values for values in (self.num_experts, self.top_k))
         layers = {"num_layers": self.num_layers, "moe_layers": self.moe_layers}
@@ -73,7 +73,7 @@ class Geometry:
 
     @classmethod
     def of_native(cls, found: _native.Geometry) -> Geometry:
-        """Of one that the library returned."""
+        """From a geometry that the library returned."""
         layers = {name: getattr(found, name)[: found.count] for name in ("num_experts", "top_k", "moe_layers")}
         return cls(found.num_layers, **layers)
 
@@ -97,9 +97,10 @@ class Geometry:
         hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
             not capture them, such as SGLang. A trainer then plans with the run's geometry (`Plan(run.geometry, …)`)
 
-        Every MoE family of Transformers 5.23 is known, under all names of its keys. Another type is read by its keys
-        alone if these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model, and for keys
-        that are missing (naming those that were looked for), wrong, or contradict each other.
+        Every MoE family of Transformers 5.23 is known, with all names of its keys. Another type is read by its keys
+        alone if
+        these are unambiguous. Raises InvalidArgumentError: "no routed experts" for a dense model, and for keys that are
+        missing (naming those that were searched), wrong, or contradictory.
         """
         if isinstance(config, (str, os.PathLike)):
             return cls._of_model(of_hugging_face(parse_fields(_text_of(config))), hash_layers)
@@ -113,9 +114,9 @@ class Geometry:
     def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
         """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields).
 
-        Read are num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
+        Reads num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
         command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace and
-        moe_n_hash_layers. hash_layers as of `from_hf_config`. Raises InvalidArgumentError.
+        moe_n_hash_layers. hash_layers as for `from_hf_config`. Raises InvalidArgumentError.
         """
         fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
         if fields is None:
@@ -146,7 +147,7 @@ class Geometry:
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:
-    """Of a config.json, or of the one in a folder."""
+    """The text of a config.json, or of the one in a directory."""
     try:
         file = Path(path)
         return (file / "config.json" if file.is_dir() else file).read_text(encoding="utf-8")
@@ -158,7 +159,7 @@ def _text_of(path: str | os.PathLike[str]) -> str:
 
 
 def _of_each(name: str, value: Any, layers: int) -> list[int]:
-    """One number for all MoE layers, or one of each."""
+    """One number for all MoE layers, or one per layer."""
     field = f"geometry.{name}"
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [_values.integer(value, field, _values.INT32)] * layers

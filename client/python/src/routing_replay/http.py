@@ -1,4 +1,4 @@
-"""Responses of engines over HTTP, without copies of what is large in them."""
+"""Reads responses of engines over HTTP, without copying their large parts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         run.append(sample, vllm.rows(response, 0), seal=True)
 
     They are routed_experts and prompt_routed_experts of the response, of its items if it is a list, of choices, and of
-    meta_info, sglext and sgl_ext at any of these; of an object its data. Lists of numbers and texts with
-    escapes are as from json.loads.
+    meta_info, sglext and sgl_ext at any of these; if such a field is an object, its data. Lists of numbers and texts
+    with escapes are as from json.loads.
 
     Raises InvalidArgumentError (ENCODING, field "body") for what is not JSON, for several events, and for an object in
     which a key occurs twice.
@@ -56,7 +56,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
 
 
 def _routes(found: Any) -> list[tuple[list[Any], int, int]]:
-    """Where the routed experts are: keys and indexes, begin and end."""
+    """The positions of the routed experts: keys and indexes, begin and end."""
     return [([step.value() for step in text.path[: text.path_count]], text.data.begin, text.data.end) for text in found]
 
 

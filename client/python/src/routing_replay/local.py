@@ -24,7 +24,7 @@ _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
 _TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
-_STOP_SECONDS = 20.0  # More than the server takes to drain.
+_STOP_SECONDS = 20.0  # Longer than the server takes to drain.
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         file = Path(directory, "endpoint")
         command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
         command += ["--exit-with-pid", str(os.getpid()), *flags]
-        # Not of our process group: Ctrl-C is for this process, which may still have something to append.
+        # Not in our process group: Ctrl-C is for this process, which may still have something to append.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         last: deque[bytes] = deque(maxlen=20)
         passing = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
@@ -89,7 +89,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
 
 
 def _pass_on(stream: IO[bytes], last: deque[bytes]) -> None:
-    """A server's standard error stream to ours; the last lines are kept."""
+    """Copies a server's standard error stream to ours; keeps the last lines."""
     with stream:
         for line in stream:
             last.append(line)
@@ -109,7 +109,7 @@ def _program() -> str:
 
 
 def _set_environment(variables: dict[str, str | None]) -> None:
-    """None: unset."""
+    """Sets variables; None: unset."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)

@@ -55,7 +55,7 @@ OnProgress = Callable[[CheckpointProgress], None]
 
 
 class Link:
-    """What a client, its runs and their appenders share, so that closing the client closes all.
+    """State that a client, its runs and their appenders share, so that closing the client closes all.
 
     in_loop: of an asyncio client, which only the process that made it may use
     """
@@ -65,7 +65,7 @@ class Link:
         self._pid = os.getpid() if in_loop else None
         self.in_loop = in_loop
         self.runs: weakref.WeakSet[RunCalls[Any, Any]] = weakref.WeakSet()
-        self.lines: set[Line] = set()  # Appenders that are not closed.
+        self.lines: set[Line] = set()  # Those that are not closed.
         weakref.finalize(self, linger, self.lines).atexit = False
 
     def check(self) -> None:
@@ -91,14 +91,14 @@ class Link:
             self.lines.discard(line)
 
     def drop(self) -> None:
-        """Calls that are under way go on."""
+        """Closes the client; calls in progress go on."""
         self._client = None
         for run in list(self.runs):
             run.drop_native()
 
 
 class Progress:
-    """Reports progress in the thread that works, or in the event loop. What `on_progress` raises ends the work."""
+    """Reports progress in the working thread, or in the event loop. An exception of `on_progress` ends the work."""
 
     def __init__(self, on_progress: OnProgress | None, in_loop: bool) -> None:
         self._on_progress = on_progress
@@ -125,15 +125,15 @@ class Progress:
 
 
 class Source(Protocol):
-    """Another queue, before an appender of a run."""
+    """Another queue in front of an appender of a run."""
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Waits until what was put of a sample is the appender's, and returns what went wrong since the last time.
-        DeadlineExceededError."""
+        """Waits until everything put of a sample is in the appender's queue, and returns what went wrong since the last
+        time. DeadlineExceededError."""
 
 
 class RunCalls(Generic[A, T]):
-    """What the blocking Run and that of asyncio have in common."""
+    """The common part of the blocking Run and the one for asyncio."""
 
     _appender_type: type[A]
     _trajectory_type: type[T]
@@ -142,7 +142,7 @@ class RunCalls(Generic[A, T]):
         self.link = link
         self._native: _native.Handle | None = native
         self._kept_appender: A | None = None
-        self._lock = threading.RLock()  # Held for moments only, so that a fork hardly finds it taken.
+        self._lock = threading.RLock()  # Held only for moments, so that a fork hardly ever finds it taken.
         self._sources: weakref.WeakSet[Any] = weakref.WeakSet()
         _native.give(lib.rr_run_describe, _native.RunInfo, self._set, native.pointer)
         link.runs.add(self)
@@ -160,7 +160,7 @@ class RunCalls(Generic[A, T]):
         self._native = None
 
     def handle(self, sample: str) -> int:
-        """The int64 that stands for a sample's id in a column of a batch; over several servers it also names the one
+        """The int64 that stands for a sample's id in a column of a batch; with several servers it also names the server
         that has the sample."""
         return sample_handle(sample, self.native.pointer)
 
@@ -202,7 +202,7 @@ class RunCalls(Generic[A, T]):
             return self._kept_appender
 
     def _lines_to_close(self) -> list[Line]:
-        """Its appenders that are open. The next append gets another one."""
+        """Its open appenders. The next append makes another one."""
         self._kept_appender = None
         return [line for line in list(self.link.lines) if line.run is self._native]
 
@@ -246,7 +246,7 @@ class RunCalls(Generic[A, T]):
     def _into(
         self, function: Any, arguments: tuple[Any, ...], out: Any, outcome: type[Any], **options: Any
     ) -> Operation[Any]:
-        """Of a function that fills a structure of ours."""
+        """For a function that fills a structure that we own."""
         native = self.native
         inputs = (native.pointer, *arguments)
         return Operation(function, inputs, (byref(out),), lambda: _convert.value(outcome, out), kept=native, **options)
@@ -287,15 +287,15 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     server is unavailable. All raise RoutingReplayError.
 
     With "shard:a:7400,b:7400" every client of the run must name the same servers. The id of a sample says which of them
-    has it, a fork must be with its parent, and what servers that are away mean for each call is in
-    server/store/README.md ("Several servers without a shared store").
+    has it, and a fork must be with its parent. server/store/README.md ("Several servers without a shared store") says
+    what each call does when servers are away.
     """
 
     _appender_type = Appender
     _trajectory_type = Trajectory
 
     def add_source(self, source: Source) -> None:
-        """Another queue, before an appender of this run, for which `commit` waits as well."""
+        """Another queue in front of an appender of this run; `commit` waits for it as well."""
         with self._lock:
             self._sources.add(source)
 
@@ -328,11 +328,12 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         attempt: int | None = None,
         timeout: float = 120.0,
     ) -> Operation[Commit]:
-        """Waits until every append of one sample has its outcome, and says whether it is in the store: before a rollout
-        worker passes its key on. Other samples are not waited for.
+        """Waits until every append of one sample has its outcome, and returns whether it is in the store: call it
+        before a
+        rollout worker passes the sample's key on. Does not wait for other samples.
 
-        What went through any appender of this Run object counts, and through `engines.attach`, but not what other
-        processes append.
+        It covers appends through any appender of this Run object and through `engines.attach`, but not those of other
+        processes.
 
         num_tokens: of the sample, if it is complete: missing rows are then marked as unrecorded up to there, and the
             sample sealed, so that no trainer waits for it. If absent, nothing more is marked
@@ -377,7 +378,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def seal(
         self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"
     ) -> Operation[SampleState]:
-        """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
+        """Declares that no more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
         return self._states(
             lib.rr_run_seal,
             _values.native_text(sample, "sample"),
@@ -390,7 +391,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     def truncate(
         self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
     ) -> Operation[SampleState]:
-        """Back to rows [0, rows), unsealed, under the next revision."""
+        """Cuts the sample back to rows [0, rows), unsealed, under the next revision."""
         return self._states(
             lib.rr_run_truncate,
             _values.native_text(sample, "sample"),
@@ -426,10 +427,10 @@ class Run(RunCalls[Appender, Trajectory], Closing):
             of it. OutOfRangeError if one is too small. If absent, the arrays of one read share its memory
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
-        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. What a server
-        that goes away did not finish is asked of the next one, or of the same one when it is back (except with
-        "shard:", where its samples are UNAVAILABLE): UnavailableError if none is there in time. `out` is not written to
-        after a call that was cancelled.
+        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. If a server goes
+        away, the rest of the read is sent to the next one, or to the same one when it is back (except with "shard:",
+        where its samples are UNAVAILABLE); UnavailableError if no server answers in time. After a call was cancelled,
+        `out` is not written any more.
         """
         asked = _convert.read(samples, layers, producer, wait, only_begun)
         arrays = None if out is None else _convert.destinations(asked, out)
@@ -449,7 +450,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         out: Any = None,
         timeout: float = 120.0,
     ) -> Operation[SampleRows]:
-        """As `read`, of one sample; `out` is its buffer."""
+        """As `read`, for one sample; `out` is its buffer."""
         buffers = None if out is None else [out]
         options = {"layers": layers, "producer": producer, "wait": wait, "only_begun": only_begun, "timeout": timeout}
         read: Any = Run.read
@@ -472,7 +473,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     @blocking
     def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> Operation[SampleStates]:
-        """The ones that exist, in the order asked."""
+        """The samples that exist, in the order of the request."""
         names, count = _convert.names(samples)
         return self._states(lib.rr_run_stat, names, count, _convert.producer(producer, "producer"))
 
@@ -518,7 +519,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
         on_progress: called in this thread, of asyncio in the event loop
 
         AlreadyExistsError if the directory is not empty; FailedPreconditionError if `previous` holds another run;
-        DataLossError naming a sample that the store or `previous` lost: all others are in the directory then; errors
+        DataLossError naming a sample that the store or `previous` lost (all others are in the directory then); errors
         of `read`.
         """
         progress = Progress(on_progress, self.link.in_loop)
@@ -544,7 +545,7 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
 
 def _with_trouble(commit: Commit, trouble: RoutingReplayError | None) -> Commit:
-    """With what went wrong before the appender, where rows are marked in the place of those that did not come."""
+    """The outcome, including what went wrong before the appender; marks rows that did not arrive."""
     if trouble is None:
         return commit
     if commit.ok:

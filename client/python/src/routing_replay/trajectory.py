@@ -92,7 +92,7 @@ class NewTurn:
 
 
 class TrajectoryCalls:
-    """What the blocking Trajectory and that of asyncio have in common."""
+    """The common part of the blocking Trajectory and the one for asyncio."""
 
     def __init__(self, appender: Any, sample: str, native: _native.Handle) -> None:
         self._appender: AppenderCalls = appender
@@ -149,7 +149,7 @@ class TrajectoryCalls:
         return _calls.operation(lib.rr_trajectory_add, arguments, _native.TurnResult, _turn, kept=kept)
 
     def next_row(self, tokens: ArrayLike) -> int:
-        """The first row that a request with this context must return: rows before it are there and stay."""
+        """The first row that a request with this context must return: earlier rows exist and stay."""
         native, _array = _values.native_tokens(tokens, "tokens", self.sample)
         row = c_int64()
         _native.check(lib.rr_trajectory_next_row(self._native.pointer, byref(native), byref(row)))
@@ -157,12 +157,12 @@ class TrajectoryCalls:
 
     @property
     def num_tokens(self) -> int:
-        """Of the history so far."""
+        """The number of tokens of the history so far."""
         return self._described(lambda state: int(state.num_tokens))
 
     @property
     def rows(self) -> int:
-        """Rows 0 … rows - 1 are in the store or on their way."""
+        """Rows 0 … rows - 1 are in the store or being sent."""
         return self._described(lambda state: int(state.rows))
 
     @property
@@ -229,8 +229,8 @@ class Trajectory(TrajectoryCalls):
       FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
     - Every call may be repeated: what is stored is not sent again.
 
-    `add` queues and returns, like `Run.append`; the appender handles trouble of the service. Only two things wait for
-    the server, and raise its errors: removing rows, and asking what it has after an append that failed.
+    `add` queues and returns, like `Run.append`; the appender handles trouble with the service. Only two things wait for
+    the server, and raise its errors: removing rows, and asking for its state after a failed append.
     """
 
     @blocking
@@ -255,13 +255,13 @@ class Trajectory(TrajectoryCalls):
 
     @blocking
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Operation[Turn]:
-        """Leaves the first `num_tokens` tokens and their rows. A sealed sample is open again."""
+        """Keeps the first `num_tokens` tokens and their rows. A sealed sample is open again."""
         _values.integer(num_tokens, "num_tokens", sample=self.sample)
         return self._cutting(num_tokens, seal, missing)
 
     @blocking
     def seal(self, num_tokens: int | None = None, *, missing: Missing = "raise") -> Operation[Turn]:
-        """No more turns will come. With num_tokens the sample is cut to this length first."""
+        """Declares that no more turns will come. With num_tokens the sample is first cut to this length."""
         return self._cutting(num_tokens, True, missing)
 
     @blocking

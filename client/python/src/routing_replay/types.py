@@ -22,7 +22,7 @@ OnFull = Literal["block", "drop", "raise"]
 
 @dataclass(frozen=True)
 class Payload:
-    """Rows as an engine sent them, undecoded: what `rows=` takes besides an array.
+    """Rows as an engine sent them, not decoded: what `rows=` takes besides an array.
 
     data: the bytes (or the text, for base64)
     encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
@@ -100,7 +100,7 @@ class WeightSpan:
 
 
 def weight_spans(spans: Any, field: str = "weights", sample: str | None = None) -> list[WeightSpan]:
-    """Spans with Python's own values. InvalidArgumentError naming `field` for anything else."""
+    """Spans as Python's own values. InvalidArgumentError naming `field` for anything else."""
     return [_weight_span(span, field, sample) for span in _values.items(spans, field, "WeightSpan", sample)]
 
 
@@ -140,7 +140,7 @@ class RecordedRows:
     tokens: np.ndarray | None = None
 
     def without(self, end: int) -> RecordedRows:
-        """With the rows before the absolute row `end` missing: they are of another request."""
+        """The rows with those before the absolute row `end` missing, because they belong to another request."""
         begin, past = self.take or (0, 0)
         lost = min(end - self.row_start - self.missing_rows, past - begin)
         if lost <= 0:
@@ -167,7 +167,7 @@ class RecordedRows:
         return options | given
 
     def weights_at(self, start: int, take: RowRange | None = None, field: str = "weights") -> list[WeightSpan]:
-        """`weights` if the first row is appended as the absolute row `start`: each moves with its rows.
+        """`weights` if the first row is appended as the absolute row `start`: each span moves with its rows.
 
         take: other slots than those of `take`; then only their weights
         """
@@ -265,8 +265,8 @@ class Append:
 class AppendOutcome:
     """The server's answer to one append.
 
-    With an error nothing of it was stored, or only its first rows, up to committed_rows, if it was long enough to be
-    sent in several messages.
+    If there is an error, nothing of it was stored; or only its first rows, up to committed_rows, if it was so long that
+    it was sent in several messages.
 
     trimmed_rows were stored already; conflicting_rows of them have other routes than the stored ones, which stay;
     late_rows are unrecorded in the store and stay so; unverified_rows have tokens that could not be compared.
@@ -326,7 +326,7 @@ class SampleState:
     token_check: TokenCheck | None
     engine: str
     idle_ms: int
-    provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty from a server without it.
+    provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty if the server does not send it.
 
     @property
     def sealed(self) -> bool:
@@ -400,7 +400,9 @@ class ReleaseOutcome:
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """How far a checkpoint or a restore is: `samples` of `total`, and bytes of rows moved, in the dtype of storage."""
+    """The progress of a checkpoint or a restore: `samples` of `total`, and bytes of rows moved, in the dtype of
+    storage.
+    """
 
     samples: int
     total: int
@@ -409,8 +411,8 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class CheckpointOutcome:
-    """samples in the directory now, `written` of them read from the run, the others taken from the previous one;
-    `unsealed` samples of the run were left out, as more rows may come; bytes of rows written, in the dtype of
+    """samples in the directory now, `written` of them read from the run, the others taken from the previous checkpoint;
+    `unsealed` samples of the run were left out, because more rows may come; bytes of rows written, in the dtype of
     storage."""
 
     samples: int
@@ -421,8 +423,8 @@ class CheckpointOutcome:
 
 @dataclass(frozen=True)
 class RestoreOutcome:
-    """samples of the directory, all in `run` now, `appended` of them (or their seals) now; bytes of rows appended, in
-    the dtype of storage."""
+    """samples of the directory, all in `run` now; `appended` of them got rows or seals from this call; bytes of rows
+    appended, in the dtype of storage."""
 
     run: str
     samples: int
@@ -462,7 +464,7 @@ class RunSummary:
 class ServerInfo:
     """A server. uptime in seconds; counters are monotonic since its start, by metric name.
 
-    spill_budget_bytes: of the directory to which cold samples go, 0 without one; spilled_bytes: of its files."""
+    spill_budget_bytes: limit of the directory for cold samples, 0 without one; spilled_bytes: size of its files."""
 
     version: str
     store: str

@@ -11,7 +11,7 @@ One module per source: vllm, sglang, and envelope for what training frameworks p
 None imports an engine: objects are read by the names of their fields, responses as dicts (as json.loads gives them, or
 routing_replay.http.routed_experts, which leaves the base64 where it is). Nothing is ever unpickled.
 
-All raise InvalidArgumentError, whose `field` and `reason` say what does not fit, before anything is sent.
+Errors are InvalidArgumentError, raised before anything is sent; `field` and `reason` say what is wrong.
 """
 
 from routing_replay.engines import attach, envelope, sglang, vllm

@@ -1,5 +1,5 @@
-"""What adapters share: fields of responses, which may be objects or dicts, and any form of ids → what `append` takes. A
-form is recognised by its type and first bytes; the bytes stay where they are."""
+"""Code that the adapters share: reads fields of responses, which may be objects or dicts, and converts any form of ids
+to what `append` takes. A form is recognised by its type and first bytes; the bytes are not copied."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.types import Payload, RecordedRows, WeightSpan, token_ids
 
-_ROWS = (0, 1 << 22)  # Of a sample, as in routing_replay/wire/geometry.h.
+_ROWS = (0, 1 << 22)  # Rows of a sample, as in routing_replay/wire/geometry.h.
 _ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64")
-# Who writes an object: the dtypes of its ids, and the one that is meant where it has none.
+# Frameworks that write objects: the dtypes of their ids, and the dtype if none is given.
 _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "prime_rl": (_ALL_DTYPES, "uint8"),
     "skyrl": (("uint8", "int16", "int32"), None),
@@ -34,10 +34,10 @@ _DIALECTS: dict[str, tuple[tuple[str, ...], str | None]] = {
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
 _NOT_ALL = (
-    "Are these all tokens, not those of a delta or of a stream's last event? Then pass the sampled ids as "
+    "If these are all tokens, and not those of a delta or of a stream's last event, pass the sampled ids as "
     "output_token_ids"
 )
-# By the beginning of a text; anything else is flat base64.
+# By how a text begins; anything else is flat base64.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
     (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
 )
@@ -51,7 +51,7 @@ def invalid(field: str, what: str, reason: str = "FIELD") -> InvalidArgumentErro
 
 
 def get(holder: Any, *names: str) -> Any:
-    """The first of the fields that is there and not None."""
+    """The first of the fields that exists and is not None."""
     for name in names:
         value = holder.get(name, None) if isinstance(holder, Mapping) else getattr(holder, name, None)
         if value is not None:
@@ -64,7 +64,7 @@ def has(holder: Any, name: str) -> bool:
 
 
 def item(holder: Any, name: str, index: Any) -> Any:
-    """The one of holder.name with this `index`, or, if not all of them have one, at this place."""
+    """The item of holder.name with this `index`; if not all items have one, the item at this position."""
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
@@ -88,14 +88,14 @@ def ids(values: Any, field: str) -> np.ndarray | None:
 
 
 def engine_name(name: str) -> str:
-    """With the version of the package if this process has it loaded."""
+    """The package's name, with its version if this process has it loaded."""
     version = getattr(sys.modules.get(name), "__version__", None)
     return f"{name} {version}" if isinstance(version, str) else name
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a sample, as far as a response has them.
+    """The tokens of a sample, as far as a response gives them.
 
     prompt, output: ids, or None
     prompt_tokens: how many the response says the model saw: more than the ids if media in the prompt were expanded
@@ -111,14 +111,15 @@ class Tokens:
 
     @property
     def ids(self) -> np.ndarray | None:
-        """All of them, or None if they are not all known, one per position."""
+        """All token ids, one per position, or None if some are unknown."""
         if self.prompt is None or self.output is None or not self.prompt.size + self.output.size:
             return None
         return np.concatenate([self.prompt, self.output])
 
     def fitting(self, rows: int | None, start: int) -> Tokens:
-        """With the number of prompt tokens that fits `rows` rows from `start` on: that of the ids, or, if only that one
-        fits, or without rows, the larger one of the response; then ids and positions differ and the ids are left out.
+        """The same tokens with the number of prompt tokens that matches `rows` rows from `start` on. That is the number
+        of ids; or the larger one of the response, if only that one matches or there are no rows. Then ids and positions
+        differ, and the ids are left out.
         """
         if self.prompt is None:
             return self
@@ -129,12 +130,12 @@ class Tokens:
 
 
 def count(value: Any, field: str) -> int:
-    """Of tokens, as a response says it."""
+    """The number of tokens that a response states."""
     return _values.integer(value, field, _values.NATURAL)
 
 
 def number_of(said: Any, ids: np.ndarray | None, name: str, field: str) -> int:
-    """Of tokens: as a response says it under this name, or else of their ids."""
+    """The number of tokens: stated by the response under this name, or else the number of their ids."""
     if said is not None:
         return count(said, name)
     if ids is None:
@@ -149,7 +150,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
         return ()
     if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "must be a list")
-    first_row = counted.prompt_tokens - 1  # Token j of the output was sampled by the forward pass of row P - 1 + j.
+    first_row = counted.prompt_tokens - 1  # The forward pass of row P - 1 + j sampled token j of the output.
     weights: list[WeightSpan] = []
     end = 0
     for i, span in enumerate(spans):
@@ -160,7 +161,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
         if not before <= begin <= end <= counted.output_tokens:
             allowed = f"[{before}, {counted.output_tokens})"
             raise invalid("weight_versions", f"span {i}, [{begin}, {end}), is not within output tokens {allowed}")
-        # An answer without output has no token to name: its span stands for the prompt's rows.
+        # An answer without output has no token: its span stands for the prompt's rows.
         if begin == end and (counted.output_tokens or weights):
             continue
         rows = row_start if begin == 0 else max(row_start, first_row + begin), first_row + end
@@ -170,7 +171,7 @@ def output_weights(spans: Any, counted: Tokens, row_start: int) -> tuple[WeightS
 
 
 def _version(version: Any, field: str) -> tuple[int, str]:
-    """Number and label. Of a text that of its decimals, else unknown (-1)."""
+    """Number and label of a version. A decimal text has its number, any other text -1 (unknown)."""
     if not isinstance(version, str):
         return _values.integer(version, field, _values.NATURAL), ""
     _values.native_text(version, "weight_versions")
@@ -179,13 +180,13 @@ def _version(version: Any, field: str) -> tuple[int, str]:
 
 
 def choice_count(response: Any) -> int:
-    """1 if the response is the choice."""
+    """The number of choices; 1 if the response is the choice itself."""
     choices = get(response, "choices")
     return len(choices) if isinstance(choices, Sequence) else 1
 
 
 def reject_shared(response: Any, choice: Any, place: Any, field: str) -> None:
-    """A field of the response itself cannot be assigned to one of several choices."""
+    """Rejects a field of the response itself if there are several choices to which it may belong."""
     count = choice_count(response)
     if place is response and place is not choice and count > 1:
         raise invalid(field, f"is a field of the response, which has {count} choices: it must be in a choice")
@@ -195,7 +196,7 @@ def reject_shared(response: Any, choice: Any, place: Any, field: str) -> None:
 
 
 def as_bytes(text: Any, field: str) -> memoryview:
-    """A view of text or bytes."""
+    """A memoryview of text or bytes."""
     try:
         return memoryview(text.encode("ascii") if isinstance(text, str) else text).cast("B")
     except (TypeError, UnicodeEncodeError):
@@ -209,7 +210,7 @@ def kind_of(data: memoryview) -> str:
 
 
 def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = None) -> Payload:
-    """Base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`; "npy": of no flat ids.
+    """Converts base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`. "npy": not flat ids.
 
     dtype: as SGLang names it; None: int32
     """
@@ -241,7 +242,7 @@ def _nrlre1_payload(data: memoryview) -> Payload:
 
 
 def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
-    """An array of flat ids, or of [rows, layers * K], of rows [layers, K] = `row`."""
+    """Converts an array of flat ids, or one [rows, layers * K], to rows [layers, K] = `row`."""
     dtype = DTYPES.get(f"{array.dtype.kind}{array.dtype.itemsize}")
     if dtype is None:
         raise bad_dtype("append.tensor.dtype", array)
@@ -253,9 +254,9 @@ def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
 
 
 def _flat(ids: Payload, row: Row, field: str) -> Payload:
-    """The length implies the number of rows."""
+    """Flat ids whose length gives the number of rows."""
     if not isinstance(row, tuple):
-        raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
+        raise invalid(field, "flat ids have neither layers nor K: pass the run's geometry", "SHAPE")
     return with_shape(replace(ids, shape=row))
 
 
@@ -273,7 +274,7 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 
 def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryview) -> Payload:
-    """Ids in base64 as an object describes them, which may hold values of any kind. "sglang": its shape is that of a
+    """Ids in base64 as an object describes them; its values may be of any kind. "sglang": the shape is that of a
     row."""
     dtypes, default = _values.choice(dialect, "dialect", _DIALECTS)
     if dialect == "ms_swift" and described.get("__ndarray__") is not True:
@@ -293,7 +294,7 @@ def described_payload(dialect: Any, described: Mapping[str, Any], data: memoryvi
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
-    """{data, shape, dtype, …}, and its first row if it has one."""
+    """Converts {data, shape, dtype, …}; also returns its first row if it has one."""
     if not isinstance(value, Mapping):
         raise invalid(field, f"must be an object with data and shape, got a {type(value).__name__}")
     if "data" not in value:
@@ -319,7 +320,7 @@ def nested(value: Any, field: str) -> np.ndarray:
 
 
 def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
-    """Parts of one sample have the dtype and, but for rows, the axes of its first part."""
+    """Checks that a part of a sample has the dtype and, except for rows, the axes of the first part."""
     if rows.dtype != first.dtype:
         raise invalid(field, f"dtype {rows.dtype} after {first.dtype}", "DTYPE")
     if rows.shape[1:] != first.shape[1:]:
@@ -329,7 +330,7 @@ def check_alike(rows: np.ndarray, first: np.ndarray, field: str) -> None:
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
-    """What `append` takes of any form, and its first row if it has one."""
+    """Converts any form to what `append` takes; also returns its first row if it has one."""
     if resolver is not None and not callable(resolver):
         raise invalid("resolver", f"must be callable, got a {type(resolver).__name__}")
     if dtype is not None:
@@ -353,10 +354,10 @@ def any_payload(
 
 
 def start_of(own: int | None, asked: Any, field: str) -> int:
-    """The first row: that of an object, which must be what was asked for, if anything was."""
+    """The first row: the object's own, which must equal the requested one if there is one."""
     start = _values.integer(asked, "start")
     if own is not None and start not in (0, own):
-        raise invalid(field, f"starts at row {own}, not at {start}", "ROW_COUNT")
+        raise invalid(field, f"starts at row {own}, expected {start}", "ROW_COUNT")
     return start if own is None else own
 
 
@@ -369,13 +370,13 @@ def row_count(rows: Any) -> int:
 
 
 def account(rows: Any, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting). None: all are missing."""
+    """RecordedRows of `rows`, counted; `tokens` matched to the rows (see Tokens.fitting). None: all are missing."""
     start = _values.integer(start, "start", (0, max(0, tokens.prompt_tokens)))
     prompt = _values.integer(tokens.prompt_tokens, "prompt_tokens", _ROWS)
     output = _values.integer(tokens.output_tokens, "output_tokens", _ROWS)
     count = 0 if rows is None else _values.integer(row_count(rows), "rows", (0, _ROWS[1] + 1))
     expected = max(0, prompt + output - 1 - start)
-    # Rows 1 … T - 1 may as well be the rows 0 … T - 2 of an engine that ignored the start: taking them for either would
+    # Rows 1 … T - 1 may also be rows 0 … T - 2 of an engine that ignored the start: accepting them as either would
     # shift them silently.
     surplus = count > 0 and start + count == prompt + output and start != 1
     if rows is not None and count != expected and not surplus:
@@ -410,7 +411,7 @@ def _wrong_count(prompt: int, output: int, start: int, count: int) -> str:
 
 
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
-    """Rows of a response that holds none: all unrecorded, or an error."""
+    """Rows of a response without rows: all unrecorded, or an error."""
     start = _values.integer(start, "start")
     if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, **others)
@@ -420,7 +421,9 @@ def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **othe
 
 
 def with_shape(payload: Payload) -> Payload:
-    """With the dtype and the shape that its bytes imply. A shape of two is [layers, K] of a row, of flat ids."""
+    """The Payload with the dtype and the shape that its bytes imply. A shape of two axes is [layers, K] of a row of
+    flat ids.
+    """
     if payload.shape is not None:
         return replace(payload, shape=[_flat_rows(payload), *payload.shape]) if len(payload.shape) == 2 else payload
     tensor, _data = tensor_of(payload, None, "")
@@ -429,7 +432,7 @@ def with_shape(payload: Payload) -> Payload:
 
 
 def _flat_rows(payload: Payload) -> int:
-    """Of flat ids, by their length."""
+    """Flat ids, by their length."""
     layers, top_k = payload.shape or (0, 0)
     size = len(payload.data)
     if payload.encoding == "BASE64":

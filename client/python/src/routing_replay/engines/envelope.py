@@ -1,4 +1,4 @@
-"""What training frameworks put around ids on their way from the engine.
+"""Reads what training frameworks put around ids on their way from the engine.
 
 | form | of | read |
 |---|---|---|
@@ -40,7 +40,7 @@ def rows(
     dtype: str | None = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
 ) -> RecordedRows:
-    """Rows of one sample of any form of the module's table.
+    """Rows of one sample, in any form of the module's table.
 
     geometry: of the run; needed for flat ids
     tokens: token ids of all T positions; then the rows are counted, and a T-th one is left out. None: all are taken
@@ -60,7 +60,7 @@ def rows(
     if dialect == "skyrl":
         _forms.check_narrowest(found)
     if start is not None and own_start not in (None, start):
-        raise _forms.invalid(_FIELD, f"starts at row {own_start}, not at {start}", "ROW_COUNT")
+        raise _forms.invalid(_FIELD, f"starts at row {own_start}, expected {start}", "ROW_COUNT")
     begin = (own_start or 0) if start is None else _values.integer(start, "start")
     ids = _forms.ids(tokens, "tokens")
     if ids is None:

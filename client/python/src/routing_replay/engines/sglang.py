@@ -1,4 +1,4 @@
-"""What SGLang returns.
+"""Reads what SGLang returns.
 
 | source | read | form |
 |---|---|---|
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
-# What `rows` reads of a meta_info.
+# The fields of a meta_info that `rows` reads.
 OF_META = (
     *("prompt_tokens", "completion_tokens", "finish_reason", "weight_versions"),
     *(_FIELD, f"{_FIELD}_dtype", "cached_tokens", "cached_tokens_details", "num_retractions"),
@@ -89,7 +89,7 @@ def rows(
     tokens.
     """
     choice = _choice(response, index)
-    holder, value = _find(response, choice, _FIELD)  # Before tokens: rows of another choice have none.
+    holder, value = _find(response, choice, _FIELD)  # Read before the tokens: rows of another choice have none.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _forms.engine_name("sglang")}
     if value is None:
@@ -122,7 +122,7 @@ def _of_others(response: Any, choice: Any, counted: _forms.Tokens, hierarchical:
     device, host, storage = (_forms.count(_forms.get(details, tier) or 0, tier) for tier in _TIERS)
     if not hierarchical and not host + storage:
         return 0
-    if retracted:  # Interrupted answers are cached as well.
+    if retracted:  # Interrupted answers are cached, too.
         return counted.prompt_tokens + counted.output_tokens
     if details is not None:
         return device + host + storage
@@ -142,7 +142,7 @@ def _choice(response: Any, index: int | None) -> Any:
 
 
 def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
-    """The field of the first extension that has it, and the extension."""
+    """The field and the extension: the first extension that has it."""
     for place in (choice, response):
         for extension in _EXTENSIONS:
             holder = _forms.get(place, extension)
@@ -169,7 +169,7 @@ def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndar
 
 
 def _of_choice(ids: Any, choice: Any) -> Any:
-    """Of a list with one item per choice."""
+    """The item of a list with one item per choice."""
     number = _forms.get(choice, "index")
     known = isinstance(ids, Sequence) and isinstance(number, int) and 0 <= number < len(ids)
     return ids[number] if known else None

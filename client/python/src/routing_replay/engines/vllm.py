@@ -1,4 +1,4 @@
-"""What vLLM returns.
+"""Reads what vLLM returns.
 
 | source | generation | read | layers | dtype |
 |---|---|---|---|---|
@@ -42,7 +42,7 @@ _WHY = (
     "proxy drop it?"
 )
 
-# What `rows` reads of a RequestOutput and of one of its outputs.
+# The fields of a RequestOutput and of one of its outputs that `rows` reads.
 OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
 OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "finish_reason")
 
@@ -73,7 +73,7 @@ def rows(
     others: dict[str, Any] = {"engine": _forms.engine_name("vllm")}
     value, split = _value(output, choice)
     if value is None:
-        value = _forms.get(choice, "routing_replay")  # `attach` left this reference: they are not missing.
+        value = _forms.get(choice, "routing_replay")  # `attach` left this reference: the rows are not missing.
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _WHY, policy, counted, prompt_start, **others)
@@ -83,7 +83,7 @@ def rows(
     if split:  # It has a row for each token of the output.
         counted = dataclasses.replace(counted, all_output=True)
     recorded = _forms.account(found, counted, begin, layers=_basis(value, split), **others)
-    spans = _forms.get(choice, "weight_versions")  # Of all tokens.
+    spans = _forms.get(choice, "weight_versions")  # Spans of all tokens.
     return dataclasses.replace(recorded, weights=_forms.output_weights(spans, counted, begin))
 
 
@@ -102,7 +102,7 @@ def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarra
 
 
 def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _forms.Tokens:
-    """By their ids, else by usage, which counts the tokens of a response with one choice."""
+    """Tokens by their ids, else by usage, which counts the tokens of a response with one choice."""
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _forms.get(output, "usage")
     alone = _forms.choice_count(output) == 1
@@ -114,7 +114,7 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:
-    """The ids, and whether they are in two parts, of prompt and output."""
+    """The ids, and whether they are in two parts, for prompt and output."""
     sampled = _forms.get(choice, _FIELD)
     prompt = _forms.get(output, "prompt_routed_experts")
     if prompt is None or sampled is None:
@@ -127,7 +127,7 @@ def _value(output: Any, choice: Any) -> tuple[Any, bool]:
 
 
 def _basis(value: Any, split: bool) -> str:
-    """What the axis of layers holds. Of 0.21 are two parts, and nested lists."""
+    """What the axis of layers holds: vLLM 0.21 returns two parts, and nested lists."""
     return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
 
 

@@ -1,4 +1,4 @@
-"""Rows out of an engine where its outputs are made: for rollout workers with the engine in their process.
+"""Takes rows out of an engine where its outputs are made: for rollout workers with the engine in their process.
 
     from routing_replay.engines import attach
 
@@ -8,8 +8,8 @@
         outputs = llm.generate(prompts, params)   # routing_replay of each completion is a reference now
         attachment.flush()                        # before the trainer reads; raises what was rejected
 
-vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where
-this package is installed and ROUTING_REPLAY_RUN names a run, and joins that run as soon as somebody has made it.
+vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. An SGLang server loads `sglang_plugin` by itself if this
+package is installed and ROUTING_REPLAY_RUN names a run; it joins that run as soon as the run exists.
 
 Importing this imports no engine.
 """

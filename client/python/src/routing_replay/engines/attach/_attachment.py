@@ -1,4 +1,4 @@
-"""What attachments to the engines share: naming, accounting, and the reference that stands for rows in an output."""
+"""The common part of attachments to engines: naming, accounting, and the reference that replaces rows in an output."""
 
 from __future__ import annotations
 
@@ -70,13 +70,14 @@ class Collector(Protocol):
         """One part per completion."""
 
     def ended(self, part: Any) -> Finished | None:
-        """If the part is the last of its completion, and concerns rows. Raises anything for a part of an unknown shape,
-        which has no name or no number of tokens to mark."""
+        """Whether the part is the last of its completion, and concerns rows. Raises anything for a part of an unknown
+        shape, which has no name or no number of tokens to mark."""
 
 
 def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
-    """The completions that these outputs end, and the number of those that cannot be read: each is logged, and costs
-    no other its rows."""
+    """The completions that end with these outputs, and the number of those that cannot be read. Each of these is
+    logged,
+    and does not affect the rows of others."""
     found: list[Finished] = []
     unreadable = 0
     try:
@@ -99,7 +100,7 @@ _UNREADABLE = "rows of an output cannot be taken"
 
 
 class Attachment:
-    """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`, whose options are
+    """Sends rows of one engine to one run. Made by `attach.vllm` and `attach.sglang`, whose options are
 
     max_queued_bytes: of rows that wait to be encoded (default 256 MiB). Without room a call of the engine waits for at
         most 60 seconds, for all of its outputs together; then rows are dropped, which marks them as unrecorded
@@ -113,8 +114,8 @@ class Attachment:
     attached: whether rows are taken: False if the engine gives wrong rows (then nothing was changed), and after
         `detach`
 
-    A reference stands where rows were taken. They are in the store when `flush` returns. If they were rejected, `flush`
-    says why; those that were rejected here are marked as unrecorded.
+    A reference replaces rows that were taken. They are in the store when `flush` returns. If they were rejected,
+    `flush` raises the reason; rows that were rejected in this process are marked as unrecorded.
 
     An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts are not
     copied, nor are the inner lists of nested ones: with replace=False do not change those before `flush`.
@@ -155,17 +156,18 @@ class Attachment:
         vars(engine).update(self._wrapped, **{_MARK: self})
 
     def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """Queues what the outputs of one call of the engine end, and puts a reference where rows were taken."""
+        """Queues the outputs of one call of the engine, and puts references where rows were taken."""
         self._handover.put(self._jobs(outputs))
 
     async def take_async(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
-        """As `take`, in an event loop."""
+        """As `take`, for an event loop."""
         await self._handover.put_async(self._jobs(outputs))
 
     def _jobs(self, outputs: Iterable[tuple[Collector, Any]]) -> Iterator[Job]:
-        """The appends of what these outputs end.
+        """The appends for the completions that end with these outputs.
 
-        An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs pass.
+        An output of an unknown shape loses its rows, and never fails the request. After `detach` outputs are not
+        changed.
         """
         for collector, output in outputs:
             found, unreadable = read(collector, output)
@@ -227,8 +229,8 @@ class Attachment:
     def detach(self, timeout: float = 60.0) -> None:
         """Restores the engine, and waits for what is queued. Idempotent.
 
-        Requests that are under way go on; what ends from now on keeps its rows in its outputs. If another wrapper was
-        put around a method since, that one stays, and the method below it passes everything on.
+        Requests in progress go on; outputs that end from now on keep their rows. If another wrapper was put around a
+        method since, that wrapper stays, and the method below it passes everything on.
         """
         self.attached = False
         for name, function in self._wrapped.items():
@@ -247,7 +249,7 @@ class Attachment:
         self.detach()
 
 
-Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From a method to what stands in its place.
+Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # Makes the replacement of a method.
 _MARK = "_routing_replay_attachment"
 
 
@@ -260,9 +262,9 @@ def attach(
     usable: bool,
     options: dict[str, Any],
 ) -> Attachment:
-    """An attachment around these methods of the engine, or without any if it is not usable.
+    """An attachment around these methods of the engine, or around none if it is not usable.
 
-    FailedPreconditionError for an engine that has one.
+    FailedPreconditionError if the engine has an attachment already.
     """
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
@@ -291,7 +293,7 @@ def snapshot(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Bytes that rows, or a tuple of them, hold while they wait; of lists by their first items."""
+    """The bytes that rows, or a tuple of them, hold while they wait; for lists estimated from their first items."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):

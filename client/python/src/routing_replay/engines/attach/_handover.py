@@ -1,4 +1,4 @@
-"""From an engine's loop to an appender, without the loop waiting for the work in between."""
+"""Passes rows from an engine's loop to an appender, so that the loop does not wait for the work in between."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from routing_replay.run import Run
 
 _log = logging.getLogger("routing_replay")
-_KEPT = 100_000  # Samples that an error names, or whose trouble is remembered.
-_REASONED = 100  # Failures whose reason an error keeps.
+_KEPT = 100_000  # Number of samples that an error names, or whose trouble is remembered.
+_REASONED = 100  # Number of failures whose reason an error keeps.
 _EXIT_TIMEOUT = 30.0  # Seconds that the end of the interpreter waits for queued rows.
 _PATIENCE = 60.0  # Seconds that one call of the engine waits for room.
 
 
 @dataclass(frozen=True)
 class Job:
-    """One append: `run()` makes it, `mark()` marks its rows as unrecorded instead. Both in the thread."""
+    """One append: `run()` makes it, `mark()` marks its rows as unrecorded instead. Both run in the thread."""
 
     sample: str
-    size: int  # Bytes held until it is made.
+    size: int  # Bytes held until the append is made.
     run: Callable[[], Any]
     mark: Callable[[], Any]
     taken: Callable[[], Any] | None = None  # Called when its rows are taken.
@@ -45,8 +45,9 @@ class HandOver:
     """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
 
     Reading, decoding and encoding rows takes milliseconds per megabyte: the thread does it, the engine's loop only
-    queues. Where there is no room a call of the engine waits for _PATIENCE seconds at most; an event loop waits by
-    itself, without an executor. Rows that find none are dropped: marked as unrecorded in the store, and counted.
+    queues. If there is no room, a call of the engine waits for at most _PATIENCE seconds; an event loop waits without
+    an
+    executor. Rows for which there is no room in time are dropped: marked as unrecorded in the store, and counted.
 
     run: its new appender, which is closed with this, makes the appends
     max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
@@ -57,13 +58,15 @@ class HandOver:
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: dict[concurrent.futures.Future[None], Job] = {}  # In event loops.
-        self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()  # And whether its rows are dropped.
+        # With a flag: whether the rows are dropped.
+        self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()
         self._queued_bytes = 0
         self._queued = self._done = 0  # Jobs so far.
         self._unsettled: collections.Counter[str] = collections.Counter()  # Jobs of a sample that are not done.
         self._thread: threading.Thread | None = None
         self._failed: dict[str, RoutingReplayError] = {}  # By sample, since the last flush.
-        # By sample, and whether `settle_sample` has told it: kept until then, and until more of the sample is put.
+        # By sample, with a flag: whether `settle_sample` has reported it. Kept until then, and until more of the sample
+        # is put.
         self._troubles: dict[str, tuple[RoutingReplayError, bool]] = {}
         self._counts = dict.fromkeys(("handed_over", "rejected", "dropped"), 0)
         self.appender = run.appender()
@@ -105,8 +108,8 @@ class HandOver:
 
     @contextlib.contextmanager
     def _dropping_rest(self, jobs: Iterable[Job]) -> Iterator[Iterator[Job]]:
-        """The jobs of one call, each made when it is its turn, as it holds rows. Those that are left when the call ends
-        early, such as one that was cancelled while it waited, are dropped."""
+        """The jobs of one call. Each is made when its turn comes, because it holds rows. If the call ends early, for
+        example cancelled while it waited, the remaining jobs are dropped."""
         left = iter(jobs)
         try:
             yield left
@@ -133,7 +136,7 @@ class HandOver:
         return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
 
     def _admit(self) -> None:
-        """Queues what waits in event loops, in order, as far as there is room."""
+        """Queues the jobs that wait in event loops, in order, as far as there is room."""
         while self._waiting:
             turn, job = next(iter(self._waiting.items()))
             if self._must_wait(job):
@@ -195,7 +198,7 @@ class HandOver:
         except RoutingReplayError as error:
             _log.warning("rows of sample %s are rejected: %s", job.sample, error)
             found: RoutingReplayError = error
-        except Exception as error:  # An engine's object of another shape.
+        except Exception as error:  # For example an engine's object of another shape.
             _log.exception("rows of sample %s cannot be taken", job.sample)
             found = InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
         if not dropped:
@@ -219,7 +222,7 @@ class HandOver:
         try:
             self.appender.flush(_left(deadline))
         except RoutingReplayError as error:
-            if not error.failed_samples:  # Not in time, or closed.
+            if not error.failed_samples:  # Not in time, or the appender is closed.
                 raise
             rejected = error
         with self._changed:
@@ -232,7 +235,7 @@ class HandOver:
             raise rejected
 
     def settle_sample(self, sample: str, deadline: float) -> RoutingReplayError | None:
-        """Until everything put of a sample is the appender's; what went wrong before."""
+        """Waits until everything put of a sample is in the appender's queue; returns what went wrong before."""
         with self._changed:
             if not self._changed.wait_for(lambda: sample not in self._unsettled, _left(deadline)):
                 raise DeadlineExceededError("rows of the sample still wait for their turn", sample=sample)
@@ -268,11 +271,11 @@ def _left(deadline: float) -> float:
 _open: weakref.WeakSet[HandOver] = weakref.WeakSet()
 os.register_at_fork(
     after_in_child=_open.clear
-)  # An engine does not work in a forked child: what waits is the parent's.
+)  # An engine does not work in a forked child: waiting jobs belong to the parent.
 
 
 def _at_exit() -> None:
-    """Before the appenders are closed: what was registered last comes first."""
+    """Runs before the appenders are closed: exit handlers run in reverse order of registration."""
     deadline = time.monotonic() + _EXIT_TIMEOUT
     for handover in list(_open):
         handover.close(_left(deadline))

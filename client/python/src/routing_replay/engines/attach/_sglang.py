@@ -1,4 +1,4 @@
-"""Rows out of SGLang where its outputs are made: `attach.sglang` and the SGLang plug-in."""
+"""Takes rows out of SGLang where its outputs are made: `attach.sglang` and the SGLang plug-in."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _log = logging.getLogger("routing_replay")
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 
-# Those of its server_args that add a cache beyond the device's.
+# The server_args that add a cache beyond the device's.
 HIERARCHIES = ("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker")
-# Those that make the events of a stream hold the new token ids alone, not all so far: the second one in older releases.
+# The server_args that make the events of a stream hold only the new token ids: the second one in older releases.
 DELTAS = ("incremental_streaming_output", "stream_output")
 
 
@@ -51,9 +51,9 @@ def attach_to(
         order and exceptions are the engine's own. Requests must ask for return_routed_experts
     sample: from (output, its number in the batch) to the sample's id
 
-    As `attach.vllm` otherwise. Tokens are sent along if the request has input_ids; else the rows are stored without,
-    and unverified. An engine that does prefill or decode alone, or that checks several guesses of a token at once,
-    whose rows are wrong, is not attached, which a warning says.
+    As `attach.vllm` otherwise. Tokens are sent along if the request has input_ids; else the rows are stored without
+    tokens, and unverified. With a warning, nothing is attached to an engine that does only prefill or only decode, or
+    one that checks several drafts per token at once, because its rows are wrong.
     """
     around: dict[str, _attachment.Around] = {"generate": functools.partial(_sync, engine)}
     if hasattr(engine, "async_generate"):
@@ -63,32 +63,33 @@ def attach_to(
 
 
 def _has_one_of(owner: Any, settings: Sequence[str]) -> bool:
-    """Of the server_args of an engine, or of a tokenizer manager."""
+    """A value of the server_args of an engine, or of a tokenizer manager."""
     arguments = getattr(owner, "server_args", None)
     return any(getattr(arguments, name, None) is True for name in settings)
 
 
 def _is_whole(owner: Any) -> bool:
-    """Prefill and decode are not split over two engines: neither would have all rows of an answer."""
+    """False if prefill and decode are split over two engines: neither would have all rows of an answer."""
     mode = getattr(getattr(owner, "server_args", None), "disaggregation_mode", None)
     if mode not in ("prefill", "decode"):
         return True
-    _log.warning("not attached: this SGLang does %s alone; give its router's answers to engines.sglang.rows", mode)
+    _log.warning("not attached: this SGLang only does %s; pass its router's answers to engines.sglang.rows", mode)
     return False
 
 
 def _has_right_rows(owner: Any) -> bool:
-    """It does not check several guesses of a token at once: of the accepted ones SGLang moves keys and values to their
-    place in the cache, and leaves the rows of dropped guesses there."""
+    """False if it checks several drafts per token at once: SGLang then moves keys and values of the accepted drafts to
+    their
+    place in the cache, but leaves the rows of dropped drafts there."""
     arguments = getattr(owner, "server_args", None)
-    resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang's own changes.
+    resolved = getattr(arguments, "resolved_dict", None)  # The settings after SGLang has changed them.
     settings = resolved() if callable(resolved) else getattr(arguments, "__dict__", {})
     guesses = settings.get("speculative_eagle_topk") or 0
     external = settings.get("speculative_ngram_external_sam_budget") or 0
     if settings.get("speculative_algorithm") is None or (guesses <= 1 and not external):
         return True
     _log.warning(
-        "not attached: this SGLang gives wrong rows as it checks several guesses of a token at once; set "
+        "not attached: this SGLang gives wrong rows because it checks several drafts per token at once; set "
         "speculative_eagle_topk, or speculative_ngram_max_bfs_breadth, to 1 and speculative_ngram_external_sam_budget "
         "to 0"
     )
@@ -134,7 +135,7 @@ async def _stream(outputs: AsyncGenerator[Any, None], take: Callable[[Any], Awai
 
 
 def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """By name."""
+    """The server_args by name."""
     return inspect.signature(function).bind_partial(*arguments, **keywords).arguments
 
 
@@ -142,9 +143,10 @@ class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
     def __init__(self, asked: Mapping[str, Any], engine: Any = None, only_with_rows: bool = False) -> None:
-        """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
-        sample or a list
-        engine: or tokenizer manager, whose server_args say of caches and streams
+        """asked: input_ids (None if the engine tokenizes), routed_experts_start_len and sampling_params, each for one
+        sample
+        or as a list
+        engine: or tokenizer manager, whose server_args tell about caches and streams
         only_with_rows: outputs without rows are ignored
         """
         self._hierarchical = _has_one_of(engine, HIERARCHIES)
@@ -156,11 +158,11 @@ class _Collector:
         self._sampled: dict[int, list[int]] = {}
 
     def parts(self, outputs: Any) -> Iterable[tuple[int, Any]]:
-        """Outputs, each with its place."""
+        """Outputs, each with its position."""
         return enumerate(outputs if isinstance(outputs, list) else [outputs])
 
     def ended(self, part: tuple[int, Any]) -> _attachment.Finished | None:
-        """Of an output that is the last of its completion."""
+        """The end of a completion, if the output is its last."""
         place, output = part
         index, meta = output.get("index", place), output["meta_info"]
         if (ids := output.get("output_ids")) is not None:
@@ -206,7 +208,9 @@ class _Collector:
 
 
 def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
-    """An abort may say 0, or nothing: then by the request. 0 if that has no ids either."""
+    """The number of prompt tokens. An abort may give 0 or nothing: then it comes from the request; 0 if that has no ids
+    either.
+    """
     count = meta.get("prompt_tokens")
     if count is None and prompt is None:
         raise _forms.invalid("meta_info.prompt_tokens", "the output counts no tokens")
@@ -218,7 +222,7 @@ def _reject(_: Geometry) -> RecordedRows:
 
 
 def _is_list(value: Any) -> bool:
-    """Of one item or more."""
+    """The item of a list, or the single value."""
     return hasattr(value, "__len__") and len(value) > 0
 
 
@@ -227,9 +231,9 @@ def register() -> None:
 
     Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished request of the server that asks
     for routed experts go to that run at ROUTING_REPLAY_ENDPOINT, under the request's id, and the response carries the
-    reference. Whoever knows the model makes the run (`Client.run`): until it exists and can be reached the plug-in
-    tries again every few seconds, which a warning says, and responses keep their rows. So they do, after a warning, if
-    the hook cannot be placed.
+    reference. Somebody who knows the model must make the run (`Client.run`): until it exists and can be reached, the
+    plug-in tries again every few seconds, with a warning, and responses keep their rows. Responses also keep their
+    rows, after a warning, if the hook cannot be placed.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
     if not name:
@@ -248,8 +252,8 @@ RETRY_SECONDS = 2.0
 class Hook:
     """Around TokenizerManager.generate_request, for requests that ask for routed experts.
 
-    The first request starts a thread that joins the run, again every RETRY_SECONDS until the run exists and can be
-    reached; no request waits for it. Outputs that end before keep their rows, and are counted.
+    The first request starts a thread that joins the run. It tries again every RETRY_SECONDS until the run exists and
+    can be reached; no request waits for it. Outputs that end before that keep their rows, and are counted.
 
     attachment: None until the run is joined
     """
@@ -260,7 +264,7 @@ class Hook:
         self._connect = connect
         self._begun = False
         self._passed = 0
-        self._usable: bool | None = None  # None: not known yet.
+        self._usable: bool | None = None  # None: unknown yet.
 
     def metrics(self) -> dict[str, int]:
         """Flat: not_joined (finished outputs before the run was joined), and then those of the attachment."""
@@ -287,7 +291,7 @@ class Hook:
         return _stream(outputs, take)
 
     def begin(self) -> None:
-        """Starts to join the run. Idempotent, in the thread of SGLang's loop."""
+        """Starts joining the run. Idempotent, in the thread of SGLang's loop."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()
@@ -304,7 +308,7 @@ class Hook:
                 what = "attached to run %s; %d finished outputs were not recorded before"
                 _log.log(level, what, self._name, self._passed)
                 self.attachment = attachment
-            except Exception as error:  # The engine serves without it.
+            except Exception as error:  # The engine also works without it.
                 kind = type(error), getattr(error, "reason", None)
                 level = logging.DEBUG if kind == warned else logging.WARNING
                 _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)

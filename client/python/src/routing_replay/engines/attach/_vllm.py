@@ -1,4 +1,4 @@
-"""Rows out of vLLM where its outputs are made: `attach.vllm`."""
+"""Takes rows out of vLLM where its outputs are made: `attach.vllm`."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def attach_to(
         uses twice when the tokens differ: name samples by what is unique in the run
     options: see Attachment
 
-    The engine's loop waits for nothing: rows are read, decoded and sent in threads. A finished completion without rows
-    (feature off, aborted, preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError for an
-    engine that has an attachment.
+    The engine's loop waits for nothing: threads read, decode and send the rows. A finished completion without rows
+    (feature off, aborted, preempted) is marked as unrecorded, and so are rejected rows. FailedPreconditionError if the
+    engine has an attachment already.
     """
     around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
     return _attachment.attach(engine, run, sample, around, "vllm", True, options)
@@ -54,18 +54,18 @@ class _Offline:
     """The wrappers of the methods of one LLM."""
 
     def __init__(self) -> None:
-        self._within = threading.local()  # Some methods call others, whose outputs are those of the outer one.
+        self._within = threading.local()  # Some methods call others; then the outputs count for the outer one.
         self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
 
     def around(self, engine: Any) -> dict[str, _attachment.Around]:
-        """Everything that runs an engine comes through _run_engine, where that exists."""
+        """Everything that runs an engine goes through _run_engine, if that exists."""
         recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
         makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
         makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
         return {name: make for name, make in makers.items() if hasattr(engine, name)}
 
     def _outermost(self, original: Callable[..., Any], take: Callable[..., None]) -> Callable[..., Any]:
-        """`original`, whose outputs `take` gets with its arguments, unless another of these methods called it."""
+        """Wraps `original`: `take` gets its outputs and arguments, unless another of these methods called it."""
 
         @functools.wraps(original)
         def method(*arguments: Any, **keywords: Any) -> Any:
@@ -87,7 +87,7 @@ class _Offline:
             of_tokens = []
             for output in filter(_is_of_tokens, outputs):
                 name = getattr(output, "request_id", None)
-                if name in self._enqueued:  # An engine that runs also ends what was enqueued before.
+                if name in self._enqueued:  # A run of the engine also ends requests that were enqueued before.
                     asked = self._enqueued.pop(name)
                 else:
                     asked, place = _item(params, place), place + 1
@@ -101,7 +101,7 @@ class _Offline:
         def method(*arguments: Any, **keywords: Any) -> Any:
             names = original(*arguments, **keywords)
             params = _params(arguments, keywords)
-            for number, name in enumerate(names):  # "7", or "7-" and what makes it unique inside of vLLM.
+            for number, name in enumerate(names):  # "7", or "7-" and a suffix that makes it unique inside vLLM.
                 self._enqueued[str(name).split("-")[0]] = _item(params, number)
             return names
 
@@ -113,12 +113,12 @@ class _Offline:
 
 
 def _is_of_tokens(output: Any) -> bool:
-    """Not one of pooling."""
+    """False for pooling."""
     return isinstance(getattr(output, "outputs", []), (list, tuple))
 
 
 def _item(params: Any, number: int) -> Any:
-    """Of parameters that may be one for all."""
+    """The parameters of one request, if one value may stand for all."""
     if not isinstance(params, (list, tuple)):
         return params
     return params[number] if number < len(params) else None
@@ -137,12 +137,12 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
 
 
 def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """All of vLLM's methods that have them take (prompt, sampling_params, …)."""
+    """All of vLLM's methods that take prompt and sampling_params, take them in this order."""
     return keywords.get("sampling_params", arguments[1] if len(arguments) > 1 else None)
 
 
 class _Collector:
-    """The outputs of one request. In DELTA mode an output has only its new tokens, which are put together here."""
+    """The outputs of one request. In DELTA mode an output has only its new tokens; they are joined here."""
 
     def __init__(self, params: Any) -> None:
         self._deltas = getattr(getattr(params, "output_kind", None), "name", "") == "DELTA"
@@ -151,11 +151,11 @@ class _Collector:
         self._taken: set[int] = set()
 
     def parts(self, output: Any) -> Iterable[tuple[Any, int, Any]]:
-        """A RequestOutput's completions, each with its place."""
+        """The completions of a RequestOutput, each with its position."""
         return ((output, place, completion) for place, completion in enumerate(output.outputs))
 
     def ended(self, part: tuple[Any, int, Any]) -> _attachment.Finished | None:
-        """Of a completion that ends with this output."""
+        """The end of a completion that finishes with this output."""
         output, place, completion = part
         index = getattr(completion, "index", place)
         if self._deltas:
@@ -184,5 +184,5 @@ class _Collector:
 
 
 def _refer(completion: Any, reference: str) -> None:
-    """vLLM's servers send routed_experts as an array, so the reference is another attribute."""
+    """The reference is another attribute, because vLLM's servers send routed_experts as an array."""
     completion.routed_experts, completion.routing_replay = None, reference
