@@ -93,7 +93,7 @@ class HuggingFaceTest(unittest.TestCase):
             ({"num_experts": 64}, "contradicts"),
             ({"num_experts_per_tok": 8.5}, "32-bit integer"),
             ({"moe_layer_freq": 2}, "moe_layer_freq"),
-            ({"mlp_layer_types": ["dense", "sparse"]}, "tells of 2 layers"),
+            ({"mlp_layer_types": ["dense", "sparse"]}, "has 2 layers"),
             ({"mlp_layer_types": ["odd"] * 61}, "odd"),
             ({"is_encoder_decoder": True}, "encoder-decoder"),
             ({"num_nextn_predict_layers": -1}, "mtp_layers"),

@@ -308,7 +308,7 @@ class AgreedTest(unittest.TestCase):
             for _ in range(2):
                 self.assertEqual(steps.begin(nobody).decisions, ())
         self.assertEqual(len(logs.output), 1)
-        self.assertIn("no sequence of this step is of a sample", logs.output[0])
+        self.assertIn("no sequence of this step has a sample", logs.output[0])
         with self.assertNoLogs("routing_replay_trainer", "WARNING"):
             self.assertEqual(self.steps("live", 0.0).begin([*nobody, *expected_of(0)]).replayed, 1)
 

@@ -1,19 +1,21 @@
 """Rollout routing replay, the trainer's side.
 
-`routing_replay_trainer.megatron` and `routing_replay_trainer.hf` attach it to a model, and need torch. What they are
-made of is here, on the CPU:
+`routing_replay_trainer.megatron` and `routing_replay_trainer.hf` attach it to a model, and need torch. Their building
+blocks are here, on the CPU:
 
     plan = routing_replay_trainer.plan(geometry, micro_batch, rank={"pp": 1, "cp": 0}, split={"pipeline_size": 2})
     batch = ServiceSource(run).fetch(plan, missing="live")        # or LocalSource(geometry): arrays of your own
     out = router_replay_forward(router, logits, batch.indices[0], batch.states)
 
-A plan says which layers and rows a rank replays, a source brings exactly those, and router replay computes the
-probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
-package `routing-replay`.
+A plan says which layers and rows a rank replays, a source provides exactly those, and router replay computes the
+probabilities of the replayed experts from the live logits. Needs only numpy; `ServiceSource` takes a run of the package
+`routing-replay`.
 
-Objects here hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork, but
-for what `megatron.attach` and `hf.attach` give. What may be shared between threads says so; calls into the core give up
-the GIL.
+Objects here hold memory of the core and no thread, connection or lock: they work in the child after os.fork, except
+what
+`megatron.attach` and `hf.attach` return. Objects that may be shared between threads say so; calls into the core release
+the
+GIL.
 """
 
 from routing_replay.errors import (

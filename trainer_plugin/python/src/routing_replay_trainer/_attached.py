@@ -1,5 +1,5 @@
-"""What the replays of both faces have in common: the options that both take, checked before anything is touched; how
-passes come by their rows; and the steps of a replay. No torch.
+"""The common part of the replays for Megatron and Hugging Face: their options, checked before anything is changed; how
+passes get their rows; and the steps of a replay. No torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.records import Records, RecordWriter
 from routing_replay_trainer.step import StepSource
 
-if TYPE_CHECKING:  # It needs torch.
+if TYPE_CHECKING:  # That module needs torch.
     from routing_replay_trainer._hooks import Tally
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
@@ -35,7 +35,7 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `attach` that both faces take.
+    """The options of `attach` that Megatron and Hugging Face share.
 
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
@@ -60,7 +60,7 @@ class Options:
     on_policy: "strict" rejects samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
-    InvalidArgumentError naming one that is wrong, or that the mode would ignore.
+    InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
     """
 
     source: Source | None = None
@@ -81,7 +81,7 @@ class Options:
         check_choice("missing", self.missing, ("strict", "live", "drop"))
         check_choice("last_row", self.last_row, ("filler", "live"))
         if self.mode in ("R3", "shadow") and self.source is None:
-            raise invalid("source", f"mode {self.mode} needs one")
+            raise invalid("source", f"must be given in mode {self.mode}")
         if self.source is not None and not isinstance(self.source, Source):
             raise invalid("source", f"must be a source of rows of this package, got {type(self.source).__name__}")
         if self.agree is not None and not hasattr(self.agree, "size"):
@@ -98,10 +98,10 @@ class Options:
                 raise invalid(name, f"mode {self.mode} does not use it")
 
     def check_agreement(self, replica: int, sizes: str) -> None:
-        """InvalidArgumentError where a rank would fall back, and the others of its replica would not know of it.
+        """InvalidArgumentError if a rank could fall back without the other ranks of its replica knowing.
 
-        replica: ranks that share the samples of a step
-        sizes: whose product that is
+        replica: number of ranks that share the samples of a step
+        sizes: text of the product that gives this number
         """
         size = None if self.agree is None else self.agree.size
         if self.mode == "R3" and self.missing != "strict" and replica > 1 and size != replica:
@@ -117,7 +117,7 @@ class Options:
         assert self.source is not None
         kept = 0 if self.source.keeps_rows else self.cache_bytes
         source = StepSource(self.source, cache_bytes=kept, deadline=self.fetch_deadline)
-        # Shadow stops no training: what cannot be compared is counted.
+        # Shadow mode stops no training: samples that cannot be compared are only counted.
         limit = self.max_fallback_fraction if self.mode == "R3" else 1.0
         return Steps(source, self.missing_or_live, self.agree, limit, contract, self.mode == "R3")
 
@@ -131,7 +131,7 @@ class Chunk:
     """A model chunk.
 
     number: its virtual stage
-    parts: what stands on it, with `install` and `remove`: how its routers are told, and hooks on itself
+    parts: objects on it with `install` and `remove`: how its routers are told, and its own hooks
     records: mode R2: what its routers chose
     last_index: micro-batch of its last pass; -1 at the beginning of a step
     """
@@ -156,14 +156,14 @@ class Open:
 
 
 class Attached:
-    """A replay that is attached to a model of this process. It is neither copied nor pickled; the model may be, and the
-    copy has none.
+    """A replay that is attached to a model of this process. It cannot be copied or pickled; the model can, and the copy
+    has no replay.
 
-    A face says by `_given` what its arguments mean and by `_plan_arguments` how a plan is made, puts its chunks into
-    `_chunks`, and calls `_enter` when one of them is called.
+    A subclass converts its arguments in `_given`, makes plans from `_plan_arguments`, puts its chunks into `_chunks`,
+    and calls `_enter` when one of them is called.
     """
 
-    _NAMES: tuple[str, ...]  # Arguments of a micro_batch that say something of its rows, beside fields of a plan's.
+    _NAMES: tuple[str, ...]  # Arguments of micro_batch about its rows, in addition to fields of a plan's.
 
     def __init__(self, options: Options, buffers: Any, tally: Tally) -> None:
         self._mode = options.mode
@@ -179,16 +179,16 @@ class Attached:
         self._plans = functools.lru_cache(maxsize=512)(self._make_plan)
         self._lock = threading.RLock()
         self._chunks: list[Chunk] = []
-        self._step = 0  # Number of the present one.
+        self._step = 0  # Number of the present step.
         self._open: Open | None = None
-        self._fingerprint = 0  # Of the model's geometry.
+        self._fingerprint = 0  # Fingerprint of the model's geometry.
 
     def _given(self, sequences: Listing[Any], **said: Any) -> Given:
         """said: arguments of a micro_batch"""
         raise NotImplementedError
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
-        """Of `Plan`."""
+        """Arguments of `Plan`."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -214,7 +214,7 @@ class Attached:
     def begin_step(
         self, sequences: Listing[Any], *, weight_version: int | None = None, step: Any = None, **said: Any
     ) -> StepDecision:
-        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
+        """Call it before the passes of a step, and before the schedule, on all ranks of the replica together.
 
         sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
             them
@@ -225,15 +225,18 @@ class Attached:
             that the rows were recorded for, and how many there are. Without any of it nothing is compared before the
             passes are
 
-        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
-        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
-        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
-        `collective.agree` raises. A step lasts until the next one begins.
+        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` follows
+        this
+        decision in all passes of the step: if a sample has changed since, the rank that notices raises an error. Waits
+        no
+        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, and the
+        errors
+        of `collective.agree`. A step lasts until the next one begins.
         """
         if self._steps is None:
             return NO_STEP
         try:
-            if said.keys() - set(self._NAMES):  # A plan says whether its fields are such as a plan takes.
+            if said.keys() - set(self._NAMES):  # A plan checks its own fields.
                 self._described(sequences, said)
             samples = expected(sequences, *self._given(sequences, **said))
         except Exception as error:
@@ -253,7 +256,7 @@ class Attached:
 
         next_step: for the step after this one
 
-        InvalidArgumentError naming what `micro_batch` would not take.
+        InvalidArgumentError for arguments that `micro_batch` would reject.
         """
         if self._steps is None:
             return
@@ -271,7 +274,7 @@ class Attached:
 
     @contextlib.contextmanager
     def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
-        """passes: what `Open` has of them"""
+        """passes: as in `Open`"""
         if self._open is not None:
             raise unmet("micro_batch", "one is open already")
         if self._mode == "disabled":
@@ -290,7 +293,7 @@ class Attached:
             self._open = None
 
     def _enter(self, chunk: Chunk, opened: Open, index: int, gradients: bool) -> None:
-        """A chunk is called in a micro_batch: a pass of it begins."""
+        """A chunk is called inside a micro_batch: begins a pass of it."""
         forward_only = not gradients if opened.forward_only is None else opened.forward_only
         key = PassKey(self._step, index, chunk.number)
         if chunk.records is None:
@@ -308,13 +311,13 @@ class Attached:
         opened.begun.append((chunk, begun))
 
     def _fetch(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
-        """A pass with the rows of the source."""
+        """A pass with rows of the source."""
         assert self._steps is not None
         with self._taking(plan) as number:
             sequences = self._steps.apply(described.fetch)
             batch = self._buffers.fetch(number, self._steps.source, plan, sequences=sequences, missing=self._missing)
             self._steps.saw(batch)
-            # As begin_step: the policy does not look at versions of samples that route live.
+            # As in begin_step: the policy ignores versions of samples that route live.
             self._contract.take([record for record in batch.sequences if record["status"] == "OK"])
         self._tally.batch(key, batch)
         watch = self._watch if self._watch.begin(key.chunk, described, batch) else None
@@ -322,7 +325,7 @@ class Attached:
         return Pass(key, batch, number, use, forward_only, watch, kept=self._buffers.tensors(number, plan))
 
     def _replay_records(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
-        """A pass of mode R2 that replays. What passes have recorded stays from here on."""
+        """A pass of mode R2 that replays. From here on, what passes have recorded is kept."""
         plan = records.plan(described.layout)
         with self._taking(plan) as number:
             records.settle()
@@ -331,7 +334,7 @@ class Attached:
         return Pass(key, batch, number, "replay", forward_only, kept=self._buffers.tensors(number, plan))
 
     def _record(self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool) -> Pass:
-        """A pass of mode R2 that records. `_forget` takes that back, until somebody settles it."""
+        """A pass of mode R2 that records. `_forget` discards the record until somebody settles it."""
         records.check(described)
         if self._writer is not None:
             self._writer.check(described)
@@ -350,7 +353,7 @@ class Attached:
 
     @contextlib.contextmanager
     def _taking(self, plan: Plan) -> Iterator[int]:
-        """A buffer, which an exception in here gives back."""
+        """A buffer, which is given back if an exception is raised inside."""
         number = self._buffers.take(plan)
         try:
             yield number
@@ -359,8 +362,8 @@ class Attached:
             raise
 
     def _forget(self, key: PassKey | None = None) -> None:
-        """What a pass has recorded or counted, or all that is not settled, is of a micro-batch or a step that has
-        failed."""
+        """Discards what a pass (or all that is not settled) has recorded or counted, because its micro-batch or step
+        has failed."""
         self._tally.forget(key)
         for records in self._records():
             for recorded in records.forget(key):
@@ -368,7 +371,7 @@ class Attached:
                     self._writer.forget(recorded)
 
     def _plan(self, chunk: int, layout: Mapping[str, Any]) -> Plan:
-        """A micro-batch that is announced, checked and run has one."""
+        """The record of a micro-batch that was announced, checked and run."""
         return self._plans(chunk, json.dumps(plain(layout, "micro_batch")))
 
     def _make_plan(self, chunk: int, layout: str) -> Plan:
@@ -376,23 +379,24 @@ class Attached:
 
     @property
     def last_step(self) -> StepDecision:
-        """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
-        loss is to be masked under missing="drop". Of no samples if none has begun, or the last one has failed."""
+        """The decision of the last begin_step, whoever called it (for example `megatron.replayed`). Under
+        missing="drop", mask the loss of its `dropped` samples. Without samples if no step has begun, or the last
+        begin_step failed."""
         return NO_STEP if self._steps is None else self._steps.last
 
     def stay_away(self, wrong: Exception) -> None:
-        """Instead of begin_step, of a rank that cannot say what the step has: the others, which are in begin_step,
-        raise FailedPreconditionError naming this rank, and do not wait until the deadline.
+        """Use instead of begin_step on a rank that does not know the samples of the step: the other ranks, which are in
+        begin_step, raise FailedPreconditionError naming this rank instead of waiting until the deadline.
 
-        wrong: why
+        wrong: the reason
         """
         if self._steps is not None:
             self._steps.stay_away(wrong)
 
     def end_step(self) -> None:
-        """After the last backward pass of a step, Megatron's forward_backward_func. FailedPreconditionError naming a
-        pass whose backward part never ran; nothing of it reaches the next step. FallbackLimitError if no begin_step
-        told it before."""
+        """Call it after the last backward pass of a step (Megatron's forward_backward_func). FailedPreconditionError
+        naming a pass whose backward part never ran; nothing of that pass reaches the next step. FallbackLimitError if
+        begin_step did not raise it before."""
         self._step += 1
         for chunk in self._chunks:
             chunk.last_index = -1
@@ -411,10 +415,11 @@ class Attached:
             self._steps.end_pass()
 
     def abandon_step(self) -> None:
-        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
-        `micro_batch` does with its own, counts nothing of what they fetched, and complains of nothing. The next step
-        begins as after any other. Mode R2: what they have recorded is forgotten, by the writer as well, but for what a
-        pass has replayed since."""
+        """Use instead of end_step if an exception has ended the passes of a step early: gives them up, as `micro_batch`
+        does
+        with its own, does not count what they fetched, and raises nothing. The next step begins as after any other.
+        Mode R2:
+        what they have recorded is forgotten, by the writer as well, except what a pass has replayed since."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         self._forget()
@@ -426,10 +431,13 @@ class Attached:
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
 
-        Records stay until then, however many steps end, as only the caller knows how many epochs replay them; what is
-        recorded again under the same sample takes the place of what was there. They are in the memory of the host: rows
-        of this rank x its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` tells as
-        record_bytes. Without this call they grow with every rollout that has samples of other names.
+        Until then records stay, however many steps end, because only the caller knows how many epochs replay them;
+        recording
+        the same sample again replaces its record. Records are in the memory of the host: rows of this rank x its MoE
+        layers
+        x K bytes (twice that for more than 256 experts), which `metrics` reports as record_bytes. Without this call
+        they grow
+        with every rollout that has samples of other names.
         """
         for records in self._records():
             records.release()
@@ -438,13 +446,16 @@ class Attached:
         return [chunk.records for chunk in self._chunks if chunk.records is not None]
 
     def detach(self) -> None:
-        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up.
+        """Restores the model. FailedPreconditionError, with nothing changed, while a pass waits for its backward part;
+        end_step gives such passes up.
 
-        A backward part that comes after this, over a graph that was kept, is rejected (FailedPreconditionError) where
-        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
-        told is live without a word: a first backward part that has not reached the checkpoints that the second one
-        reaches, and a checkpoint around the call of the model as a whole.
+        After this call, a backward part over a graph that was kept is rejected (FailedPreconditionError) if routers
+        were
+        recomputed in it before, or if its pass was given up: they would choose live. Two cases cannot be detected and
+        are live
+        silently: a first backward part that has not reached the checkpoints that the second one reaches, and a
+        checkpoint around
+        the call of the model as a whole.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
@@ -455,8 +466,9 @@ class Attached:
             self._steps = None
 
     def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
-        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
-        this rank, or of all ranks of `reduce`, which call this together."""
+        """Values since the last call, for the keys of `routing_replay_trainer.metrics.KEYS` that have one; of this
+        rank, or
+        of all ranks of `reduce`, which call this together."""
         if self._steps is not None:
             self._steps.count()
         self._tally.count_into(self._counters)
@@ -467,5 +479,5 @@ class Attached:
 
     @property
     def kept(self) -> int:
-        """Passes that wait for the rest of their forward or backward part; 0 between steps."""
+        """Number of passes that wait for the rest of their forward or backward part; 0 between steps."""
         return sum(chunk.passes.in_flight for chunk in self._chunks)

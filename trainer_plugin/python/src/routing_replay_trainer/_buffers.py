@@ -1,4 +1,4 @@
-"""Index buffers that passes take and give back: as many as are in flight at one time."""
+"""Index buffers that passes take and give back: as many as there are passes at the same time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from routing_replay_trainer.plan import Plan
 
 
 class Slots:
-    """Memory by number. All of it comes to be of the size that the largest pass needed, so that from the second step of
-    a run on, it is the same, at the same addresses, whatever the order of ragged micro-batches. Not thread-safe.
+    """Numbered buffers. All of them grow to the size of the largest pass, so that from the second step of a run on,
+    addresses stay the same, whatever the order of ragged micro-batches. Not thread-safe.
 
-    allocate: makes an array of so many bytes
-    drop: what happens to one that has become too small
+    allocate: makes an array of this many bytes
+    drop: called with an array that has become too small
     """
 
     def __init__(self, allocate: Callable[[int], Any], drop: Callable[[Any], None] = lambda memory: None) -> None:
@@ -51,12 +51,12 @@ class Slots:
 
     @property
     def bytes(self) -> int:
-        """Held, in use or free."""
+        """Bytes held, in use or free."""
         return sum(len(memory) for memory in self._memory.values())
 
 
 class Buffers:
-    """Index buffers of a model on the CPU: what routers replay lies in them as it was fetched."""
+    """Index buffers of a model on the CPU: routers replay from them directly."""
 
     def __init__(self) -> None:
         self._slots = Slots(lambda size: np.empty(size, np.uint8))
@@ -68,22 +68,22 @@ class Buffers:
         self._slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """The plan's rows in the buffer of this number. options: of source.fetch"""
+        """The plan's rows, fetched into the buffer of this number. options: those of source.fetch"""
         return source.fetch(plan, out=self._memory(number, plan), **options)
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
-        """What `Batch.indices` is for routers to record into."""
+        """Arrays like `Batch.indices`, for routers to record into."""
         memory = self._memory(number, plan)
         memory[:] = 0
         return slabs(plan, memory)
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """Gives the index buffer of the pass, on the host, when it is called; also after it was given back."""
+        """A function that returns the index buffer of the pass on the host, also after the buffer was given back."""
         memory = self._memory(number, plan)
         return lambda: memory
 
     def tensors(self, number: int, plan: Plan) -> dict[Any, Any]:
-        """What is on the model's device already, as `Pass.kept` has it."""
+        """The part that is on the model's device already, for `Pass.kept`."""
         return {}
 
     def _memory(self, number: int, plan: Plan) -> NDArray[np.uint8]:
@@ -91,5 +91,5 @@ class Buffers:
 
     @property
     def bytes(self) -> int:
-        """Held, in use or free."""
+        """Bytes held, in use or free."""
         return self._slots.bytes

@@ -1,8 +1,8 @@
-"""The functions of routing_replay/trainer/capi.h, in the library that routing_replay has loaded, those of
-librouting_replay_trainer_cuda.so, and values that users give, as these functions take them.
+"""The functions of routing_replay/trainer/capi.h (in the library that routing_replay has loaded), those of
+librouting_replay_trainer_cuda.so, and conversions of users' values for these functions.
 
-Every call gives up the GIL while it runs. The kernels are loaded when something on a GPU asks for them, and are speed
-and nothing else: whoever can do without asks for `kernels`.
+Every call releases the GIL while it runs. The kernels are loaded at their first use on a GPU, and only make things
+faster: code that can work without them calls `kernels`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Merged(_native.List):
 
 
 def declare(library: ctypes.CDLL, functions: dict[str, str]) -> None:
-    """Gives functions that return an error or NULL their arguments (_native.fields has the letters); they raise the
-    error."""
+    """Declares the arguments of functions that return an error or NULL (letters as in _native.fields); the functions
+    raise the error."""
 
     def check(error: int | None, function: Any, arguments: Any) -> None:
         if error is not None:
@@ -153,14 +153,14 @@ LIBRARY.rrt_agreement_words.argtypes, LIBRARY.rrt_agreement_words.restype = (c_v
 
 
 def make(function: Any, *arguments: Any) -> Handle:
-    """The object that a function makes last; it goes with the handle."""
+    """The object that a function returns through its last argument; freed with the handle."""
     out = c_void_p()
     function(*arguments, byref(out))
     return Handle(LIBRARY.rr_object_free, out.value)
 
 
 def give(function: Any, *arguments: Any) -> Any:
-    """What the JSON says that a function returns."""
+    """The parsed JSON that a function returns."""
     out = c_void_p()
     function(*arguments, byref(out))
     return take_json(out)
@@ -172,7 +172,7 @@ def take_json(out: c_void_p) -> Any:
 
 
 def text(value: Any) -> Text:
-    """A value as JSON, as functions take it."""
+    """A value as JSON text for a function."""
     return _native.text(json.dumps(value))
 
 
@@ -190,7 +190,7 @@ _CUDA_FUNCTIONS = {
 
 @functools.cache
 def cuda_library(device: int) -> ctypes.CDLL:
-    """The library, fit for this device. Its functions are called with the device as the current one.
+    """The kernels' library, if it works for this device. Its functions are called with the device as the current one.
 
     Raises FailedPreconditionError whose field is what is missing: "cuda.library" (this package was built without it),
     "cuda.driver", "cuda.device", "cuda.architecture".
@@ -202,11 +202,13 @@ def cuda_library(device: int) -> ctypes.CDLL:
 
 @functools.cache
 def kernels(device: int) -> ctypes.CDLL | None:
-    """The same; None, and one warning that says why, where it is not fit for this device."""
+    """The same library, or None and one warning with the reason if it does not work for this device."""
     try:
         return cuda_library(device)
     except errors.FailedPreconditionError as error:
-        LOG.warning("router replay: goes on without its kernels, by operators of torch and the host: %s", error.message)
+        LOG.warning(
+            "router replay runs without its kernels, with operators of torch and on the host: %s", error.message
+        )
         return None
 
 
@@ -251,8 +253,8 @@ def seconds(value: Any, field: str) -> float:
 
 
 def plain(value: Any, field: str, sample: Any = None) -> Any:
-    """Numbers and arrays of numpy and the like as JSON has them; entries that are None are left out. What is of the
-    wrong kind the core rejects, and names."""
+    """Converts numbers and numpy arrays to JSON values; leaves out entries that are None. The core rejects values of
+    the wrong kind, and names them."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, f"{field}.{key}", sample) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
@@ -270,12 +272,12 @@ def plain(value: Any, field: str, sample: Any = None) -> Any:
 
 
 def geometry_json(geometry: Any) -> Any:
-    """A geometry as the core takes it; a mapping, or an object with to_json() (routing_replay.Geometry)."""
+    """A geometry for the core: a mapping, or an object with to_json() (routing_replay.Geometry)."""
     return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry, "geometry")
 
 
 def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
-    """Token ids [n]. InvalidArgumentError naming `tokens` for anything else, or nothing at all."""
+    """Token ids [n]. InvalidArgumentError naming `tokens` for anything else, or if there are none."""
     said, _array = native_tokens(tokens, "tokens", sample)
     name = _native.text(str(sample).encode(errors="replace").decode())
 

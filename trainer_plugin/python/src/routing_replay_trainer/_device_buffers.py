@@ -1,8 +1,8 @@
-"""Index buffers of a model on a GPU: one copy from pinned memory and one launch per pass bring everything of all its
-layers; without the kernels, one copy of what the host has realigned.
+"""Index buffers of a model on a GPU: one copy from pinned memory and one launch per pass transfer the rows of all its
+layers; without the kernels, the host realigns and one copy transfers the result.
 
-Both run on a stream of their own, handed over to the stream that computes by an event. The host waits for the copy of
-an earlier pass alone, and only where all pinned blocks are still being copied.
+Both run on a side stream, and an event passes them to the computing stream. The host only waits for the copy of an
+earlier pass, and only if all pinned blocks are still being copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from routing_replay_trainer.fetch import Batch, Source
 from routing_replay_trainer.ops import on
 from routing_replay_trainer.plan import Plan
 
-_BLOCKS = 4  # Pinned blocks at most: copies under way at one time.
+_BLOCKS = 4  # Maximum of pinned blocks: copies at the same time.
 
 
 class Queue:
@@ -32,7 +32,7 @@ class Queue:
         self._device = device
         self._kernels = _core.kernels(device.index)
         self._stream = torch.cuda.Stream(device)
-        # Of equal size, each with the event that its copy has ended; the one that was last taken is the last.
+        # Blocks of equal size, each with the event of its last copy; the block taken last is at the end.
         self._blocks: collections.deque[tuple[torch.Tensor, torch.cuda.Event]] = collections.deque()
         self._largest = 0
         self._landing = self.allocate(0)
@@ -43,17 +43,17 @@ class Queue:
         return self._kernels is not None
 
     def allocate(self, size: int) -> torch.Tensor:
-        """[size] uint8 on the device, for this queue's work first."""
+        """[size] uint8 on the device, first used by this stream."""
         with torch.cuda.stream(self._stream):
             return _bytes(size, device=self._device)
 
     def drop(self, memory: torch.Tensor) -> None:
-        """Its memory may serve others when the stream that computes is through with it."""
+        """Allows the memory to be reused once the computing stream has finished with it."""
         memory.record_stream(torch.cuda.current_stream(self._device))
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
-        """A block of at least this size on the host, whose earlier copy has ended, for the next `send`. Its address is
-        a multiple of 16."""
+        """A host block of at least this size, whose earlier copy has finished, for the next `send`. Its address is a
+        multiple of 16."""
         self._largest = max(self._largest, size)
         if len(self._blocks) < _BLOCKS and not (self._blocks and self._blocks[0][1].query()):
             self._blocks.append((self._pinned(), torch.cuda.Event()))
@@ -64,7 +64,7 @@ class Queue:
         return self._blocks[-1][0].numpy()
 
     def send(self, size: int) -> torch.Tensor:
-        """The first bytes of the block that was last taken, on the device, for this queue's work alone."""
+        """The first bytes of the block taken last, copied to the device, for this stream only."""
         memory, copied = self._blocks[-1]
         if len(self._landing) < size:
             self._landing = self.allocate(len(memory))
@@ -91,31 +91,33 @@ class Queue:
             to.copy_(block, non_blocking=True)
 
     def begin(self, given_back: Any) -> None:
-        """What is queued from here on writes to memory that was given back."""
+        """Later work of this stream overwrites memory that was given back."""
         if given_back is not None:
             self._stream.wait_event(given_back)
 
     def hand_over(self) -> None:
-        """What the stream that computes does from here on sees what was queued."""
+        """Makes the computing stream wait for what was queued here."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def given_back(self) -> Any:
-        """When the stream that computes is through with what it has been given so far."""
+        """An event for the work given to the computing stream so far."""
         return torch.cuda.current_stream(self._device).record_event()
 
     def _pinned(self) -> torch.Tensor:
-        # Not where torch.set_default_device says.
+        # On the CPU, whatever torch.set_default_device says.
         return _bytes(self._largest, device="cpu", pin_memory=True)
 
 
 def _bytes(size: int, **where: Any) -> torch.Tensor:
-    """They outlive a torch.inference_mode() around the first pass, and the next one writes to them outside of it."""
+    """Normal tensors: they outlive a torch.inference_mode() around the first pass, and later passes write to them
+    outside it.
+    """
     with torch.inference_mode(False):
         return torch.empty(size, dtype=torch.uint8, **where)
 
 
 def buffers_for(module: Any) -> Any:
-    """Those for the device of a model's parameters: `Buffers` or `DeviceBuffers`."""
+    """The buffers for the device of a model's parameters: `Buffers` or `DeviceBuffers`."""
     device = device_of(module)
     return DeviceBuffers(Queue(device)) if device is not None and device.type == "cuda" else Buffers()
 
@@ -153,7 +155,7 @@ class DeviceBuffers:
         return batch
 
     def _copy(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """Of what is realigned on the host."""
+        """Copies what was realigned on the host."""
         offset = _states_offset(plan)
         block = self._queue.pinned(offset + plan.rows)[: offset + plan.rows]
         batch = source.fetch(plan, out=block[: plan.buffer_bytes], **options)
@@ -164,13 +166,13 @@ class DeviceBuffers:
         return replace(batch, indices=())
 
     def empty(self, number: int, plan: Plan) -> Sequence[NDArray[Any]]:
-        self._given_back.pop(number, None)  # By the stream that computes, which records into it.
+        self._given_back.pop(number, None)  # The computing stream records into it.
         self._queue.hand_over()
         self._slots[number].zero_()
         return ()
 
     def reader(self, number: int, plan: Plan) -> Callable[[], NDArray[np.uint8]]:
-        """What it gives is a copy, for which the host waits."""
+        """Returns a copy, for which the host waits."""
         memory = self._slots[number][: plan.buffer_bytes]
         return lambda: memory.cpu().numpy()
 
@@ -186,7 +188,7 @@ class DeviceBuffers:
 
     @property
     def bytes(self) -> int:
-        """Held, in use or free."""
+        """Bytes held, in use or free."""
         return self._slots.bytes
 
     def _parts(self, number: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,5 +198,5 @@ class DeviceBuffers:
 
 
 def _states_offset(plan: Plan) -> int:
-    """Of the states behind the ids: a multiple of 16, for copies in wide units."""
+    """Offset of the states behind the ids: a multiple of 16, for wide copies."""
     return (plan.buffer_bytes + 15) // 16 * 16

@@ -1,5 +1,5 @@
-"""What stands on a live model: hooks on the module whose calls are the forward parts of passes, what each router is
-told, and what is counted there, left on the device until somebody asks. Needs torch.
+"""Hooks on a live model: on the module whose calls are the forward parts of passes; what each router is told; and
+counters, which stay on the device until somebody asks. Needs torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PassHooks:
     def after(self, output: Any) -> None:
         if self._passes.forward_pass is None:
             return
-        if output is None:  # The call raised.
+        if output is None:  # The call raised an exception.
             self._passes.abandon()
             return
         ended = self._passes.end_forward()
@@ -68,13 +68,13 @@ class PassHooks:
         for tensor in outputs:
             tensor.register_hook(lambda _, of=ended: self._backward(of))
             if tensor._is_view() and tensor._base.requires_grad:
-                # A loss that changes a view in place takes the hooks off it, but not off what it is a view of.
+                # A loss that changes a view in place removes the hooks from the view, but not from its base.
                 tensor._base.register_hook(lambda _, of=ended: self._backward(of))
-        if in_backward():  # A checkpoint around the module: whether this output gets a gradient is not known.
+        if in_backward():  # With a checkpoint around the module, it is unknown whether this output gets a gradient.
             self._end_with_backward(ended)
 
     def _backward(self, of: Pass) -> None:
-        """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
+        """Called with the gradient of the output. The engine calls back when the backward call has finished."""
         if self._removed:
             self._passes.check_after_detach(of)
             return
@@ -86,16 +86,16 @@ class PassHooks:
 
 
 def in_backward() -> bool:
-    """Whether the autograd engine is what calls: forward code that runs then is recomputed."""
+    """Whether the autograd engine is the caller: then forward code is being recomputed."""
     return torch._C._current_graph_task_id() != -1
 
 
-# By identity: a copy of a model has the hooks too, and is not in here.
+# By identity: a copy of a model has the hooks, too, but is not in here.
 _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
 def is_hooked(module: Any) -> bool:
-    """Whether an attached replay has its hooks on it."""
+    """Whether an attached replay has its hooks on this module."""
     return module in _HOOKED
 
 
@@ -112,22 +112,22 @@ def _after(module: Any, arguments: Any, output: Any) -> None:
 
 
 def _remove_copied(module: Any) -> None:
-    """The hooks that came with a copy of an attached model, which would begin each pass a second time."""
+    """Removes hooks that came with a copy of an attached model; they would begin each pass a second time."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
 
 
-_MOST = 512  # Counters of calls that are kept apart at one time.
+_MOST = 512  # How many calls keep their own counters at the same time.
 
 
 _COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Of a batch.
 
 
 class Tally:
-    """Counts since they were last taken. Overlaps stay on their device until then. What a pass has fetched counts once
-    it is settled or taken, and not where the pass was given up before."""
+    """Counts since they were last taken. Overlaps stay on their device until then. Counts of a pass that fetched are
+    added once it is settled or taken, and not if the pass was given up before."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()  # And "sequences".
@@ -141,14 +141,14 @@ class Tally:
         self._open[key] = Counter(counts | {"sequences": len(batch.sequences)})
 
     def forget(self, key: PassKey | None) -> None:
-        """A pass, or all of the step, was given up."""
+        """Discards the counts of a pass, or of the whole step, that was given up."""
         if key is None:
             self._open.clear()
         else:
             self._open.pop(key, None)
 
     def settle(self) -> None:
-        """Nobody gives up the passes that were so far."""
+        """The passes so far can no longer be given up."""
         for counts in self._open.values():
             self._rows.update(counts)
         self._open.clear()
@@ -159,18 +159,19 @@ class Tally:
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
 
     def called(self, counters: torch.Tensor) -> None:
-        """counters: `ops.Replayed.counters` of a replaying call. Adding them waits for the device or launches anything
-        in one call of many alone."""
+        """counters: `ops.Replayed.counters` of a replaying call. Adding them waits for the device, or launches
+        anything, in
+        only one of many calls."""
         self._calls.append(counters)
         if len(self._calls) == _MOST:
             self._calls = [torch.stack(self._calls).sum(0)]
 
     def repeat(self, layer: int, rows: torch.Tensor) -> None:
-        """rows: [] whose choice was another one when the forward code was run again"""
+        """rows: [] that chose differently when the forward code was run again"""
         self._repeated[layer] = rows + self._repeated.get(layer, 0)
 
     def count_into(self, counters: Counters) -> None:
-        """For keys of the table; all are zero then."""
+        """For keys of the table; all become zero."""
         self.settle()
         for name in _COUNTED:
             counters.count(name, self._rows[name])
@@ -197,10 +198,10 @@ class Tally:
 
 class Binding:
     """module: the router
-    name, layer: where it stands
-    passes: of its chunk
+    name, layer: its position
+    passes: those of its chunk
     tally: counts what passes compare
-    is_recompute: whether a call of now is forward code that is run again
+    is_recompute: whether the present call runs forward code again
     """
 
     def __init__(
@@ -220,8 +221,8 @@ class Binding:
         self._is_recompute = is_recompute
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
-        """What this call is. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
-        RouterReplay itself takes fewer rows and other columns without a word."""
+        """The pass of this call. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
+        RouterReplay itself accepts fewer rows and other columns silently."""
         answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
@@ -254,12 +255,12 @@ class Binding:
     def replayed(
         self, answer: Answer, device: Any, live: Callable[[], torch.Tensor], *, live_pads: bool = False
     ) -> torch.Tensor:
-        """[N, K] int64: the ids of the record, and the choice of `live` where a row has none.
+        """[N, K] int64: the recorded ids, and the choice of `live` for rows without a record.
 
         live_pads: pads choose live, too; else they take their filler
         """
         batch, ids, wants_live = answer.of.batch, self.ids(answer, device).long(), self.wants_live(answer)
-        # The plan's own pads: last tokens on filler count as pads, and nothing else may want a choice.
+        # Pads of the plan itself: last tokens with filler count as pads, and then no other row needs a choice.
         live_pads = live_pads and batch.plan.described["row_map"]["pads"] > 0
         has_live = live_pads or batch.unrecorded_rows + batch.live_rows > 0
         if has_live or wants_live:
@@ -280,8 +281,8 @@ class Binding:
         self.used(answer, chosen)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The live choice [N, K]. A pass that records keeps it; others count how much it has of what is, or would be,
-        replayed. Recompute repeats it and says nothing new."""
+        """The live choice [N, K]. A pass that records keeps it; others count how much it has in common with what is, or
+        would be, replayed. Recompute makes the same choice again and counts nothing."""
         if answer.recompute:
             return
         if answer.of.use == "record":
@@ -294,20 +295,22 @@ class Binding:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def called(self, answer: Answer, counters: torch.Tensor) -> None:
-        """counters: of a call of our operator; recompute repeats it"""
+        """counters: those of a call of our operator; recompute counts nothing again"""
         if not answer.recompute:
             self._tally.called(counters)
 
     def wants_live(self, answer: Answer) -> bool:
-        """Whether a pass that replays wants to know the live choice, too."""
+        """Whether a pass that replays also needs the live choice."""
         return answer.of.watch is not None and not answer.recompute
 
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The choice [N, K] that the router goes on with: in a recompute that of the forward pass, or activations do
-        not fit their gradients. As sets: torch.topk's order depends on whether gradients are wanted."""
+        """The choice [N, K] with which the router continues: in a recompute that of the forward pass, because otherwise
+        activations would not match their gradients. Compared as sets: torch.topk's order depends on whether gradients
+        are
+        wanted."""
         if answer.of.watch is None or answer.of.forward_only:
             return
-        # Ids that are alike are so in two bytes, too, which torch.uint16 could not be asked about.
+        # Equal ids are equal in two bytes, too; torch.uint16 could not be compared.
         narrow = torch.uint8 if answer.of.batch.plan.layers[answer.slot].num_experts <= 256 else torch.int16
         choice, key = chosen.to(narrow).sort(1).values, ("used", answer.slot)
         if not answer.recompute:

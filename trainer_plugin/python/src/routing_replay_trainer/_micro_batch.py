@@ -1,5 +1,5 @@
-"""What a trainer says of a micro-batch, in Megatron's or Hugging Face's arguments → the description of a plan, and what
-a fetch expects. No torch.
+"""Converts a trainer's description of a micro-batch, in Megatron's or Hugging Face's arguments, to the description of a
+plan and to the expectations of a fetch. No torch.
 
     described(["a", "b"], *of_megatron(tokens, packed_seq_params, None, {}))
 """
@@ -26,12 +26,12 @@ PACKED = (  # Fields of Megatron's PackedSeqParams.
     "tokens_per_sample",
     "local_cp_size",
 )
-_LIVE = FetchSequence("", live=True)  # Of no sample.
+_LIVE = FetchSequence("", live=True)  # For sequences of no sample.
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """A part of a sample as a sequence of the micro-batch, or in a list of such as a piece of one.
+    """A part of a sample as a sequence of the micro-batch, or as one piece in a list of pieces.
 
     sample: id or handle; None, or handle 0, of tokens that are of no sample and route live
     start: the sample's token that it begins with
@@ -50,7 +50,7 @@ class Sequence:
 class MicroBatch:
     """layout: `micro_batch` of a plan
     fetch: one entry per sequence
-    unnamed: how many of the last sequences are documents that nobody has named: they route live, as their entries say
+    unnamed: number of documents at the end without a sample: they route live, as their entries say
     """
 
     layout: dict[str, Any]
@@ -63,7 +63,7 @@ class MicroBatch:
 
     @property
     def named_layout(self) -> dict[str, Any]:
-        """Its rows are the same, but those of unnamed documents, which are padding in it."""
+        """Whether its rows are the same, except those of unnamed documents, which are padding in it."""
         sequences = self.layout["sequences"]
         return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
@@ -113,8 +113,8 @@ def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
 
 
 def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
-    """What a fetch will expect of each sample of a step; of sequences of unknown length, nothing. Arguments as
-    `described` takes them."""
+    """What a fetch will expect of each sample of a step; nothing for sequences of unknown length. Arguments as for
+    `described`."""
     parts = _parts(sequences)
     counts, ids = lengths_and_tokens(sequences, *arguments)
     if counts is None:
@@ -126,12 +126,12 @@ def expected(sequences: Listing[Any], *arguments: Any) -> list[FetchSequence]:
 
 
 def lengths_and_tokens(sequences: Listing[Any], *arguments: Any) -> tuple[list[int] | None, list[Any] | None]:
-    """Of each sequence how many tokens it has, and their ids; None where nothing says it."""
+    """The number of tokens of each sequence, and their ids; None if unknown."""
     return _measured(len(_parts(sequences)), Given(*arguments))[1:3]
 
 
 def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] | None, list[Any] | None, list[int]]:
-    """The layout, tokens of each sequence and their ids as far as they are known, and tokens of unnamed documents."""
+    """The layout, tokens of each sequence and their ids as far as known, and tokens of unnamed documents."""
     layout = dict(given.layout)
     unnamed = _unnamed(sequences, _documents(layout) if given.documents is None else given.documents, layout)
     counts = _lengths(sequences, given.lengths, given.tokens, layout)
@@ -142,7 +142,7 @@ def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] |
 
 
 def _no_lengths() -> Exception:
-    return invalid("lengths", "neither given nor said by tokens or what says where sequences are", "LENGTH")
+    return invalid("lengths", "must be given: neither tokens nor boundaries give them", "LENGTH")
 
 
 def of_megatron(
@@ -159,13 +159,13 @@ def of_megatron(
     elif "format" not in layout and "padding" not in layout and getattr(tokens, "ndim", 0) == 2:
         known |= {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
     if "padding" not in layout:
-        # Of Megatron-Core: each document, or each row of a rectangle, is cut into 2 C parts.
+        # Megatron-Core cuts each document, or each row of a rectangle, into 2 C parts.
         known["partition"] = "zigzag_per_document" if known.get("format") == "THD" else "zigzag_per_sequence"
     return Given(tokens, lengths, known | layout)
 
 
 def _packed_seq_params(params: Any) -> dict[str, Any]:
-    """Without padded boundaries of their own the real ones are those of the stream."""
+    """Without padded boundaries, the real ones are those of the stream."""
     real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
     padded = getattr(params, "cu_seqlens_q_padded", None)
     stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
@@ -175,7 +175,7 @@ def _packed_seq_params(params: Any) -> dict[str, Any]:
         value = getattr(params, name, None)
         if value is not None:
             layout[field] = integer(value, f"packed_seq_params.{name}")
-    # NeMo-RL says the total of this rank, where context parallelism cuts the stream.
+    # If context parallelism cuts the stream, NeMo-RL gives the total of this rank.
     layout["total_rows"] = max(stream[-1], layout["total_rows"])
     return layout
 
@@ -202,7 +202,7 @@ def of_hf(
 
 
 def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
-    """Rows of the stream behind the last boundary are a document of padding."""
+    """Rows of the stream behind the last boundary are a padding document."""
     real = plain(host(cu_seqlens), "cu_seqlens")
     total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
     stream = [*real, total] if total > real[-1] else real
@@ -216,13 +216,15 @@ def _stream(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
 
 
 def _restarts(position_ids: Any) -> list[int]:
-    """Boundaries of documents: a position of 0 begins one, as transformers reads them for its varlen attention."""
+    """Boundaries of documents: a position of 0 begins one, as in the varlen attention of transformers."""
     if position_ids.ndim > 2 or (position_ids.ndim == 2 and len(position_ids) != 1):
-        raise invalid("position_ids", f"shape {position_ids.shape} is no packed stream: give attention_mask", "SHAPE")
+        raise invalid(
+            "position_ids", f"shape {position_ids.shape} is not a packed stream: give attention_mask", "SHAPE"
+        )
     stream = position_ids.reshape(-1)
     starts = np.flatnonzero(stream == 0)
     if stream.size and (not starts.size or starts[0] != 0):
-        raise invalid("position_ids", "does not start at 0: give those of the whole stream, before it is cut")
+        raise invalid("position_ids", "must start at 0: give those of the whole stream, before it is cut")
     return [*starts.tolist(), int(stream.size)]
 
 
@@ -237,7 +239,7 @@ def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
-    """A rectangle, padded left or right."""
+    """A rectangle, padded on the left or on the right."""
     if mask.ndim != 2 or mask.shape[1] == 0:
         raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
     real = mask != 0
@@ -248,19 +250,19 @@ def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
             raise invalid(f"attention_mask[{index}]", f"has padding at column {column} between tokens", "SHAPE")
     documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
-        raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
+        raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, but the mask has {counts.tolist()}", "LENGTH")
     if getattr(tokens, "ndim", 0) == 2:
         if tuple(tokens.shape) != mask.shape:
-            raise invalid("attention_mask", f"shape {mask.shape}, and that of tokens is {tuple(tokens.shape)}", "SHAPE")
+            raise invalid("attention_mask", f"shape {mask.shape}, but that of tokens is {tuple(tokens.shape)}", "SHAPE")
         rows = zip(host(tokens), first, counts, strict=False)
         tokens = [ids[begin : begin + count] for ids, begin, count in rows]
     return Given(tokens, counts, _rectangle(*mask.shape), documents, first=first)
 
 
 def _parts(sequences: Listing[Any]) -> list[Any]:
-    """Of each sequence its pieces."""
+    """The pieces of each sequence."""
     if isinstance(sequences, (str, bytes)):
-        raise invalid("sequences", f"{sequences!r} is one sample, and not a list of them")
+        raise invalid("sequences", f"{sequences!r} must be a list of samples")
     if hasattr(sequences, "ndim"):  # Handles.
         handles = host(sequences)
         if handles.ndim != 1:
@@ -270,7 +272,7 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
 
 
 def _piece(sample: Any) -> Any:
-    """Elements of tensors as the handles that they are; handle 0 as None."""
+    """Elements of handle tensors as integers; handle 0 as None."""
     if isinstance(sample, Sequence):
         return sample if isinstance(sample.sample, str) else replace(sample, sample=_piece(sample.sample))
     sample = host(sample).item() if hasattr(sample, "ndim") and sample.ndim == 0 else sample
@@ -278,7 +280,7 @@ def _piece(sample: Any) -> Any:
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
-    """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
+    """The piece for a plan, and for a fetch. whole: like every other sequence of the micro-batch, it is one sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
         fetched = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
         sequence = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
@@ -297,7 +299,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
             continue
         rows = tokens - 1 if piece.rows is None else piece.rows
         pieces.append({"sample": _name(piece.sample), "tokens": tokens, "start": piece.start, "rows": rows})
-        # Tokens are checked from the sample's first one on.
+        # Tokens are checked only from the sample's first one on.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
         known = known if known is not None and len(known) else None
         needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
@@ -307,7 +309,7 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
 
 
 def _named(piece: Any) -> FetchSequence:
-    """Of which nothing but the piece is told."""
+    """The expectation for a sequence of which only the piece is known."""
     if piece is None or getattr(piece, "sample", "") is None:
         return _LIVE
     if not isinstance(piece, Sequence):
@@ -321,7 +323,7 @@ def _name(sample: str | int | None) -> Any:
 
 
 def _lengths(sequences: int, lengths: Any, tokens: Any, layout: Mapping[str, Any]) -> list[int] | None:
-    """Tokens of each sequence, if anything says them."""
+    """Tokens of each sequence, if they are known."""
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
@@ -340,7 +342,7 @@ def _lengths(sequences: int, lengths: Any, tokens: Any, layout: Mapping[str, Any
 
 
 def _documents(layout: Mapping[str, Any]) -> list[int]:
-    """Tokens of each document of a packed stream, or row of a rectangle, as far as they are known."""
+    """Tokens of each document of a packed stream, or row of a rectangle, as far as known."""
     if "cu_seqlens" in layout:
         return np.diff(layout["cu_seqlens"]).tolist()
     if layout.get("format") == "BSHD" and "batch_size" in layout:
@@ -349,11 +351,13 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
 
 
 def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
-    """Tokens of the documents behind those of the sequences that are no padding."""
+    """Tokens of the documents behind the sequences that are not padding."""
     behind = [int(count) for count in documents[sequences:]]
     padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
     if documents and padding > len(behind):
-        raise invalid("padding_documents", f"{padding}, and behind the {sequences} sequences are {len(behind)}")
+        raise invalid(
+            "padding_documents", f"{padding}, but only {len(behind)} documents follow the {sequences} sequences"
+        )
     behind = behind[: max(0, len(behind) - padding)]
     while behind and behind[-1] == 0:
         behind.pop()
@@ -361,14 +365,16 @@ def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) ->
 
 
 def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[Any]:
-    """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
+    """The ids of each sequence: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
     if isinstance(tokens, (list, tuple)):
         return [None if ids is None else host(ids)[:count] for ids, count in zip(tokens, counts, strict=True)]
     ids = host(tokens)
     if layout.get("format") == "THD":
         starts, stream = layout["cu_seqlens_padded"], ids.reshape(-1)
         if stream.size < starts[-1]:
-            raise invalid("tokens", f"{stream.size} are not the {starts[-1]} of the stream before it is cut", "LENGTH")
+            raise invalid(
+                "tokens", f"must be the {starts[-1]} of the stream before it is cut, got {stream.size}", "LENGTH"
+            )
         return [stream[start : start + count] for start, count in zip(starts, counts, strict=False)]
     if ids.ndim != 2 or len(ids) < len(counts):
         raise invalid("tokens", f"shape {ids.shape} is not ({len(counts)}, s)", "SHAPE")
@@ -376,12 +382,12 @@ def _tokens(tokens: Any, counts: list[int], layout: Mapping[str, Any]) -> list[A
 
 
 def host(values: Any) -> Any:
-    """A tensor of torch as an array; anything else as an array of numpy."""
+    """A torch tensor, or anything that numpy takes, as a numpy array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def on_host(value: Any) -> Any:
-    """An argument of `micro_batch`, or all of them, without tensors: each is copied, once."""
+    """One argument of `micro_batch`, or all of them, with tensors copied to the host, each once."""
     if hasattr(value, "detach"):
         return host(value)
     if isinstance(value, Sequence):

@@ -1,9 +1,9 @@
-"""Which pass of which micro-batch a router call belongs to. No torch.
+"""Finds the pass, and so the micro-batch, to which a router call belongs. No torch.
 
 A pass begins when a model chunk is called inside `micro_batch`, and its forward part ends with that call. Its backward
-part begins when the gradient of the chunk's output is there, and ends with the call of the autograd engine: whatever
-router of the chunk is called in between is recomputed, whichever checkpoint function does it. Forward and recompute of
-a layer read the same slot of the pass's index buffer, whatever passes come between.
+part begins when the gradient of the chunk's output arrives, and ends with the call of the autograd engine: a router of
+the chunk that is called in between is being recomputed, by whichever checkpoint function. Forward and recompute of a
+layer read the same slot of the pass's index buffer, whatever passes come between.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class PassKey(NamedTuple):
 
 @dataclass(eq=False)
 class Pass:
-    """key: whose it is
+    """key: which micro-batch
     batch: ids and states of the chunk's layers, in a buffer of that number
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
-    watch: wants its routers' live choices, and what its recompute chooses; None if it is not watched
-    keep: what to do with what it has recorded
-    kept: what injections keep beside, for as long as the pass lasts
+    watch: collects the live choices of its routers, and the choices of its recompute; None if it is not watched
+    keep: called with what it has recorded
+    kept: values that injections keep as long as the pass lasts
     asked: layers whose router has asked in the forward part
-    recomputed: a router has been asked again, as it will be in every backward part over the same graph
-    ended: with its backward part, which was run to its end
+    recomputed: a router has asked again, as it will in every backward part over the same graph
+    ended: its backward part has run to its end
     """
 
     key: PassKey
@@ -64,7 +64,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """For one router call: the pass, the slot of its layer, and whether this is the forward code run again."""
+    """For one router call: the pass, the slot of its layer, and whether this is a recompute."""
 
     of: Pass
     slot: int
@@ -72,7 +72,7 @@ class Answer:
 
 
 class ChunkPasses:
-    """The passes of one model chunk, of which all share `buffers`, under `lock`."""
+    """The passes of one model chunk; all share `buffers`, under `lock`."""
 
     def __init__(self, chunk: int, buffers: Any, lock: Any) -> None:
         self._chunk = chunk
@@ -95,11 +95,13 @@ class ChunkPasses:
                 raise _error(f"ids are kept for {entered.key} already")
             self._flying[entered.key] = entered
             self.forward_pass = entered
-            self.backward_pass = None  # Of a pass whose backward part failed: nobody has ended it.
+            self.backward_pass = None  # Left from a pass whose backward part failed.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
-        """For the router of a layer; None where the call belongs to no pass that replays. FailedPreconditionError where
-        it is run again for a pass whose rows are gone: it would choose live, and the gradients would be those of other
+        """The answer for the router of a layer; None if the call belongs to no pass that replays.
+        FailedPreconditionError if
+        the call is a recompute for a pass whose rows are gone: it would choose live, and the gradients would be those
+        of other
         experts.
 
         recompute: Megatron says that this is one
@@ -131,7 +133,7 @@ class ChunkPasses:
             return Answer(of, of.slots[layer], again)
 
     def end_forward(self) -> Pass:
-        """The pass whose forward part ends. FailedPreconditionError, the pass being gone, if a router did not ask."""
+        """The pass whose forward part ends. FailedPreconditionError, and the pass is gone, if a router did not ask."""
         with self._lock:
             ended, self.forward_pass = self.forward_pass, None
             assert ended is not None
@@ -143,14 +145,14 @@ class ChunkPasses:
             return ended
 
     def abandon(self) -> None:
-        """The forward part failed."""
+        """Discards the pass: its forward part failed."""
         with self._lock:
             ended, self.forward_pass = self.forward_pass, None
             if ended is not None:
                 self._drop(ended)
 
     def give_up(self, of: Pass) -> bool:
-        """Nobody will run the rest of a pass. False if it was over."""
+        """Gives up the rest of a pass. False if it had ended."""
         with self._lock:
             if self.forward_pass is of:
                 self.forward_pass = None
@@ -159,18 +161,18 @@ class ChunkPasses:
             return self._drop(of)
 
     def drop_all(self) -> list[PassKey]:
-        """Nobody will run the rest of any pass. Those whose backward part has not run."""
+        """Gives up the rest of all passes; returns those whose backward part has not run."""
         with self._lock:
             self.forward_pass = self.backward_pass = None
             return [of.key for of in list(self._flying.values()) if self._drop(of)]
 
     def begin_backward(self, of: Pass) -> None:
-        """Also of a pass that is over, for which only what was saved may be used."""
+        """Also accepts a pass that has ended; then only saved values may be used."""
         with self._lock:
             self.backward_pass = of
 
     def leave_backward(self) -> None:
-        """The chunk is called, and not by a backward part: whichever there was has failed without an end."""
+        """The chunk is called, but not by a backward part: an open backward part has failed without an end."""
         with self._lock:
             self.backward_pass = None
 
@@ -180,8 +182,8 @@ class ChunkPasses:
             of.ended |= self._drop(of)
 
     def check_after_detach(self, of: Pass) -> None:
-        """FailedPreconditionError, before a backward part of a replay that is detached, where routers are known to be
-        recomputed in it, or where it is not known because none was run before."""
+        """Called before a backward part of a detached replay. FailedPreconditionError if routers are known to be
+        recomputed in it, or if that is unknown because none was run before."""
         if of.recomputed or not of.ended:
             raise _error(
                 f"{of.key} is of a replay that has been detached since: routers that backward recomputes would choose "

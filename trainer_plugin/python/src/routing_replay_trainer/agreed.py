@@ -1,8 +1,9 @@
-"""The steps of a replay: what the source has of a step's samples, what the ranks of the replica do with each, and what
-a fetch must then find.
+"""The steps of a replay: asks the source about a step's samples, decides with the ranks of the replica what happens to
+each, and holds every fetch to that decision.
 
-A rank alone decides by what it finds. Several ask their sources, `collective.agree` on each sample, and hold every
-fetch of the step to that: a rank that finds something else then fails, as it cannot fall back alone.
+A rank alone decides by what it finds. Several ranks ask their sources, call `collective.agree` on each sample, and then
+every fetch of the step must find what was agreed: a rank that finds something else fails, because it cannot fall back
+alone.
 """
 
 from __future__ import annotations
@@ -33,21 +34,22 @@ from routing_replay_trainer.metrics import UNKNOWN, Contract
 from routing_replay_trainer.step import StepSource
 
 _NAMED = 8  # Samples that an error names.
-_ASKING = 0.75  # Share of the deadline.
+_ASKING = 0.75  # Share of the deadline for asking the source.
 
 
-_Seen = Counter[tuple[str | int, str, str]]  # How often (sample, status, what is done) was seen.
+_Seen = Counter[tuple[str | int, str, str]]  # How often each (sample, status, action) was seen.
 
 
 class Steps:
     """One step at a time, used by one thread.
 
-    source: what all rows are read through; its deadline is that of `begin`, too
+    source: all rows are read through it; its deadline also applies to `begin`
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
-    contract: which is told of all samples that replay, and has the counters
-    binds: a sample that the ranks agreed on must still be what it was, or the fetch fails. False: such a sample falls
-        back as any other, of a replay that only compares
+    contract: is told of all samples that replay, and has the counters
+    binds: if a sample that the ranks agreed on has changed, the fetch fails. False (for a replay that only compares):
+    such
+        a sample falls back like any other
     """
 
     def __init__(
@@ -66,29 +68,32 @@ class Steps:
         self._binds = binds
         self._contract = Contract() if contract is None else contract
         self._step: Any = None
-        self._warned: set[str] = set()  # Of what there is one warning.
+        self._warned: set[str] = set()  # Topics of which one warning was given.
         self._forget()
 
     def _forget(self) -> None:
-        self.last = NO_STEP  # What the last `begin` decided.
+        self.last = NO_STEP  # The decision of the last `begin`.
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
-        self._comparable: dict[str | int, int] = {}  # Rows whose tokens are known, of samples that end without.
-        self._rowless: set[str | int] = set()  # Samples of the step that have no rows.
-        self._fetched: _Seen = Counter()  # Where nothing was decided before.
+        # Number of rows whose tokens are known, for samples that end with rows without tokens.
+        self._comparable: dict[str | int, int] = {}
+        self._rowless: set[str | int] = set()  # Samples of the step without rows.
+        self._fetched: _Seen = Counter()  # Used if nothing was decided before.
 
     def begin(
         self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
     ) -> StepDecision:
-        """Of all ranks of the replica with the same samples in the same order. Of samples of no token or one there is
-        nothing to replay, and nothing is asked. Of a sample whose sequences contradict each other, by their lengths or
-        tokens, each of what they say is decided: what is not so recorded falls back alone.
+        """All ranks of the replica call it with the same samples in the same order. Samples with at most one token have
+        nothing
+        to replay, and the source is not asked about them. If sequences of one sample contradict each other, by their
+        lengths or
+        tokens, each variant is decided on its own, and the variants that were not recorded fall back alone.
 
-        What is raised is raised on all of them, but for what is wrong with this rank's own arguments or source, which
-        the others see as SOURCE_FAILED. A service that could not be reached is the cause (`__cause__`) of what is
-        raised, and the first time a warning.
+        Errors are raised on all ranks, except errors in this rank's own arguments or source, which the others see as
+        SOURCE_FAILED. If a service could not be reached, that is the cause (`__cause__`) of the error, and a warning
+        the first time.
 
-        geometry: the fingerprint of a plan's, which the ranks compare; 0 if not known
-        step: the one before goes on if that had the same name; None: it does not
+        geometry: the fingerprint in a plan, which the ranks compare; 0 if unknown
+        step: continues the previous step if that had the same name; None: never continues
         """
         end = time.monotonic() + self.source.deadline
         self._forget()
@@ -101,7 +106,7 @@ class Steps:
         self._step = step
         named = [sequence for sequence in sequences if not sequence.live]
         if sequences and not named:
-            self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
+            self._warn_once("no sample", "begin_step: no sequence of this step has a sample (all are None or 0)")
         samples = _claims([sequence for sequence in named if sequence.num_tokens not in (0, 1)])
         records, failure = self._inspect(samples)
         decision = self._decide([claim.sample for claim in samples], records, failure, geometry, end)
@@ -123,8 +128,8 @@ class Steps:
         return begun
 
     def stay_away(self, wrong: Exception) -> None:
-        """Instead of `begin`, of a rank that cannot say what the step has: the others raise that it cannot take part,
-        and do not wait for it."""
+        """Use instead of `begin` on a rank that does not know the samples of the step: the others raise that it cannot
+        take part, instead of waiting for it."""
         self._forget()
         if self._collective.size > 1:
             with contextlib.suppress(type(wrong), errors.RoutingReplayError):
@@ -148,8 +153,8 @@ class Steps:
         geometry: int,
         end: float,
     ) -> StepDecision:
-        """With the other ranks. On a rank whose own asking failed, that is the cause of what is raised, or, where the
-        connection is fine, raised itself."""
+        """Agrees with the other ranks. If this rank's own source failed, that failure is the cause of the error; it is
+        raised itself if the agreement succeeded."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable:
             self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
@@ -172,8 +177,8 @@ class Steps:
             LOG.warning("router replay: %s", words)
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """As the ranks agreed; what is live stays live. FailedPreconditionError for a sample that the step does not
-        have, or if no step was begun where there must be one."""
+        """Applies the decision to a sequence; live sequences stay live. FailedPreconditionError for a sample that the
+        step does not have, or if no step was begun although one is needed."""
         if self._decided is None:
             if self._collective.size > 1 and self._missing != "strict":  # This rank could fall back alone.
                 raise unmet("micro_batch", "the ranks decide together what falls back, so begin_step comes first")
@@ -183,8 +188,8 @@ class Steps:
         return [_with_tokens_of(one, known[one.sample]) if one.sample in known else one for one in applied]
 
     def saw(self, batch: Batch) -> None:
-        """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing. Else
-        nothing but tokens that begin_step was not told lets a sample fall back here."""
+        """Counts the result of a fetch. It matters if no step was begun, or if decisions do not bind. Otherwise a
+        sample can only fall back here because of tokens that begin_step was not given."""
         decided = self._decided is not None and self._binds
         for record in batch.sequences:
             if decided and record["status"] == "UNSPECIFIED":
@@ -193,23 +198,25 @@ class Steps:
             self._fetched[record["sample"], record["status"], action] += 1
 
     def end_pass(self) -> None:
-        """After the passes of a schedule: FallbackLimitError for what `begin` could not know, as `begin` raises it."""
+        """Called after the passes of a schedule: raises FallbackLimitError, as `begin` does, for what `begin` could not
+        know.
+        """
         fetched, self._fetched = self._fetched, Counter()
         self._judge("end_step", fetched)
 
     def forget_pass(self) -> None:
-        """The passes of a schedule have failed: what they fetched is judged by nothing."""
+        """The passes of a schedule have failed: their fetches are not judged."""
         self._fetched.clear()
 
     def _judge(self, where: str, seen: _Seen) -> None:
-        """FallbackLimitError; or one warning for each set of reasons, of a replay that only compares and has nothing to
-        compare with."""
+        """FallbackLimitError; or, in a replay that only compares and has nothing to compare with, one warning for each
+        set of reasons."""
         by_status: Counter[str] = Counter()
         for (_, status, action), count in seen.items():
             if action != "replay":
                 by_status[status] += count
         total, fallen = seen.total(), by_status.total()
-        # The quotient, which is rounded as the limit's text was: 29 of 100 are no more than 0.29.
+        # The quotient is rounded like the text of the limit was: 29 of 100 are not more than 0.29.
         if total and fallen / total > self._limit:
             raise errors.FallbackLimitError(
                 f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
@@ -221,16 +228,16 @@ class Steps:
                 by_status=dict(by_status),
                 first=_first(seen),
             )
-        del by_status["UNSPECIFIED"]  # Live by what was decided, or said, before.
+        del by_status["UNSPECIFIED"]  # Live by an earlier decision, or by request.
         if not self._binds and by_status and fallen == total:
-            words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, seen)}"
+            words = f"mode shadow compares nothing, because all samples fall back: {_reasons(by_status, seen)}"
             self._warn_once(f"nothing: {sorted(by_status)}", words)
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
         claims = self._decided.get(sequence.sample, [])
         if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
-            return sequence  # Nothing is read of it.
+            return sequence  # Nothing of it is read.
         if not claims:
             why = f"begin_step was not told of sample {sequence.sample}{self._hint(sequence)}"
             raise unmet("micro_batch", why, sample=sequence.sample)
@@ -247,12 +254,12 @@ class Steps:
         if not self._decided or any(isinstance(sample, str) == by_id for sample in self._decided):
             return ""
         here, there = ("ids", "handles") if by_id else ("handles", "ids")
-        return f": these are {here}, and begin_step was told {there}. Name samples alike in both"
+        return f": here samples are named by {here}, in begin_step by {there}; name them alike"
 
     def _inspect(self, samples: list[FetchSequence]) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
-        """What the source has of each, and how it failed: the other ranks wait for what this one says."""
+        """The source's record of each sample, and its failure, if any: the other ranks wait for this rank's report."""
         try:
-            # The rest of the time is for ranks to meet.
+            # The rest of the time is for the ranks to meet.
             end = time.monotonic() + _ASKING * self.source.deadline
             records: list[Mapping[str, Any]] = list(self.source.inspect(samples, timeout=end - time.monotonic()))
             self._compare_before_tails(samples, records, end)
@@ -263,8 +270,9 @@ class Steps:
     def _compare_before_tails(
         self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
     ) -> None:
-        """Asks again about samples whose last rows are unrecorded and came without tokens: whether the rows before
-        them, which alone are replayed, are of the same tokens. Replaces their records."""
+        """Asks again about samples that end with unrecorded rows without tokens: whether the rows before those, which
+        alone are
+        replayed, belong to the same tokens. Replaces their records."""
         rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
         asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
         if not asked:
@@ -277,14 +285,14 @@ class Steps:
 
 
 def _version(weight_version: int | None) -> int | None:
-    """As programs that know none may say -1, as they do of rows."""
+    """-1 means unknown, as for versions of rows."""
     version = None if weight_version is None else integer(weight_version, "weight_version", (UNKNOWN, INT64[1]))
     return None if version == UNKNOWN else version
 
 
 def _rows_before_tail(claim: FetchSequence, record: Mapping[str, Any]) -> int:
-    """How many rows come before the unrecorded ones at the end of a whole sample, where its tokens are not known there;
-    else 0."""
+    """How many rows come before the unrecorded ones at the end of a whole sample, if its tokens are unknown there; else
+    0."""
     tail = (record.get("unrecorded") or [(0, 0)])[-1]
     whole = claim.tokens is not None and claim.num_tokens == tail[1] + 1
     return tail[0] if whole and record["status"] == "TOKENS_NOT_KNOWN" else 0
@@ -304,8 +312,8 @@ def _reasons(by_status: Counter[str], samples: _Seen) -> str:
 
 
 def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-    """A sample of several sequences is asked about once, with what is expected of it as far as one of them says; where
-    they contradict each other, once with each of what they say."""
+    """What is expected of each sample. A sample with several sequences is asked about once, with the expectations of
+    all of them; if they contradict each other, once per variant."""
     claims: dict[str | int, list[FetchSequence]] = {}
     order: list[tuple[str | int, int]] = []
     for sequence in sequences:
@@ -322,13 +330,13 @@ def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
 
 
 def _alike(one: FetchSequence, other: FetchSequence) -> bool:
-    """Whether two sequences can be of one sample, which has one length and one token at each place."""
+    """Whether two sequences can belong to one sample, which has one length and one token at each position."""
     if None not in (one.num_tokens, other.num_tokens) and one.num_tokens != other.num_tokens:
         return False
     if one.tokens is None or other.tokens is None:
         return True
     ids = [np.asarray(each.tokens) for each in (one, other)]
-    rows = max(0, min(len(each) for each in ids) - 1)  # The last token of either may be one that has no row.
+    rows = max(0, min(len(each) for each in ids) - 1)  # The last token of either may be one without a row.
     return bool(np.array_equal(ids[0][:rows], ids[1][:rows]))
 
 
@@ -337,12 +345,12 @@ def _judged(claim: FetchSequence, record: Mapping[str, Any]) -> Mapping[str, Any
     tokens = record.get("num_tokens")
     if record["status"] != "OK" or claim.rows is None or tokens is None or claim.rows < tokens:
         return record
-    message = f"rows up to {claim.rows} asked, there are {max(0, tokens - 1)}"
+    message = f"needs rows up to {claim.rows}, has {max(0, tokens - 1)}"
     return {**record, "status": "OUT_OF_RANGE", "message": message}
 
 
 def _with_numbers(error: errors.RoutingReplayError, why: Mapping[str | int, str]) -> errors.RoutingReplayError:
-    """why: what this rank's source says of samples, such as both lengths"""
+    """why: what this rank's source reports about samples, for example both lengths"""
     if isinstance(error, errors.FallbackLimitError):
         named = [sample for sample, _ in error.first]
     elif error.sample is not None:

@@ -2,9 +2,10 @@
 
     decision = agree(TorchCollective([tp_cp_group, pp_group]), samples, records, policy="live", deadline=120.0)
 
-One rule: every rank of the collective calls `agree` once per step, whatever it has seen. A rank whose source failed
-says so (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. All ranks then have the
-same decision, or the same error.
+Every rank of the collective must call `agree` once per step, whatever it has seen. A rank whose source failed reports
+that (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. Then all ranks have the
+same
+decision, or the same error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Action = Literal["replay", "live", "drop"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do with one sample.
+    """The decision of all ranks on one sample.
 
     sample: id or handle
     action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
@@ -57,7 +58,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class StepDecision:
-    """What the ranks of a replica have decided of a step, the same on all of them.
+    """The decision of a replica's ranks on a step, the same on all of them.
 
     decisions: one per sample that was asked about, in the order in which they were given first
     counts: decisions by status
@@ -75,12 +76,12 @@ class StepDecision:
 
     @property
     def live(self) -> tuple[str | int, ...]:
-        """Samples (ids or handles) of which a sequence routes live. What was said to be of no sample is not in here."""
+        """Samples (ids or handles) of which a sequence routes live, except those that were given without a sample."""
         return self._samples("live")
 
     @property
     def dropped(self) -> tuple[str | int, ...]:
-        """Those that the caller is to leave out of the loss, by the policy; they route live, too."""
+        """Samples that the caller must leave out of the loss, by the policy; they route live, too."""
         return self._samples("drop")
 
     def _samples(self, action: Action) -> tuple[str | int, ...]:
@@ -93,8 +94,9 @@ NO_STEP = StepDecision((), {}, 0, 0)
 class Collective(Protocol):
     """The ranks of a model replica; the deadline of a call is in seconds from now.
 
-    A call that fails raises: DeadlineExceededError where a rank does not come in time, never a hang. The collective is
-    of no more use then, and every later call raises FailedPreconditionError that says so.
+    A call that fails raises: DeadlineExceededError if a rank does not come in time; it never hangs. After that the
+    collective
+    cannot be used, and every later call raises FailedPreconditionError.
     """
 
     @property
@@ -104,16 +106,16 @@ class Collective(Protocol):
     def size(self) -> int: ...
 
     def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
-        """The greatest of each value over all ranks, which give equally many."""
+        """The maximum of each value over all ranks; all must pass the same number of values."""
         ...
 
     def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        """What each rank gave, by rank."""
+        """What each rank passed, by rank."""
         ...
 
 
 class Alone:
-    """A rank that has no others."""
+    """A rank without others."""
 
     rank, size = 0, 1
 
@@ -125,19 +127,22 @@ class Alone:
 
 
 class TorchCollective:
-    """Groups of torch.distributed, of gloo or nccl, called one after the other as one: [tensor-and-context-parallel,
-    pipeline]. The ranks are a grid of which the groups are this rank's row, column, …; `rank` has its rank in the first
-    group as its lowest digit.
+    """Groups of torch.distributed, of gloo or nccl, used one after the other as one: [tensor-and-context-parallel,
+    pipeline]. The ranks form a grid in which the groups are this rank's row, column, …; the rank in the first group is
+    the
+    lowest digit of `rank`.
 
     groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
         as no other thread uses them meanwhile
 
-    A group whose call has failed, as by a deadline, cannot be used for anything else either: torch has no way to take a
-    call back. Who wants to go on with the framework's groups then makes others for this (torch.distributed.new_group).
+    A group whose call has failed, for example at a deadline, cannot be used for anything else either: torch cannot
+    cancel a
+    call. To continue with the framework's groups after that, make separate groups for this
+    (torch.distributed.new_group).
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
-        import torch.distributed  # Only who uses this needs it.
+        import torch.distributed  # Imported only by users of this class.
 
         self._torch = torch
         self._distributed = distributed = torch.distributed
@@ -187,7 +192,7 @@ class TorchCollective:
             yield
         except Exception as error:
             self._failure = f"collective: {error}"
-            # torch says "timed out" in many ways.
+            # torch has many texts for a timeout.
             if time.monotonic() + _ROUNDING >= end:
                 raise errors.DeadlineExceededError(
                     "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
@@ -196,7 +201,7 @@ class TorchCollective:
 
     def _wait(self, work: Any, end: float) -> None:
         seconds = min(end - time.monotonic(), FOR_EVER)
-        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # 0 would be for ever.
+        left = datetime.timedelta(milliseconds=max(1, math.ceil(1000 * seconds)))  # 0 would wait for ever.
         if work.wait(left) is False:
             raise TimeoutError(f"not ended after {left}")
 
@@ -214,7 +219,7 @@ def agree(
     geometry: int = 0,
     failed: bool = False,
 ) -> StepDecision:
-    """What all ranks do with the samples of a step; the same on all of them.
+    """Decides what all ranks do with the samples of a step; the result is the same on all of them.
 
     samples: those of the step, ids or handles, in the same order on all ranks
     records: what this rank's source says of each (as `Batch.sequences`). Ranks that have a sample must have the same
@@ -225,10 +230,10 @@ def agree(
     geometry: fingerprint of the model's geometry (of `Plan.described`), 0 on all ranks if not known
     failed: this rank's source failed: it misses all samples, whatever `records` say of them
 
-    Raises, on all ranks alike, FailedPreconditionError naming the sample and both values where ranks that have a sample
-    have another num_tokens, revision or content id of it; where ranks are of other samples, or another policy, geometry
-    or version; and where an argument is wrong on another rank: on that one it is InvalidArgumentError.
-    DeadlineExceededError where a rank does not come.
+    Raises on all ranks alike FailedPreconditionError: naming the sample and both values, if ranks have different
+    num_tokens, revisions or content ids of a sample; if ranks have other samples, or another policy, geometry or
+    version; and if an argument is wrong on another rank (on that rank it is InvalidArgumentError).
+    DeadlineExceededError if a rank does not come.
     """
     end = time.monotonic() + deadline
     wrong: Exception | None = None
@@ -240,15 +245,15 @@ def agree(
 
 
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:
-    """Instead of `agree`, of a rank that cannot say what its samples are: the others raise FailedPreconditionError that
-    names this rank. Raises `wrong`, or what the collective raises."""
+    """Use instead of `agree` on a rank that does not know its samples: the others raise FailedPreconditionError naming
+    this rank. Raises `wrong`, or an error of the collective."""
     _decided(collective, None, wrong, time.monotonic() + deadline)
 
 
 def _decided(
     collective: Collective, step: Mapping[str, Any] | None, wrong: Exception | None, end: float
 ) -> dict[str, Any]:
-    """step: of this rank; None if it has none, `wrong` being why"""
+    """step: this rank's; None if it has none because of `wrong`"""
     agreement = _core.make(LIBRARY.rrt_agreement_new, collective.rank, _core.text(step))
     words = ctypes.c_void_p()
     while count := LIBRARY.rrt_agreement_words(agreement.pointer, ctypes.byref(words)):

@@ -1,13 +1,12 @@
-"""Which known mistake explains what a rank's routers replayed, or what they chose beside it.
+"""Finds the known mistake that explains what a rank's routers replayed, compared with what they chose.
 
-Shapes are the same for most mistakes of alignment, so nothing fails: routers replay the experts of other tokens or
-layers. Each mistake known from Megatron-based trainers is made on purpose, and those that give what was seen are named
-(routing_replay/trainer/diagnose.h). `rrctl diagnose` answers the same of ids that another replay gave its routers.
+Most mistakes of alignment do not change shapes, so nothing fails: routers replay the experts of other tokens or layers.
+This makes each mistake known from Megatron-based trainers on purpose, and names those that give what was seen
+(routing_replay/trainer/diagnose.h). `rrctl diagnose` does the same for ids that another replay gave its routers.
 
-A `Watch` keeps the live choices of a micro-batch until its step ends. Where more rows than `alarm_no_overlap` have no
-expert in common with their record, the core judges whether drift of the weights is likely to have caused that
-(`judge_alignment`); if not, one warning per cause says what was measured, and names sample, layer and the nearest known
-mistake.
+A `Watch` keeps the live choices of a micro-batch until its step ends. If more rows than `alarm_no_overlap` have no
+expert in common with their record, the core judges whether drift of the weights is a likely cause (`judge_alignment`);
+if not, one warning per cause gives the figures, and names sample, layer and the nearest known mistake.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan
 
 Watched = Literal["first", "all", "off"]
-_MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
+_MOST_IDS = 1 << 22  # Limit of recorded ids for one judgement.
 
 
 def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: ArrayLike) -> dict[str, Any]:
-    """Whether the rows that a plan replays are those of its tokens and layers: the JSON of rrt_judge_alignment
-    (routing_replay/trainer/capi.h). Explanations are in terms of what is replayed.
+    """Judges whether the rows that a plan replays are those of its tokens and layers: the JSON of rrt_judge_alignment
+    (routing_replay/trainer/capi.h). Explanations describe what is replayed.
 
     recorded: per sequence of the plan (per piece where there are some) ids [rows, all MoE layers, K] from row 0 on, -1
         where nothing is known; None of one that is left out
@@ -50,8 +49,9 @@ def judge_alignment(plan: Plan, recorded: Sequence[ArrayLike | None], live: Arra
 
 @dataclass
 class _Seen:
-    """A watched pass: what was replayed, or would be, and what its routers chose, [rows, K] compact ids per slot, where
-    the model is; of its first local rows, as many as a judgement is made from."""
+    """A watched pass: what was replayed, or would be, and what its routers chose, [rows, K] compact ids per slot, on
+    the
+    model's device; only the first local rows, as many as a judgement uses."""
 
     described: MicroBatch
     batch: Batch
@@ -72,10 +72,10 @@ class Watch:
         self._alarm = alarm_no_overlap
         self._seen: dict[int, _Seen] = {}
         self._causes: set[tuple[str, ...]] = set()
-        self.alarms = 0  # Judged misaligned since it was last counted.
+        self.alarms = 0  # Judged misaligned since the last count.
 
     def begin(self, chunk: int, described: MicroBatch, batch: Batch) -> bool:
-        """Whether the live choices of this pass, which begins, are wanted."""
+        """Whether the live choices of this new pass are wanted."""
         first = chunk not in self._seen
         if self._watched == "off" or (self._watched == "first" and not first):
             return False
@@ -88,7 +88,7 @@ class Watch:
         seen = self._seen.get(chunk)
         if seen is not None and seen.batch is batch and self._alarm is not None:
             rows = max(1, _MOST_IDS // sum(layer.top_k for layer in batch.plan.layers))
-            # Its buffer is another pass's when the step ends.
+            # Copies: its buffer belongs to another pass when the step ends.
             kept = replayed[:rows]
             seen.replayed[slot] = kept.clone() if hasattr(kept, "clone") else kept.copy()
             live = live[:rows]
@@ -96,11 +96,11 @@ class Watch:
             seen.counts.append(counts)
 
     def forget(self) -> None:
-        """What was seen, unjudged."""
+        """Discards what was seen."""
         self._seen.clear()
 
     def end_step(self) -> None:
-        """Judges what was seen, and forgets it."""
+        """Judges what was seen, and discards it."""
         passes, self._seen = self._seen, {}
         for seen in passes.values():
             if not seen.counts:
@@ -117,8 +117,8 @@ class Watch:
     def _judge(self, seen: _Seen, no_overlap: float) -> None:
         try:
             alignment = judge_alignment(seen.batch.plan, _records(seen), _live(seen))
-        except Exception as error:  # Whatever it is: an alarm stops no training.
-            self._warn(("unjudged",), f"router replay: what is replayed could not be judged: {error}")
+        except Exception as error:  # Any exception: an alarm must not stop training.
+            self._warn(("unjudged",), f"router replay: the alignment could not be judged: {error}")
             return
         if alignment["misaligned"]:
             self.alarms += 1
@@ -126,7 +126,7 @@ class Watch:
             self._warn(cause, self._words(seen, alignment, no_overlap))
 
     def _warn(self, cause: tuple[str, ...], words: str) -> None:
-        """Once per run and cause."""
+        """Warns once per run and cause."""
         if cause not in self._causes:
             self._causes.add(cause)
             LOG.warning("%s", words)
@@ -153,7 +153,7 @@ class Watch:
 
 
 def _top_k(plan: Plan) -> int:
-    """The largest of all layers."""
+    """The largest K of all layers."""
     top_k = plan.described["geometry"]["top_k"]
     return max(top_k) if isinstance(top_k, list) else top_k
 

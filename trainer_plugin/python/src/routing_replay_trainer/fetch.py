@@ -1,4 +1,4 @@
-"""Where rows come from, and how they get into a rank's index buffers."""
+"""Sources of rows, and how rows get into a rank's index buffers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
-_ENDLESS = 1e9  # Seconds. A call takes no infinity.
+_ENDLESS = 1e9  # Seconds. A call does not accept infinity.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
 _MISSING = {"strict": 0, "live": 1, "drop": 2}
-# What the core calls the arguments of LocalSource.add.
+# The core's names of the arguments of LocalSource.add.
 _ARGUMENTS = {
     "payload": "rows",
     "append.tensor.dtype": "rows",
@@ -40,7 +40,7 @@ _ARGUMENTS = {
 
 @dataclass(slots=True)
 class FetchSequence:
-    """What a fetch says of one sequence of the micro-batch, where the plan's description does not say it.
+    """What a fetch expects of one sequence of the micro-batch, in addition to the plan's description.
 
     sample: id, or handle (routing_replay.Run.handle)
     num_tokens: expected T; another one counts as missing
@@ -82,14 +82,14 @@ class FetchSequence:
 
 
 def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
-    """Up to which row a source can be asked whether its tokens are those of a trainer that has `tokens` of them: of the
-    whole sample where its length is expected, of a prefix the last multiple of `every`, as the sample may go on."""
+    """Up to which row a source can compare tokens with a trainer that has `tokens` of them: for the whole sample if its
+    length is expected; for a prefix up to the last multiple of `every`, because the sample may go on."""
     if num_tokens is not None:
         return max(0, min(tokens, num_tokens - 1))
     return max(0, tokens - 1) // every * every
 
 
-@dataclass(eq=False)  # Not frozen: one is made by every fetch.
+@dataclass(eq=False)  # Not frozen: every fetch makes one.
 class Batch:
     """One micro-batch on one rank, ready to be replayed.
 
@@ -122,7 +122,7 @@ class Batch:
 
 
 class _Records(Sequence[dict[str, Any]]):
-    """What the library says of the sequences of a fetch, read when somebody asks."""
+    """What the library reports about the sequences of a fetch, read on demand."""
 
     def __init__(self, owner: _native.Handle, said: _core.Records) -> None:
         self._owner = owner
@@ -143,7 +143,7 @@ class _Records(Sequence[dict[str, Any]]):
 
 
 def _state(said: _native.SampleRows) -> dict[str, Any]:
-    """What a source says of a sample."""
+    """What a source reports about a sample."""
     weights = said.weights[: said.weights_count]
     known = {
         "status": str(said.status),
@@ -161,7 +161,7 @@ def _state(said: _native.SampleRows) -> dict[str, Any]:
 
 
 class _Fetch:
-    """rrt_fetch, and the plan that must outlive it."""
+    """rrt_fetch; keeps the plan, which must outlive it."""
 
     __slots__ = ("_handle", "missing", "plan", "pointer")
 
@@ -172,13 +172,14 @@ class _Fetch:
         self.pointer = self._handle.pointer
 
     def give_up(self, why: str) -> None:
-        """Instead of the end: what has not come falls back, by the policy."""
+        """Use instead of the end: rows that have not arrived fall back, by the policy."""
         encoded = why.encode(errors="replace")
         LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
     def batch(self, indices: Any, states: Any, records: c_void_p | None = None, counted: Any = None) -> Batch:
-        """records: rrt_records where there are some already, which go with the batch; counted: has the counts of rows,
-        if they have not"""
+        """records: rrt_records if they exist already, freed with the batch; counted: has the counts of rows, if the
+        records
+        lack them"""
         if records is None:
             records = c_void_p()
             LIBRARY.rrt_fetch_result(self.pointer, None, byref(records))
@@ -192,7 +193,7 @@ class _Fetch:
 
 
 class _Target:
-    """Where the rows of a fetch go."""
+    """The destination of a fetch's rows."""
 
     __slots__ = ("_buffer", "_states", "native", "records")
 
@@ -214,7 +215,7 @@ class _Target:
 
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
-    """The ids [rows, K] of each local layer in an index buffer; of layers that are alike one array."""
+    """The ids [rows, K] of each local layer in an index buffer; one array if the layers are alike."""
     if plan.layers_alike:
         first = plan.layers[0]
         return np.ndarray((len(plan.layers), plan.rows, first.top_k), first.dtype, buffer)
@@ -222,10 +223,11 @@ def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDA
 
 
 class Staged:
-    """What a fetch has brought, checked and planned but not realigned: a device does that, in one launch.
+    """The result of a fetch, checked and planned but not realigned: a device does that, in one launch.
 
-    shape: rrt_staged_shape, of the block that goes to the device: a packed plan, and the staged rows behind it, in the
-        compact form in which they came
+    shape: rrt_staged_shape, of the block that goes to the device: a packed plan, followed by the staged rows in the
+    compact
+        form in which they arrived
     """
 
     def __init__(self, fetch: _Fetch) -> None:
@@ -236,8 +238,8 @@ class Staged:
         self._handle = _native.Handle(LIBRARY.rr_object_free, out.value)
 
     def write(self, block: NDArray[np.uint8]) -> Batch:
-        """Writes the block to an address that is a multiple of 16, and gives the batch that it describes, whose indices
-        are not here."""
+        """Writes the block to an address that is a multiple of 16, and returns the batch that it describes, without
+        indices."""
         LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
         begin = self.shape.states_offset
         states = block[begin : begin + self._fetch.plan.rows].copy()
@@ -249,15 +251,15 @@ def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
 
 
 class Source:
-    """What the sources of this package have in common: a fetch is described, its rows are brought, and realigned. What
-    stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between.
+    """The common part of the sources of this package: a fetch is described, its rows are read, and realigned.
+    `step.StepSource`, between a source and a trainer, does the same with steps of its own in between.
 
     geometry: the run's
-    run, producer, wait: what every fetch and inspection is told
-    check_every: multiples of this many rows have token checks, beside the end of each sample
+    run, producer, wait: passed to every fetch and inspection
+    check_every: token checks exist at multiples of this many rows, and at the end of each sample
     """
 
-    keeps_rows = False  # Whether all rows are in this process's memory in any case.
+    keeps_rows = False  # Whether all rows are in this process's memory anyway.
 
     def __init__(
         self, geometry: Any, run: str = "", producer: str = "rollout", wait: bool = True, check_every: int = 1
@@ -283,7 +285,7 @@ class Source:
         out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
             batch's indices are views of it. A new one if absent; untouched where an error is raised
 
-        What goes wrong with a service or its connection is raised as routing_replay raises it.
+        Errors of a service or its connection are raised as routing_replay raises them.
         """
         target = _Target(plan, out)
         fetch = self._start(plan, sequences, missing)
@@ -293,14 +295,14 @@ class Source:
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
     ) -> Staged:
-        """The same for a device to realign."""
+        """The same, to be realigned on a device."""
         fetch = self._start(plan, sequences, missing)
         self._bring(fetch, None)
         return Staged(fetch)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched; of one that
-        is not sealed, NOT_READY, as nobody knows what it will be.
+        """What a fetch would report about each sample (as `Batch.sequences`), before any of its rows is fetched. A
+        sample that is not sealed is NOT_READY, because its final state is unknown.
 
         timeout: seconds to wait for rows that are not committed yet, and for the seal; those of the source if absent
         """
@@ -310,9 +312,9 @@ class Source:
         return _Fetch(plan, missing, self._options(sequences, _values.choice(missing, "missing", _MISSING)))
 
     def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
-        """Reads what the fetch asks for, and ends it.
+        """Reads what the fetch needs, and ends it.
 
-        target: where the rows may be realigned at once
+        target: where the rows can be realigned at once
         """
         raise NotImplementedError
 
@@ -328,7 +330,7 @@ class Source:
 
 @functools.lru_cache
 def _sequences(count: int) -> Any:
-    """The type of so many, which ctypes makes each time that nobody has it."""
+    """The ctypes array type of this length; cached, because ctypes makes a new one if nobody holds it."""
     return _core.Sequence * count
 
 
@@ -369,7 +371,7 @@ class LocalSource(_HostSource):
         tokens: ArrayLike | None = None,
         layers: Sequence[int] | None = None,
     ) -> None:
-        """Checks, narrows and keeps the rows of a sample; one that is there already is replaced.
+        """Checks, narrows and keeps the rows of a sample; replaces an existing sample of that id.
 
         rows: ids [recorded rows, layers, K] of dtype uint8, uint16, int8, int16, int32 or int64; layers are all MoE
             layers or all decoder layers (dense columns are not looked at), or those that `layers` names
@@ -377,7 +379,7 @@ class LocalSource(_HostSource):
         unrecorded: half-open ranges of rows that `rows` has no slots for
         tokens: token ids from position 0 on, one per row or more: what `fetch` compares with
 
-        Raises InvalidArgumentError naming sample, field (the argument), row and layer; what was there is untouched
+        Raises InvalidArgumentError naming sample, field (the argument), row and layer; existing samples are untouched
         then.
         """
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, sample)
@@ -403,8 +405,8 @@ class LocalSource(_HostSource):
         buffer: [plan.buffer_bytes] uint8, the index buffer with the recorded ids
         tokens: as in `add`
 
-        Rows that the rank does not hold are unrecorded; a plan that is cut alike does not ask for them. The sample has
-        no content_id, as ranks hold different parts of it. Raises InvalidArgumentError.
+        Rows that the rank does not hold are unrecorded; a plan with the same partition does not ask for them. The
+        sample has no content_id, because ranks hold different parts of it. Raises InvalidArgumentError.
         """
         number = integer(sequence, "sequence", INT32)
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, str(sequence))
@@ -414,7 +416,7 @@ class LocalSource(_HostSource):
         )
 
     def remove(self, sample: str) -> bool:
-        """True if it was there."""
+        """Returns True if the sample existed."""
         name = str(plain(sample, "sample")).encode(errors="surrogatepass")
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, _native.Text(name, len(name))))
 
@@ -422,8 +424,9 @@ class LocalSource(_HostSource):
 class DirectorySource(_HostSource):
     """Rows of a run that was exported to a directory (its format: proto/FORMAT.md, "Exported runs").
 
-    Raises FailedPreconditionError where no export has ended, DataLossError for what is not as it was written. Holds the
-    index; rows are read when they are fetched, those of the run's `producer`. May be shared between threads.
+    Raises FailedPreconditionError if there is no finished export, DataLossError if files were changed since they were
+    written. Holds the index; rows of the run's `producer` are read when they are fetched. May be shared between
+    threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -463,7 +466,7 @@ class ServiceSource(Source):
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         records = self._inspected(sequences, end - time.monotonic())
         pause = FIRST_PAUSE
-        # The server waits for rows, and for the seal only where the length is told.
+        # The server waits for rows; it waits for the seal only if the length is expected.
         while self._wait and end - time.monotonic() > pause:
             open_ones = [i for i, record in enumerate(records) if record["status"] == "NOT_READY"]
             if not open_ones:

@@ -1,10 +1,12 @@
-"""What a trainer logs: one flat dict, one table of its keys, reduced over ranks. And the on-policy contract: with which
-weights the rows that a step replays were made.
+"""What a trainer logs: one flat dict, one table of its keys, reduced over ranks. And the on-policy contract: the weight
+versions of the rows that a step replays.
 
-A rollout that goes on while weights are updated holds rows of several versions. Under on_policy="strict" such a sample
-is rejected, as trainers that want engine and trainer to be bit-equal demand; under "lax" the share of such samples and
-the oldest version are reported. What counts are the spans of the whole sample, which every read tells, and not the rows
-that a rank happens to hold: all ranks decide alike whatever the parallelism.
+A rollout that continues while weights are updated has rows of several versions. Under on_policy="strict" such a sample
+is
+rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
+oldest
+version are reported. What counts are the spans of the whole sample, which every read returns, and not the rows that a
+rank happens to hold: so all ranks decide alike, whatever the parallelism.
 """
 
 from __future__ import annotations
@@ -40,33 +42,37 @@ class Key(NamedTuple):
 KEYS = (
     Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
     Key("unrecorded_rows", "sum", "local rows of real tokens that routed live: no route was recorded, or a fallback"),
-    Key("live_rows", "sum", "local rows of sequences that were said to be of no sample (None, or handle 0)"),
-    Key("pad_rows", "sum", "local rows that stand for no token, and last tokens of sequences that take filler"),
+    Key("live_rows", "sum", "local rows of sequences without a sample (None, or handle 0)"),
+    Key("pad_rows", "sum", "local rows without a token, and last tokens of sequences that take filler"),
     Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
     Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
     Key("live_fraction", "ratio", "live_rows over all rows that are no pads"),
-    Key("clamped_ids", "sum", "ids of no expert that a router was given: a fault of a buffer (our operator alone)"),
+    Key("clamped_ids", "sum", "ids out of range that a router was given: a broken buffer (our operator only)"),
     Key("zero_probabilities", "sum", "replayed experts with probability 0, which some dispatchers lose (our operator)"),
     Key("fallback_sequences", "sum", "sequences, of each pass of a chunk, that routed live as a whole"),
     Key("fallback_fraction", "ratio", "fallback_sequences over all sequences of which the rank needs rows"),
-    Key("step_samples", "max", "samples that begin_step was told, on the ranks of one replica the same"),
-    Key("step_fallback_samples", "max", "of those, the ones that the ranks agreed to route live"),
-    Key("step_dropped_samples", "max", "of those, the ones that the caller was told to leave out"),
-    Key("weight_lag_max", "max", "weight versions that the oldest replayed row is behind what begin_step was told"),
-    Key("weight_version/mixed_ratio", "ratio", "samples with rows of several weight versions, of those that tell them"),
+    Key("step_samples", "max", "samples of begin_step, the same on all ranks of a replica"),
+    Key("step_fallback_samples", "max", "those of them that the ranks agreed to route live"),
+    Key("step_dropped_samples", "max", "those of them that the caller must leave out of the loss"),
+    Key("weight_lag_max", "max", "how many weight versions the oldest replayed row is behind that of begin_step"),
+    Key(
+        "weight_version/mixed_ratio",
+        "ratio",
+        "share of samples with rows of several weight versions, where versions are known",
+    ),
     Key("weight_version/oldest", "min", "weight version of the oldest row of any sample"),
-    Key("fetch_wait_s", "max", "seconds that the trainer waited for rows and for what is known of samples"),
+    Key("fetch_wait_s", "max", "seconds that the trainer waited for rows and for states of samples"),
     Key("fetch_timeouts", "sum", "fetches that ended at the step's deadline"),
-    Key("prefetch_hit_rate", "ratio", "slices that were there when a fetch needed them, over all that fetches needed"),
+    Key("prefetch_hit_rate", "ratio", "slices already read when a fetch needed them, over all slices needed"),
     Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
-    Key("record_bytes", "max", "bytes of what mode R2 has recorded and not released"),
-    Key("cache_evictions", "sum", "slices that made room for others"),
+    Key("record_bytes", "max", "bytes that mode R2 has recorded and not released"),
+    Key("cache_evictions", "sum", "slices evicted to make room for others"),
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
-    Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts are others than the replayed ones"),
-    Key("recompute_mismatch/layer_NN", "sum", "rows whose experts were others in recompute than in forward: a fault"),
+    Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts differ from the replayed ones"),
+    Key("recompute_mismatch/layer_NN", "sum", "rows whose experts differed between recompute and forward: a fault"),
     Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
-    Key("no_overlap_alarms", "sum", "micro-batches whose record fits tokens or layers so badly that a fault is likely"),
+    Key("no_overlap_alarms", "sum", "micro-batches that match their record so badly that a fault is likely"),
     Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
     Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
     Key("mismatch/fraction_above_2x", "ratio", "tokens whose two probabilities differ by more than a factor of 2"),
@@ -81,19 +87,18 @@ def layer_key(name: str, layer: int) -> str:
 
 
 class Counters:
-    """What one rank has counted for keys of the table. Any other name is an InvalidArgumentError. Not
-    thread-safe."""
+    """What one rank has counted for keys of the table. Any other name is an InvalidArgumentError. Not thread-safe."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[float, float]] = {}  # A ratio's numerator and denominator; others: value, 0.
 
     def count(self, name: str, value: float) -> None:
-        """Adds to a sum, or takes the greater of both for a maximum, the lesser for a minimum."""
+        """Adds to a sum, or updates a maximum or a minimum."""
         reduction = _reduction(name, ("sum", "max", "min"))
         self._values[name] = _combined(reduction, self._values.get(name), (float(value), 0.0))
 
     def ratio(self, name: str, numerator: float, denominator: float) -> None:
-        """Adds to both."""
+        """Adds to numerator and denominator."""
         _reduction(name, ("ratio",))
         self._values[name] = _combined("ratio", self._values.get(name), (float(numerator), float(denominator)))
 
@@ -115,7 +120,7 @@ class Counters:
 def mismatch(
     rollout_logprobs: Any, train_logprobs: Any, mask: Any = None, *, reduce: Collective | None = None
 ) -> dict[str, float]:
-    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: what replay brings down.
+    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: replay reduces this.
 
     rollout_logprobs, train_logprobs: arrays of numpy or torch of one shape
     mask: of that shape, nonzero where a token counts; all do if absent
@@ -139,7 +144,7 @@ def mismatch(
 
 
 def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """As doubles; also tensors that need a gradient, are on a device or of bfloat16."""
+    """As doubles; accepts tensors that need a gradient, are on a device or of bfloat16."""
     if hasattr(values, "detach"):
         values = values.detach().double().cpu().numpy()
     try:
@@ -164,7 +169,7 @@ def _combined(reduction: Reduction, held: tuple[float, float] | None, more: tupl
 
 
 def _reduced(values: Mapping[str, tuple[float, float]], collective: Collective) -> dict[str, tuple[float, float]]:
-    """Ranks may have counted for other keys: each of the layers of its pipeline stage."""
+    """Ranks may have counted other keys: each has the layers of its pipeline stage."""
     total: dict[str, tuple[float, float]] = {}
     for part in collective.all_gather(json.dumps(values).encode(), _DEADLINE):
         for name, value in json.loads(part).items():
@@ -177,8 +182,8 @@ UNKNOWN = -1  # The version of rows whose producer did not know it.
 
 
 class Contract:
-    """kind: None counts as "lax" does and rejects nothing
-    counters: what is counted goes there
+    """kind: None counts like "lax" and rejects nothing
+    counters: where the counts go
     """
 
     def __init__(self, kind: OnPolicy | None = None, counters: Counters | None = None) -> None:
@@ -190,12 +195,12 @@ class Contract:
         self._begun = False
 
     def begin_step(self, current: int | None = None) -> None:
-        """current: version of the trainer's weights, in the numbers that the rollout gives its own"""
+        """current: version of the trainer's weights, in the same numbering as the rollout's"""
         self._current, self._begun = current, True
         self._taken.clear()
 
     def end_pass(self) -> None:
-        """Of the schedule; a step where none is begun."""
+        """Begins the step of a schedule, unless one has begun."""
         if not self._begun:
             self._taken.clear()
 

@@ -1,4 +1,4 @@
-"""Router replay on tensors of torch, over the same core as `routing_replay_trainer.router`. Needs torch 2.6 or later.
+"""Router replay on torch tensors, over the same core as `routing_replay_trainer.router`. Needs torch 2.6 or later.
 
     probs, routing_map, chosen, counters = ops.router_replay(router, logits, ids, states)
 
@@ -25,8 +25,8 @@ from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router
 
 COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # What the numbers of `Replayed.counters` count.
-# What those of `compare` count: rows compared, rows whose sets of experts differ, rows that have no expert in common,
-# and experts in common.
+# The counts of `compare`: rows compared, rows whose sets of experts differ, rows that have no expert in common, and
+# experts in common.
 COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -38,7 +38,7 @@ def has_code(device: torch.device) -> bool:
 
 
 def launch(name: str, device: torch.device, *arguments: Any) -> None:
-    """rrt_NAME on the CPU; rrt_cuda_NAME, which takes the stream besides, on a GPU."""
+    """rrt_NAME on the CPU; rrt_cuda_NAME, which also takes the stream, on a GPU."""
     if device.type == "cpu":
         getattr(_core.LIBRARY, f"rrt_{name}")(*arguments)
         return
@@ -48,7 +48,7 @@ def launch(name: str, device: torch.device, *arguments: Any) -> None:
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """With the device as the current one."""
+    """Makes the device the current one."""
     return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
@@ -60,7 +60,7 @@ def zeros(count: int, device: torch.device) -> torch.Tensor:
 
 
 class _Cleared:
-    """Zeros in store, so that a call's counters cost it no launch of their own. Thread-safe."""
+    """Zeros prepared in advance, so that the counters of a call need no launch of their own. Thread-safe."""
 
     _CALLS = 512
 
@@ -69,12 +69,12 @@ class _Cleared:
         self._store: dict[Any, list[torch.Tensor]] = {}
 
     def take(self, count: int, device: torch.device) -> torch.Tensor:
-        # What one stream has cleared is not yet zero on another.
+        # Memory that one stream has cleared is not yet zero on another.
         key = (count, device.index, torch.cuda.current_stream(device).cuda_stream)
         with self._lock:
             left = self._store.get(key)
             if not left:
-                # They outlive a torch.inference_mode() around this call.
+                # Normal tensors: they outlive a torch.inference_mode() around this call.
                 with torch.inference_mode(False), torch.no_grad():
                     block = torch.zeros((self._CALLS, count), dtype=torch.int64, device=device)
                     left = self._store[key] = list(block.unbind(0))
@@ -85,7 +85,7 @@ _CLEARED = _Cleared()
 
 
 class Replayed(NamedTuple):
-    """What `router_replay` gives, N rows.
+    """The result of `router_replay` for N rows.
 
     probs: [N, E] in the dtype of the logits, zero outside the map; differentiable
     routing_map: [N, E] bool
@@ -101,7 +101,7 @@ class Replayed(NamedTuple):
 
 
 def id_dtype(num_experts: int) -> torch.dtype:
-    """Of index tensors: uint8 if E is at most 256, else uint16."""
+    """Dtype of index tensors: uint8 if E is at most 256, else uint16."""
     return torch.uint8 if num_experts <= 256 else torch.uint16
 
 
@@ -124,8 +124,8 @@ def router_replay(
 
     On a GPU the values of `states` are not checked: an unknown one counts as replayed.
 
-    Raises InvalidArgumentError naming the field, and FailedPreconditionError where a GPU's tensors come and the kernels
-    for it are not here.
+    Raises InvalidArgumentError naming the field, and FailedPreconditionError for GPU tensors if the kernels are not
+    available.
     """
     if logits.ndim != 2 or logits.shape[1] != router.num_experts:
         raise _wrong("logits", f"shape {tuple(logits.shape)} is not (N, {router.num_experts})")
@@ -142,7 +142,7 @@ def router_replay(
 
 
 def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tensor | None = None) -> Replayed:
-    """The same for rows that all take the live choice: what is recorded is `chosen`, best first."""
+    """The same for rows that all take the live choice: record `chosen`, best first."""
     rows = logits.shape[0]
     ids = torch.zeros((rows, router.top_k), dtype=id_dtype(router.num_experts), device=logits.device)
     states = torch.full((rows,), UNRECORDED, dtype=torch.uint8, device=logits.device)
@@ -150,8 +150,9 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
 
 
 def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """How alike two choices are, as sets, over the rows that are REPLAYED: [4] int64 on their device, the numbers of
-    this call in the order of `COMPARED`. As `Replayed.counters`, to be added up and read once a step.
+    """Compares two choices as sets, over the rows that are REPLAYED: [4] int64 on their device, this call's counts in
+    the
+    order of `COMPARED`. Like `Replayed.counters`, add them up and read them once a step.
 
     live: [N, K] ids of any integer dtype
     replayed: [N, K] compact ids of `id_dtype`
@@ -183,7 +184,7 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
 
 
 def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
-    """By operators of torch, for any device."""
+    """With operators of torch, for any device."""
     same = live.unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
     again = (replayed.unsqueeze(2) == replayed.unsqueeze(1)).tril(-1).any(2)
     common = (same.any(1) & ~again).sum(1)
@@ -192,7 +193,7 @@ def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.
     return torch.stack([(count * takes_part).sum() for count in counts])
 
 
-# Ids are not looked at, so all that counts is how wide they are.
+# Ids are not checked, so only the width of the dtype counts.
 _MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
 
 
@@ -253,7 +254,7 @@ def _forward(
 
 
 class _Differentiable(torch.autograd.Function):
-    """Its one output is probs; the others, which have no gradient, go to `rest`: each output costs the host."""
+    """Returns only probs; the other outputs, which have no gradient, go to `rest`: each output costs the host time."""
 
     @staticmethod
     def forward(

@@ -53,7 +53,7 @@ class LocalRows(NamedTuple):
 
 
 class Plan:
-    """All that one rank must know to replay one micro-batch. Immutable; may be shared between threads.
+    """Everything that one rank needs to replay one micro-batch. Immutable; may be shared between threads.
 
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch: what the trainer really did, for example {"format": "THD", "sequences": [{"sample": "math-7/0",
@@ -112,7 +112,7 @@ class Plan:
         self.buffer_bytes: int = self.described["buffer_bytes"]
         self.rows: int = self.described["row_map"]["rows"]
         self.layers = tuple(_layer(**layer) for layer in self.described["layers"])
-        # They lie in the index buffer one after the other, as those of one array.
+        # They follow each other in the index buffer, so they form one array.
         self.layers_alike = len({(layer.top_k, layer.dtype) for layer in self.layers}) == 1
 
     def local_rows(self) -> LocalRows:
@@ -138,7 +138,7 @@ class MegatronLayers(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> MegatronLayers:
-        """What of the configuration says the layers; other fields are not looked at, None is absent."""
+        """The fields of the configuration that determine the layers; others are ignored, None counts as absent."""
         reader = Reader(plain(config, "megatron"), "megatron")
         geometry = of_megatron(reader)._asdict()
         return cls(geometry, _split_of(reader), geometry.pop("hash_layers"))
@@ -146,7 +146,7 @@ class MegatronLayers(NamedTuple):
 
 _LAYOUT = "pipeline_model_parallel_layout"
 _VIRTUAL = "virtual_pipeline_model_parallel_size"
-# Fields of a split, and under which names Megatron-Core has them: of its configuration and of its arguments.
+# Fields of a split, and their names in Megatron-Core's configuration and arguments.
 _SIZES = {
     "pipeline_size": ("pipeline_model_parallel_size",),
     "virtual_stages": (_VIRTUAL, "num_virtual_stages_per_pipeline_rank"),
@@ -167,6 +167,6 @@ def _split_of(reader: Reader) -> dict[str, Any]:
     split |= {"layout": reader.find(_LAYOUT), "hybrid_pattern": reader.text(*_HYBRID)}
     per_stage = "num_layers_per_virtual_pipeline_stage"
     if split["virtual_stages"] is None and split["layout"] is None and reader.has(per_stage):
-        # Megatron divides by it only after other arguments have been looked at.
+        # Megatron divides by it only after it has examined other arguments.
         raise reader.error(per_stage, f"leaves the number of virtual stages open: give {_VIRTUAL}")
     return {field: value for field, value in split.items() if value is not None}

@@ -1,6 +1,6 @@
-"""R2: what ranks record. A rank replays its own layers and rows without transport (`Records`); what the ranks of a
-model replica recorded of a micro-batch becomes whole rows of its samples (`merge_records`), which go to the service
-with producer = trainer (`RecordWriter`). No torch.
+"""R2: what ranks record. A rank replays its own layers and rows without transport (`Records`). The records of all ranks
+of a model replica become whole rows of the samples of a micro-batch (`merge_records`), and go to the service with
+producer = trainer (`RecordWriter`). No torch.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from routing_replay_trainer.plan import Layer, MegatronLayers, Plan
 
 
 class _Appends:
-    """Of one `write`: run: routing_replay.Run, of which it has an appender of its own; who: would need one"""
+    """The appends of one `write`. run: a routing_replay.Run, which gets its own appender for this; who: who needs the
+    run
+    """
 
     def __init__(self, run: Any, who: str) -> None:
         self._run = run
         self._who = who
         self._appender: Any = None
-        self.failures: list[Exception] = []  # Also from a thread of the appender.
+        self.failures: list[Exception] = []  # Also added to from a thread of the appender.
         self.samples: list[str] = []
 
     def add(self, sample: str, rows: Any, **options: Any) -> None:
-        """What goes wrong is one of the failures."""
+        """Appends; adds errors to the failures."""
         try:
             if self._run is None:
                 raise unmet("write", f"{self._who} has no run")
@@ -48,7 +50,7 @@ class _Appends:
             self.failures.append(error)
 
     def finish(self, timeout: float) -> None:
-        """Waits for all."""
+        """Waits for all appends."""
         if self._appender is None:
             return
         try:
@@ -108,9 +110,9 @@ def _rows(merged: _core.MergedSequence, shapes: list[tuple[int, np.dtype[Any]]])
 
 
 class Records:
-    """Of one model chunk: a source that holds the rows of this rank alone.
+    """The records of one model chunk: a source with the rows of this rank only.
 
-    layers: of the chunk, as a plan of the whole model has them
+    layers: those of the chunk, as a plan of the whole model has them
     ranks: {"cp", "tp"} of this process
     """
 
@@ -129,21 +131,23 @@ class Records:
 
     @property
     def bytes(self) -> int:
-        """Of the ids of this rank's rows."""
+        """Bytes of the ids of this rank's rows."""
         return self._row_bytes * sum(self._rows.values())
 
     def plan(self, layout: Mapping[str, Any]) -> Plan:
         return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
 
     def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
-        """For routers to record into."""
+        """A batch for routers to record into."""
         rows = plan.described["row_map"]
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
     def check(self, described: MicroBatch) -> None:
-        """Before a pass records: InvalidArgumentError naming a sample of which a part is recorded, or by handle where
-        others are by id; or that comes twice, in the micro-batch or in those recorded since the last `settle`: it would
-        replay the choice of one of the two sequences in both."""
+        """Called before a pass records: InvalidArgumentError naming a sample of which only a part is recorded, or that
+        is named
+        by handle if others are named by id; or that occurs twice, in the micro-batch or in those recorded since the
+        last
+        `settle`: both sequences would replay the choice of one of them."""
         check_whole(described)
         names = set()
         for _, fetch in with_tokens(described, 2):
@@ -159,7 +163,7 @@ class Records:
             names.add(fetch.sample)
 
     def keep(self, key: PassKey, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
-        """What a pass has recorded, in the place of what the samples had before."""
+        """Stores what a pass has recorded; replaces earlier records of the samples."""
         memory = read()
         recorded = with_tokens(described, 2)
         by_handle = any(not isinstance(fetch.sample, str) for _, fetch in recorded)
@@ -178,7 +182,7 @@ class Records:
             self._open[name] = key, described
 
     def forget(self, key: PassKey | None) -> set[PassKey]:
-        """Of a pass that was given up, or of all, what was recorded since `settle`; by which passes."""
+        """Discards what a pass that was given up (or all passes) recorded since `settle`; returns the passes."""
         gone = [sample for sample, of in self._open.items() if key in (None, of[0])]
         for sample in gone:
             self._source.remove(sample)
@@ -186,7 +190,7 @@ class Records:
         return {self._open.pop(sample)[0] for sample in gone}
 
     def settle(self) -> None:
-        """What was recorded is there to be replayed."""
+        """The records can now be replayed."""
         self._open.clear()
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
@@ -207,9 +211,9 @@ class Records:
 
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
-        self._by_handle = False  # What is recorded.
-        self._rows: dict[str, int] = {}  # Of each sample.
-        # By which pass it was recorded, and as part of what, until nobody gives that up.
+        self._by_handle = False  # Records, by sample.
+        self._rows: dict[str, int] = {}  # Rows of each sample.
+        # By which pass a sample was recorded, and as part of which micro-batch, until that can no longer be given up.
         self._open: dict[str, tuple[PassKey, MicroBatch]] = {}
 
     def _asked(self, fetch: FetchSequence) -> FetchSequence:
@@ -232,23 +236,23 @@ class Records:
 
 
 def _name(sample: str | int) -> str:
-    """An id, also of a sample that is known by its handle alone."""
+    """An id, also for a sample that is only known by its handle."""
     return sample if isinstance(sample, str) else f"handle/{int(sample)}"
 
 
 def check_whole(described: MicroBatch) -> None:
-    """InvalidArgumentError naming a sample of which the micro-batch has a part."""
+    """InvalidArgumentError naming a sample of which the micro-batch has only a part."""
     for fetch in described.named:
         if fetch.num_tokens is None:
             raise invalid(
                 "sequences",
-                f"of sample {fetch.sample} there is a part (a Sequence), and mode R2 records whole samples",
+                f"sample {fetch.sample} is given in part (a Sequence), but mode R2 records whole samples",
                 sample=fetch.sample,
             )
 
 
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
-    """Number in the layout and sample of each named sequence of `least` tokens or more, all being whole samples."""
+    """Index in the layout and sample of each named sequence of `least` tokens or more; all must be whole samples."""
     sequences = enumerate(described.named_layout["sequences"])
     numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
@@ -259,7 +263,7 @@ _NOBODY = np.iinfo(np.int64).min
 
 
 class _Sample(NamedTuple):
-    """sequence: of the micro-batch; tokens: uint32, if they are known"""
+    """sequence: index in the micro-batch; tokens: uint32, if known"""
 
     sequence: int
     name: str
@@ -269,7 +273,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class _Record:
-    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
+    """A record of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
     buffer"""
 
     plan: dict[str, Any]
@@ -293,20 +297,20 @@ class RecordWriter:
     def __init__(self, collective: Collective | None, run: Any = None) -> None:
         self._collective: Collective = Alone() if collective is None else collective
         self._run = run
-        self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, and by chunk.
+        self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, then by chunk.
 
     def check(self, described: MicroBatch) -> None:
-        """Before a pass records: InvalidArgumentError naming a sequence that is no whole sample with an id."""
+        """Before a pass records: InvalidArgumentError naming a sequence that is not a whole sample with an id."""
         for _ in _samples(described):
             pass
 
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
-        """A pass has recorded. Raises as `check`."""
+        """Adds what a pass has recorded. Raises as `check`."""
         record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
         self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
 
     def forget(self, key: PassKey) -> None:
-        """A pass that has recorded was given up."""
+        """Discards the record of a pass that was given up."""
         kept = self._kept.get((key.step, key.micro_batch), {})
         kept.pop(key.chunk, None)
         if not kept:
@@ -347,7 +351,7 @@ class RecordWriter:
         if appends.failures:
             raise appends.failures[0]
         if some_failed:
-            raise unmet("write", f"rank {writer} could not append; it says why")
+            raise unmet("write", f"rank {writer} could not append; its own error says why")
         self._kept.clear()
         return appends.samples
 
@@ -362,8 +366,8 @@ class RecordWriter:
         return most, ~writer
 
     def _latest(self) -> list[tuple[list[_Record], list[_Sample]]]:
-        """Of the micro-batches in order their records, and which of their samples no later one has recorded again;
-        those of which none is left are no part of it."""
+        """The micro-batches in order, with their records and those of their samples that no later one has recorded
+        again; micro-batches without such samples are left out."""
         latest = []
         later: set[str] = set()
         for _, chunks in sorted(self._kept.items(), reverse=True):
@@ -413,7 +417,7 @@ def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
     offset = 0
     for record in json.loads(head):
         plan = {"geometry": None} | record["plan"]
-        if isinstance(plan.get("megatron"), list):  # As JSON has a tuple.
+        if isinstance(plan.get("megatron"), list):  # JSON turns a tuple into a list.
             plan["megatron"] = MegatronLayers(*plan["megatron"])
         yield Plan(**plan), np.frombuffer(ids, np.uint8, record["size"], offset)
         offset += record["size"]

@@ -16,7 +16,7 @@ from routing_replay_trainer._core import Router as _Router
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
-_FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}  # By the name of a dtype.
+_FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "uint16": 2, "float16": 3}  # By the name of the dtype.
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Router:
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
-        """Of index buffers."""
+        """Dtype of index buffers."""
         return np.dtype(np.uint8) if self.num_experts <= 256 else np.dtype("<u2")
 
     def _core(self, dtype: int) -> _Router:
@@ -62,7 +62,7 @@ class Router:
 
 @dataclass(frozen=True)
 class Forward:
-    """What `router_replay_forward` gives, N rows.
+    """The result of `router_replay_forward` for N rows.
 
     probs: [N, E] in the dtype of the logits, zero outside the map
     routing_map: [N, E] bool
@@ -125,7 +125,7 @@ def router_replay_forward(
 def router_replay_backward(
     router: Router, logits: NDArray[Any], chosen: NDArray[Any], grad_probs: NDArray[Any]
 ) -> NDArray[Any]:
-    """The gradient of the loss by the logits, [N, E] in their dtype.
+    """The gradient of the loss with respect to the logits, [N, E] in their dtype.
 
     logits: those of the forward call
     chosen: [N, K], of the forward call

@@ -1,11 +1,11 @@
-"""Between a trainer and the source of its rows: the cache of a step, what is read ahead, and one deadline.
+"""Between a trainer and the source of its rows: caches the slices of a step, reads ahead, and applies one deadline.
 
     source = StepSource(ServiceSource(run), cache_bytes=4 << 30, deadline=120.0)
     source.begin_step()
     source.prefetch([(plan, sequences), …])         # threads read while the trainer computes
     batch = source.fetch(plan, sequences=sequences, missing="live")   # in the log-prob pass, and in every epoch
 
-`megatron.attach` and `hf.attach` put one around their source, and `begin_step` of what they give begins its steps.
+`megatron.attach` and `hf.attach` put one around their source; the `begin_step` of what they return begins its steps.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from routing_replay_trainer.fetch import FIRST_PAUSE, LONGEST_PAUSE, FetchSequen
 from routing_replay_trainer.plan import Plan
 
 _NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
-_THREADS = 2  # That read ahead.
+_THREADS = 2  # Threads that read ahead.
 _Jobs = SimpleQueue[Callable[[], Any] | None]
 
 
 def _work(jobs: _Jobs) -> None:
-    """In a thread, which is a daemon and holds no reference to who started it, so neither an exception elsewhere nor
-    the end of the program waits for it. None ends it."""
+    """Runs jobs in a daemon thread that holds no reference to its owner, so neither an exception elsewhere nor the end
+    of the program waits for it. None ends it."""
     while (run := jobs.get()) is not None:
         run()
         del run
 
 
 class StepSource(Source):
-    """A source through which a rank reads every slice of a step once, although several passes need it.
+    """A source that reads every slice of a step once, although several passes need it.
 
     source: a LocalSource, ServiceSource or DirectorySource
     cache_bytes: held at most for slices, read ahead or for later passes; 0: nothing is
@@ -72,12 +72,12 @@ class StepSource(Source):
         self._begun = False
         self._waited = 0.0  # In this step.
         self._counts = {"wait_s": 0.0, "ahead_failures": 0, "timeouts": 0}
-        self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # At the last `counts`.
+        self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # Values of the last `counts`.
 
     def begin_step(self, *, goes_on: bool = False) -> None:
-        """A step begins: what was read for the one before is dropped, but not what was read ahead for this one.
+        """Begins a step: drops what was read for the previous one, but not what was read ahead for this one.
 
-        goes_on: with the step that there is, if there is one: all of it stays, and only the deadline begins again
+        goes_on: continues the present step, if there is one: everything stays, and only the deadline starts again
         """
         with self._lock:
             self._waited = 0.0
@@ -87,7 +87,7 @@ class StepSource(Source):
         LIBRARY.rrt_step_cache_end_step(self._cache.pointer)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """As `Source.inspect`; waits as long as the step's deadline leaves."""
+        """As `Source.inspect`; waits as long as the step's deadline allows."""
         with self._waiting() as end:
             if timeout is not None:
                 end = min(end, time.monotonic() + timeout)
@@ -117,14 +117,14 @@ class StepSource(Source):
             self._jobs.put(functools.partial(self._ahead, plan, sequences, self._step + int(next_step)))
 
     def close(self) -> None:
-        """Stops the threads, and everybody who waits here: CancelledError."""
+        """Stops the threads, and all waiting calls: CancelledError."""
         self._stop()
         for thread in self._threads:
             thread.join(self.deadline)
 
     def counts(self) -> dict[str, float]:
         """Since the last call: wait_s (seconds of fetches), timeouts, hits and misses of slices, evictions, bytes_read,
-        ahead_failures; and as it is: bytes and most_bytes that are held."""
+        ahead_failures; and the present values of bytes and most_bytes."""
         cache = _core.StepCacheCounts()
         LIBRARY.rrt_step_cache_counters(self._cache.pointer, byref(cache))
         with self._lock:
@@ -135,7 +135,7 @@ class StepSource(Source):
         return {**counts, "bytes": cache.bytes, "most_bytes": cache.most_bytes}
 
     def __del__(self) -> None:
-        if getattr(self, "_process", None) == os.getpid():  # After a fork its threads are the parent's.
+        if getattr(self, "_process", None) == os.getpid():  # After a fork the threads belong to the parent.
             self._stop()
 
     def _stop(self) -> None:
@@ -146,7 +146,7 @@ class StepSource(Source):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[float]:
-        """Until when the deadline lets wait; time in here counts."""
+        """The time until which the deadline allows to wait; time inside this context counts."""
         started = time.monotonic()
         with self._lock:
             left = self.deadline - (self._waited if self._begun else 0.0)
@@ -165,7 +165,7 @@ class StepSource(Source):
             self._read(fetch, _NOW, end)
 
     def _read(self, fetch: _Fetch, ahead: int, end: float) -> None:
-        """All rows of the fetch until `end`, or what is there then, as the policy says."""
+        """All rows of the fetch until `end`; those that have not arrived then fall back, by the policy."""
         cached = self._begun or ahead != _NOW
         if cached:
             LIBRARY.rrt_step_cache_attach(self._cache.pointer, fetch.pointer, ahead)
@@ -182,11 +182,11 @@ class StepSource(Source):
                 raise errors.DeadlineExceededError(f"fetch: {why}", code_name="DEADLINE_EXCEEDED") from error
             fetch.give_up(why)
         finally:
-            # Here, not when the last traceback that knows the fetch is gone: others wait for what it was to read.
+            # Done here, not when the last traceback that holds the fetch is gone: others wait for what it was to read.
             LIBRARY.rrt_step_cache_detach(fetch.pointer)
 
     def _patiently(self, attempt: Any, end: float) -> Any:
-        """Tries again, until `end`, while the service is unavailable."""
+        """Retries, until `end`, while the service is unavailable."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -197,7 +197,7 @@ class StepSource(Source):
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         now = self._step
         if step < now or self._stopping.is_set():
             return
@@ -207,13 +207,13 @@ class StepSource(Source):
         except errors.CancelledError:
             pass
         except Exception:
-            # Whoever fetches these rows is told.
+            # Whoever fetches these rows gets the error.
             with self._lock:
                 self._counts["ahead_failures"] += 1
 
 
 def _has_to_read(fetch: _Fetch, seconds: float) -> bool:
-    """Waits for what others read, and says whether the fetch is to read something itself."""
+    """Waits for what others read, and returns whether the fetch must read something itself."""
     reads = ctypes.c_int32()
     LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
     return bool(reads.value)
@@ -223,5 +223,5 @@ def _some(end: float) -> float:
     """Not for a call that could not even begin."""
     left = end - time.monotonic()
     if left <= 0:
-        raise errors.DeadlineExceededError("nothing of it is left", code_name="DEADLINE_EXCEEDED")
+        raise errors.DeadlineExceededError("no time is left", code_name="DEADLINE_EXCEEDED")
     return left

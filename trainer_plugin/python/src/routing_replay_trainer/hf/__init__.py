@@ -1,5 +1,4 @@
-"""Router replay in Hugging Face models, with or without FSDP. Needs torch; transformers is what the model was built
-with, and is not imported.
+"""Router replay in Hugging Face models, with or without FSDP. Needs torch; does not import transformers.
 
 replay = hf.attach(model, source=ServiceSource(run), mode="R3")
 
@@ -24,7 +23,7 @@ __all__ = ("RecordWriter", "Replay", "Sequence", "attach")
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch, when it is asked for."""
+    """Loads names that need torch on demand."""
     if name not in ("Replay", "attach"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from routing_replay_trainer.hf import _replay

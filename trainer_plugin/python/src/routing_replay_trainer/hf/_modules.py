@@ -1,11 +1,15 @@
-"""The live model: which of its layers choose experts, and where they do, in transformers 4.51 to 5.x. No torch.
+"""Finds the layers of a live model that choose experts, and the code that chooses, in transformers 4.51 to 5.x. No
+torch.
 
 Where a block chooses its experts differs by version: in the forward of the block (softmax families, 4.x), in a method
-of the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
-5.x). What is the same is that one function calls torch.topk for self.top_k experts, once: `rewritten` finds it or says
-why not. Of that function this one call is changed, torch.topk(scores, self.top_k, …) to
-self._routing_replay_choice(scores, self.top_k, …): scores, normalisation, scale, bias, types and gradients stay the
-model's own code, of whatever version.
+of
+the router (DeepSeek-V3 and GLM, 4.x) or of the block (5.0), or in the forward of the router (gpt-oss; all in later
+5.x).
+In all of them exactly one function calls torch.topk for self.top_k experts, once: `rewritten` finds it, or says why
+not. It
+changes only this call, torch.topk(scores, self.top_k, …), to self._routing_replay_choice(scores, self.top_k, …):
+scores,
+normalisation, scale, bias, types and gradients stay the model's own code, of whatever version.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any
 
 from routing_replay_trainer._core import unmet
 
-ROUTERS = ("gate", "router")  # What a block may call its router, a linear layer or a module of its own.
+ROUTERS = ("gate", "router")  # Names that a block may give its router, a linear layer or a module of its own.
 # Methods that may choose the experts, of the router and of the block.
 CHOICES = (
     ("router", "get_topk_indices"),
@@ -28,16 +32,16 @@ CHOICES = (
     ("router", "forward"),
     ("block", "forward"),
 )
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes of whoever chooses: E.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")  # Attributes for E on the module that chooses.
 
-# Of FSDP, torch.compile and checkpoint wrappers: no part of where a module stands.
+# Names that FSDP, torch.compile and checkpoint wrappers add to the path of a module.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 @dataclass(frozen=True)
 class LiveRouter:
-    """module: that chooses
-    method: of it, by name
+    """module: chooses the experts
+    method: the name of its method that does
     replacement: for the method, as a function
     name: path of the block in the model
     layer: its index in the decoder's list of layers
@@ -55,8 +59,8 @@ class LiveRouter:
 
 @dataclass(frozen=True)
 class Decoder:
-    """module: that holds the layers, and whose call runs them
-    num_layers: dense ones counted
+    """module: holds the layers and runs them when it is called
+    num_layers: includes dense ones
     routers: in order
     """
 
@@ -76,8 +80,8 @@ class Decoder:
 
 
 def decoder(model: Any) -> Decoder:
-    """The one decoder of a model that has MoE layers. FailedPreconditionError naming the module whose experts are
-    chosen in a way that is not known, and a model without any."""
+    """The only decoder with MoE layers of a model. FailedPreconditionError naming a module that chooses experts in an
+    unknown way, and for a model without such a decoder."""
     modules = dict(model.named_modules())
     routers: list[LiveRouter] = []
     stacks: set[str] = set()
@@ -97,28 +101,28 @@ def decoder(model: Any) -> Decoder:
 
 
 def _has_experts(module: Any) -> bool:
-    """Not a wrapper of such a module, which answers for what it wraps."""
+    """True unless it is a wrapper of such a module."""
     if _unwrapped(module) is not module:
         return False
     return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
 
 
 def _place(name: str) -> tuple[str, int]:
-    """Of "model.layers.3.mlp" the path of what holds the layers, "model", and 3."""
+    """For "model.layers.3.mlp": the path of the module that holds the layers, "model", and 3."""
     parts = name.split(".")
     for i in range(len(parts) - 1):
         if parts[i] == "layers" and parts[i + 1].isdecimal():
             return ".".join(parts[:i]), int(parts[i + 1])
-    raise unmet(name, "it stands in no list of layers")
+    raise unmet(name, "must be in a list of layers")
 
 
 def _router(block: Any, name: str, layer: int) -> LiveRouter:
     kind = type(block).__name__
     attribute = next((attribute for attribute in ROUTERS if getattr(block, attribute, None) is not None), None)
     if attribute is None:
-        raise unmet(name, f"{kind} has experts, and no {' or '.join(ROUTERS)}")
+        raise unmet(name, f"{kind} has experts, but no {' or '.join(ROUTERS)}")
     owners = {"router": _unwrapped(getattr(block, attribute)), "block": block}
-    # A kernel in the place of the class's own forward asks nobody.
+    # A kernel that replaces the class's own forward asks nobody.
     forward = inspect.unwrap(getattr(type(block), "forward", None))
     if attribute not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         raise unmet(name, f"the forward of {kind} does not ask its {attribute}")
@@ -134,7 +138,7 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
     if not found:
-        raise unmet(name, f"{kind} chooses experts in no known way: {'; '.join(reasons)}")
+        raise unmet(name, f"{kind} chooses experts in an unknown way: {'; '.join(reasons)}")
     if len(found) > 1:
         several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
         raise unmet(name, f"of {kind} {several} each choose experts")
@@ -145,8 +149,8 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
 
 
 def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
-    """That nobody has put another method on the module. What may be there is a bound one of the class, which
-    transformers puts back at times, and that of the attached model which this one is a copy of."""
+    """Checks that nobody has put another method on the module. A bound method of the class may be there, which
+    transformers restores at times, and that of the attached model of which this one is a copy."""
     there = vars(module).get(method)
     function = getattr(there, "__func__", None)
     if there is None or function is getattr(type(module), method):
@@ -174,7 +178,7 @@ ATTRIBUTE = "_routing_replay_choice"
 
 
 class Unknown(Exception):
-    """Why a method does not choose experts in the known way."""
+    """A reason why a method does not choose experts in the known way."""
 
 
 @functools.cache
@@ -184,9 +188,9 @@ def rewritten(method: Callable[..., Any]) -> Callable[..., Any]:
     function = inspect.unwrap(method)
     code = getattr(function, "__code__", None)
     if code is None:
-        raise Unknown("is no Python function")
+        raise Unknown("is not a Python function")
     if code.co_freevars:
-        raise Unknown(f"refers to {', '.join(code.co_freevars)} of the scope around it")
+        raise Unknown(f"refers to {', '.join(code.co_freevars)} of an enclosing scope")
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
@@ -194,7 +198,7 @@ def rewritten(method: Callable[..., Any]) -> Callable[..., Any]:
     tree = ast.parse(textwrap.dedent("".join(lines)))
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or not definition.args.args:
-        raise Unknown("is no method")
+        raise Unknown("is not a method")
     replaced = _Replace(definition.args.args[0].arg)
     replaced.visit(definition)
     if replaced.count != 1:

@@ -34,7 +34,7 @@ def attach(
     ep_size: int = 1,
     **options: Any,
 ) -> Replay:
-    """Binds the routers of a model to what will be replayed in them.
+    """Attaches a replay to the routers of a model.
 
     model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
         or torch.compile. No other model's routers are touched, be it a copy of this one
@@ -56,7 +56,9 @@ def attach(
 
 
 class Replay(Attached):
-    """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
+    """What `attach` returns. Used by the thread that runs the model; recompute may come from the autograd engine's
+    thread.
+    """
 
     _NAMES = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
 
@@ -78,7 +80,7 @@ class Replay(Attached):
         found = _modules.decoder(model)
         self._geometry = found.geometry
         chunk = Chunk(0, ChunkPasses(0, self._buffers, self._lock))
-        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # Of no rows.
+        plan = self._plan(0, self._described([], {"cu_seqlens": [0]}).layout)  # For a plan without rows.
         self._fingerprint = plan.described["geometry_fingerprint"]
         if self._mode == "R2":
             chunk.records = Records(found.num_layers, plan.layers, self._ranks, self._ep_size)
@@ -149,7 +151,7 @@ class Replay(Attached):
         }
 
     def _begin(self) -> None:
-        """The decoder is called."""
+        """Called when the decoder is called."""
         (chunk,) = self._chunks
         if in_backward():
             if chunk.passes.backward_pass is not None:
@@ -166,10 +168,11 @@ _CHOOSERS: weakref.WeakValueDictionary[int, Chooser] = weakref.WeakValueDictiona
 
 
 class Choice:
-    """Stands in the place of torch.topk in a method that chooses experts: the scores of the experts that are chosen,
-    and their ids [N, K]. A copy of a model gets one that is nobody's, which is torch.topk.
+    """Replaces torch.topk in a method that chooses experts: returns the scores of the chosen experts, and their ids [N,
+    K].
+    A copy of a model gets one without a replay, which is torch.topk.
 
-    The layer is told apart by a tensor, not by a number: torch.compile compiles the layers of a model once.
+    A tensor, not a number, identifies the layer: torch.compile compiles the layers of a model once.
     """
 
     def __init__(self, number: int = _NOBODY) -> None:
@@ -221,7 +224,7 @@ class Chooser:
             return self._binding.replayed(answer, scores.device, live, live_pads=self._live_pads)
         chosen = live()
         self._binding.chose(answer, chosen)
-        return chosen.clone()  # What the model gets is its own: compiled code writes into it.
+        return chosen.clone()  # The model gets its own copy: compiled code writes into it.
 
 
 @torch.library.custom_op("routing_replay::choose_experts", mutates_args=())

@@ -1,4 +1,4 @@
-"""Router replay in Megatron-Core. Needs torch; megatron-core is what the model was built with, and is not imported.
+"""Router replay in Megatron-Core. Needs torch; does not import megatron-core.
 
 replay = megatron.attach(model_chunks, source=ServiceSource(run), missing="live", agree=ranks)
 
@@ -31,7 +31,7 @@ __all__ = ("RecordWriter", "Replay", "Sequence", "attach", "replayed")
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch, when it is asked for."""
+    """Loads names that need torch on demand."""
     if name not in ("Replay", "attach"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from routing_replay_trainer.megatron import _replay

@@ -1,12 +1,13 @@
-"""The two ways in which Megatron's routers are told what to replay.
+"""The two ways to pass replayed ids to Megatron's routers.
 
-`Native` tells Megatron-Core's own RouterReplay: a router asks it once per call (`get_replay_topk`), forward and
-recompute alike, and there its target and action are set, for this call alone: no list that passes could shift, no flag
-that a schedule must turn.
+`Native` uses Megatron-Core's own RouterReplay: a router asks it once per call (`get_replay_topk`), in forward and in
+recompute, and its target and action are set then, for this call alone. So there is no list that passes could shift, and
+no
+flag that a schedule must change.
 
-`Fused` puts our operator in the place of topk_routing_with_score_function, where this router's `routing` looks for it
-and nowhere else. What TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the
-expert bias) stays Megatron-Core's.
+`Fused` replaces topk_routing_with_score_function by our operator, only for this router's `routing`. What
+TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
+Megatron-Core's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from routing_replay_trainer.ops import has_code
 from routing_replay_trainer.router import Router
 
 _REPLACED = "topk_routing_with_score_function"
-# By identity: a copy of a model has copies of these objects and modules, which are not in here and therefore live.
+# By identity: a copy of a model has copies of these objects and modules, which are not in here and therefore route
+# live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 _ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
@@ -84,7 +86,7 @@ INJECTIONS = {"native": Native, "fused": Fused}
 def get_replay_topk(
     self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
 ) -> tuple[Any, Any]:
-    """RouterReplay.get_replay_topk with this call's target. Ids are int64 here and not before."""
+    """RouterReplay.get_replay_topk with this call's target. Ids become int64 only here."""
     original = type(self).get_replay_topk
 
     def live() -> tuple[Any, Any]:
@@ -108,7 +110,7 @@ def _live_choice(binding: Binding, answer: Answer, live: Callable[[], tuple[Any,
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    # Beside the class: its method may be a framework's, which wraps Megatron's.
+    # Looked up in the module of the class: its method may be a framework's, which wraps Megatron's.
     kinds = (getattr(sys.modules[kind.__module__], "RouterReplayAction", None) for kind in type(replay).__mro__)
     action = next(kind for kind in kinds if kind is not None).REPLAY_FORWARD
     before = replay.target_topk_idx, replay.router_replay_action
@@ -157,7 +159,7 @@ def _without_kernels(
     topk: int,
     options: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """By Megatron-Core's own function, unfused, which asks here for the experts as it asks a RouterReplay."""
+    """Runs Megatron-Core's own function, unfused, which asks here for the experts as it asks a RouterReplay."""
 
     def choice(
         scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, compute_topk: Callable[..., Any]
@@ -178,7 +180,8 @@ def _without_kernels(
     return original(logits, topk, **options)
 
 
-_router = functools.lru_cache(maxsize=1024)(Router)  # Making one costs a call of each layer more than what it does.
+# Cached: making one costs a call of each layer more than the call's own work.
+_router = functools.lru_cache(maxsize=1024)(Router)
 
 
 def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
@@ -196,7 +199,7 @@ def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
 
 
 def _rounding() -> Any:
-    """Where this Megatron-Core rounds; before 0.18 after each step."""
+    """Where this Megatron-Core version rounds; before 0.18 after each step."""
     core = sys.modules.get("megatron.core")
     major, minor = (getattr(core, "__version__", None) or "1.0").split(".")[:2]
     return "each_step" if (int(major), int(minor)) < (0, 18) else "once"

@@ -1,4 +1,4 @@
-"""The live model: which routers it has, where they stand, and which of them would ignore a replay. No torch."""
+"""Finds the routers of a live model, their positions, and options that would ignore a replay. No torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from routing_replay_trainer._core import LOG, unmet
 
-FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.
-# Choices of experts that no RouterReplay is asked about (TopKRouter.routing).
+FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Name in Megatron-Core, and in older patches.
+# Choices of experts that do not ask a RouterReplay (TopKRouter.routing).
 _OTHER_CHOICES = ("sinkhorn", "quantile_balancing")
 _GRAPHED = {"moe", "moe_router", "full_iteration"}
 _DROPPING = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
@@ -34,15 +34,15 @@ class LiveRouter:
 
 
 def unwrap(chunk: Any) -> Any:
-    """The model inside of DistributedDataParallel, Float16Module and the like."""
+    """The model inside DistributedDataParallel, Float16Module and the like."""
     while getattr(chunk, "module", None) is not None:
         chunk = chunk.module
     return chunk
 
 
 def live_routers(chunk: Any) -> list[LiveRouter]:
-    """All routers of a model chunk in the order of its modules. RouterReplay's global registry has no part in it: it
-    holds routers of other models too, and says nothing of layers."""
+    """All routers of a model chunk in the order of its modules. Does not use RouterReplay's global registry: that holds
+    routers of other models too, without their layers."""
     modules = dict(unwrap(chunk).named_modules())
     found = []
     for name, module in modules.items():
@@ -64,7 +64,7 @@ def _paths_above(name: str) -> Iterable[str]:
 
 
 def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
-    """Of "decoder.layers.3.mlp.router" the module "decoder.layers.3", which schedules tell their micro-batch."""
+    """For "decoder.layers.3.mlp.router": the module "decoder.layers.3", to which schedules pass their micro-batch."""
     parts = name.split(".")
     if "layers" in parts[:-1]:
         return modules.get(".".join(parts[: parts.index("layers") + 2]), default)
@@ -72,8 +72,8 @@ def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
 
 
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
-    """Layers that the model leaves to their own choice (hash routing). FailedPreconditionError naming the option and
-    the router for whatever would run without asking."""
+    """Layers that the model routes live (hash routing). FailedPreconditionError naming the option and the router for
+    everything that would run without asking."""
     _check_config(getattr(unwrap(chunk), "config", None))
     hashed = []
     for router in routers:
@@ -98,7 +98,7 @@ def _check_config(config: Any) -> None:
         raise unmet("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
     graphs = getattr(config, "cuda_graph_impl", None)
     if graphs not in (None, "none"):
-        # Since 0.18 the second moves what it is given into the first.
+        # Since 0.18 Megatron copies the second into the first.
         modules = getattr(config, "cuda_graph_modules", None) or getattr(config, "cuda_graph_scope", None) or ()
         names = {getattr(part, "name", part) for part in ((modules,) if isinstance(modules, str) else modules)}
         if not names or names & _GRAPHED:
@@ -106,7 +106,7 @@ def _check_config(config: Any) -> None:
 
 
 def check_dropping(config: Any, strict: bool) -> None:
-    """Megatron drops tokens behind the router, replayed ones as well: FailedPreconditionError, or a warning where not
+    """Megatron drops tokens behind the router, replayed ones as well: raises FailedPreconditionError, or warns if not
     strict."""
     for option in _DROPPING:
         factor = getattr(config, option, None)
@@ -133,8 +133,9 @@ def _check_native(router: LiveRouter) -> None:
 
 
 def config_json(config: Any, model: Any = None) -> dict[str, Any]:
-    """Of a TransformerConfig what JSON can say: the core reads which layers are MoE and how they are split. Of a
-    HybridModel that is in the model itself."""
+    """The fields of a TransformerConfig that JSON can express: the core reads from them which layers are MoE and how
+    they are
+    split. For a HybridModel the model itself has that."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     fields = {} if pattern is None else {"hybrid_layer_pattern": pattern}
     for key, value in vars(config).items():
@@ -151,7 +152,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def parallel_ranks() -> dict[str, int]:
-    """pp, cp and tp of this process as Megatron's parallel_state has them; 0 where it is not there or not set up."""
+    """pp, cp and tp of this process from Megatron's parallel_state; 0 if that is missing or not set up."""
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
@@ -163,13 +164,13 @@ def parallel_ranks() -> dict[str, int]:
 
 
 def replica(config: Any) -> tuple[int, str]:
-    """How many ranks share the samples of a step, and whose product that is."""
+    """How many ranks share the samples of a step, and the text of the product that gives this number."""
     names = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
     return math.prod(getattr(config, name, 1) or 1 for name in names), " x ".join(names)
 
 
 def is_recompute() -> bool:
-    """Whether Megatron says that it runs the forward code of a checkpoint again."""
+    """Whether Megatron says that it is recomputing a checkpoint."""
     random = sys.modules.get("megatron.core.tensor_parallel.random")
     torch = sys.modules.get("torch")
     return random is not None and torch is not None and random.is_checkpointing() and torch.is_grad_enabled()

@@ -34,7 +34,7 @@ def attach(
     ranks: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Replay:
-    """Binds the routers of a model to what will be replayed in them.
+    """Attaches a replay to the routers of a model.
 
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
         model or a list), wrapped or not. No other model's routers are touched, be it a copy of this one
@@ -54,7 +54,9 @@ def attach(
 
 
 class Replay(Attached):
-    """What `attach` gives. Used by the thread that runs the schedule; recompute may come from the autograd engine's."""
+    """What `attach` returns. Used by the thread that runs the schedule; recompute may come from the autograd engine's
+    thread.
+    """
 
     _NAMES = ("tokens", "packed_seq_params", "lengths")
 
@@ -92,7 +94,7 @@ class Replay(Attached):
         self._layers = MegatronLayers.of(_modules.config_json(config, models[0]))
         self._run_geometry: Any = None
         if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
-            self._run_geometry = self._steps.source.geometry  # A run may be without hash layers.
+            self._run_geometry = self._steps.source.geometry  # The run may have no hash layers.
         self._layer_modules: list[list[Any]] = []
         for number, (model, routers) in enumerate(zip(models, found, strict=True)):
             chunk = Chunk(number, ChunkPasses(number, self._buffers, self._lock))
@@ -101,7 +103,7 @@ class Replay(Attached):
                 where = (router.module, router.name, router.layer)
                 binding = Binding(*where, chunk.passes, self._tally, _modules.is_recompute)
                 chunk.parts.append(INJECTIONS[inject](binding))
-            # A chunk without routers to replay in has nothing on it.
+            # A chunk without routers to replay gets no hooks.
             if live:
                 chunk.parts.append(PassHooks(model, chunk.passes, lambda chunk=chunk: self._begin(chunk)))
             self._chunks.append(chunk)
@@ -185,7 +187,7 @@ class Replay(Attached):
         }
 
     def _begin(self, chunk: Chunk) -> None:
-        """A chunk is called."""
+        """Called when a chunk is called."""
         opened = self._open
         if opened is None:
             return
@@ -204,7 +206,7 @@ class Replay(Attached):
 
 
 def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:
-    """FailedPreconditionError if another replay is attached: of two, each would end the other's steps."""
+    """FailedPreconditionError if another replay is attached: each of two would end the other's steps."""
     if is_hooked(model):
         raise unmet("model_chunks", "a replay is attached to this model already: detach it before")
     for router in routers:

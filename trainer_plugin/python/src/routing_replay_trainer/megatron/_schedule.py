@@ -1,4 +1,4 @@
-"""Replay around the forward steps of a schedule that a framework calls itself. No torch."""
+"""Replay around the forward steps of a schedule that a framework calls. No torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def replayed(
     weight_version: int | Callable[[], int | None] | None = None,
     step: Any = None,
 ) -> Callable[..., Any]:
-    """Megatron's forward_backward_func with every forward step inside of the replay: each call begins a step with all
-    samples, announces all micro-batches for threads to read ahead, and ends the step.
+    """Megatron's forward_backward_func with every forward step inside the replay: each call begins a step with all
+    samples, announces all micro-batches so that threads read ahead, and ends the step.
 
     replay: what `attach` gives
     describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
@@ -38,7 +38,7 @@ def replayed(
         had all of its samples, as training passes do after the log-probability pass of a rollout: their slices are
         read once
 
-    Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
+    Under missing="drop", `replay.last_step.dropped` lists the samples that the loss function must leave out.
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
     iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs; the other
@@ -55,7 +55,7 @@ def replayed(
         only = {"forward_only": True} if schedule.get("forward_only") else {}
         try:
             batches, iterators = _batches(iterators, num_microbatches, peek)
-            # A copy in a forward step would wait there for all that is queued on the device.
+            # A copy inside a forward step would wait for everything that is queued on the device.
             described = [None if batch is None else only | on_host(batch) for batch in map(describe, batches)]
             replays = [batch for batch in described if batch is not None]
             begun = _step(replays)
@@ -99,10 +99,10 @@ def replayed(
 
 
 def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | None) -> int:
-    """Which micro-batch a chunk runs. Two that differ are an InvalidArgumentError.
+    """The micro-batch that a chunk runs. InvalidArgumentError if the two sources differ.
 
-    scheduled: what the schedule told each layer of the chunk; None where nothing has
-    given: by the caller, who may leave that to the schedule
+    scheduled: what the schedule passed to each layer of the chunk; None if nothing
+    given: by the caller, who may leave it to the schedule
     """
     known = {number for number in scheduled if number is not None and number >= 0}  # Layers begin with -1.
     if len(known) > 1:
@@ -119,7 +119,7 @@ def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | 
 
 
 def check_group(packed_seq_params: Any, layout: Mapping[str, Any], cp_size: int) -> None:
-    """InvalidArgumentError where a micro-batch is cut over other ranks than the model's configuration says."""
+    """InvalidArgumentError if a micro-batch is cut over other ranks than the model's configuration says."""
     padding = layout.get("padding")
     sizes = (
         getattr(packed_seq_params, "local_cp_size", None),
@@ -137,7 +137,7 @@ def check_group(packed_seq_params: Any, layout: Mapping[str, Any], cp_size: int)
 
 
 def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] | None) -> tuple[list[Any], list[Any]]:
-    """The next batches, of the first iterator, and the iterators that still give them."""
+    """The next batches of the first iterator, and iterators that still return them."""
     if peek is not None:
         return [peek(iterators[0], place) for place in range(count)], iterators
     if not iterators or any(not hasattr(iterator, "__next__") for iterator in iterators):
@@ -165,7 +165,7 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 
 def _name(replay: Any, sequences: list[Any]) -> object:
-    """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
+    """The step of these sequences: the replay's last one if that had all of their samples."""
     samples = {fetch.sample for fetch in expected(sequences, None, None, {}) if not fetch.live}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:
@@ -175,7 +175,7 @@ def _name(replay: Any, sequences: list[Any]) -> object:
 
 
 def _step(micro_batches: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """All micro-batches' sequences, and what each one tells of their lengths and tokens."""
+    """All micro-batches' sequences, and what each micro-batch states about their lengths and tokens."""
     step: dict[str, Any] = {"sequences": [sequence for batch in micro_batches for sequence in batch["sequences"]]}
     known = [_known(**batch) for batch in micro_batches]
     if all(lengths is not None for lengths, _ in known):
