@@ -30,10 +30,10 @@ absl::Status CheckRows(int64_t row_start, int64_t rows) {
   }
   if (rows >= 0 && rows <= kMaxRows - row_start) return absl::OkStatus();
   return Invalid(Reason::kField, "append.rows",
-                 absl::StrCat(rows, " rows from ", row_start, " on; rows up to ", kMaxRows, " can be"));
+                 absl::StrCat(rows, " rows from ", row_start, " on: must end at row ", kMaxRows, " or before"));
 }
 
-// The token ids of the appended rows, and the check of those before where the caller gave them.
+// Sets the token ids of the appended rows, and the token check of the earlier rows if the caller gave their ids.
 absl::Status SetTokens(absl::Span<const uint32_t> ids, AppendHeader& header) {
   const auto start = static_cast<size_t>(header.rows.begin);
   const auto rows = static_cast<size_t>(header.rows.size());
@@ -59,7 +59,7 @@ std::optional<PrefixReference> Prefix(const AppendOptions& options) {
 
 std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows) {
   if (options.seal_num_tokens || !options.seal) return options.seal_num_tokens;
-  // Rows of a prefix are there before those of the append, which may lie within it.
+  // The prefix's rows come before those of the append, which may lie within them.
   return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
 }
 
@@ -81,7 +81,7 @@ absl::StatusOr<uint64_t> RestartNonce(const AppendOptions& options) {
                    "must not be given together with restart: an attempt restarts the sample by itself");
   }
   if (*options.attempt < 0 || *options.attempt > std::numeric_limits<uint32_t>::max()) {
-    return Invalid("append.attempt", absl::StrCat(*options.attempt, " is not in [0, 2^32 - 1]"));
+    return Invalid("append.attempt", absl::StrCat("must be in [0, 2^32 - 1], got ", *options.attempt));
   }
   return kAttemptNonce | static_cast<uint64_t>(*options.attempt);
 }
@@ -108,13 +108,13 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
   return header;
 }
 
-// The check of positions 0 … start − 1 of an append, where it is known.
+// The token check of positions 0 … start − 1 of an append, if it is known.
 std::optional<uint32_t> KnownStart(const AppendHeader& header) {
   if (header.rows.begin == 0) return 0;
   return header.token_check_start;
 }
 
-// Gives every piece its part of the whole append's tokens.
+// Divides the append's tokens among its pieces.
 void ShareTokens(const AppendHeader& whole, std::vector<AppendPiece>& pieces) {
   std::optional<uint32_t> check = KnownStart(whole);
   const bool has_tokens = !whole.token_ids.empty();
@@ -130,15 +130,15 @@ void ShareTokens(const AppendHeader& whole, std::vector<AppendPiece>& pieces) {
   }
 }
 
-// Each piece is an append of its own to the server. Not from an engine of this process, which a fork would double, and
-// not from a std::random_device, whose making takes 6 us of an append's 30 on a virtual machine.
+// Each piece is an append of its own to the server. The keys do not come from an engine of this process, which a fork
+// would duplicate, nor from a std::random_device, which takes 6 us to make, of an append's 30 on a virtual machine.
 void GiveResendKeys(std::vector<AppendPiece>& pieces) {
   uint64_t key = 0;
-  if (getentropy(&key, sizeof(key)) != 0) std::abort();  // Only before Linux 3.17.
+  if (getentropy(&key, sizeof(key)) != 0) std::abort();  // Fails only before Linux 3.17.
   for (AppendPiece& piece : pieces) piece.header.resend_key = std::max<uint64_t>(1, ++key);
 }
 
-// Rows of the pieces: whole windows while they fit.
+// Rows of the pieces: whole windows if they fit.
 std::vector<RowRange> PieceRows(RowRange rows, absl::Span<const Block> blocks, int32_t block_rows,
                                 int64_t piece_bytes) {
   std::vector<RowRange> pieces;
@@ -169,7 +169,7 @@ int64_t HeldBytes(const AppendPlan& plan) {
   return bytes;
 }
 
-// All rows of the append in order, cut where their weights change. One empty range for an append without rows.
+// All rows of the append in order, cut where their weight version changes. One empty range for an append without rows.
 std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const WeightSpan> weights) {
   std::vector<WeightSpan> runs;
   WeightSpan rest{whole.rows, whole.weight_version, whole.weight_label};
@@ -183,7 +183,7 @@ std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const W
   return runs;
 }
 
-// Makes pieces of an append whose tokens, seal and prefix are then shared out by Finish.
+// Makes the pieces of an append; Finish then distributes tokens, seal and prefix.
 class PieceMaker {
  public:
   PieceMaker(AppendHeader whole, int64_t surplus_rows) : whole_(std::move(whole)), common_(whole_) {
@@ -214,7 +214,7 @@ class PieceMaker {
 
  private:
   const AppendHeader whole_;
-  AppendHeader common_;  // What every piece says.
+  AppendHeader common_;  // The part of the header that all pieces share.
   AppendPlan plan_;
 };
 
@@ -234,7 +234,7 @@ absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> wei
   for (const WeightSpan& span : weights) {
     if (span.rows.begin < end || span.rows.empty()) {
       return Invalid(Reason::kField, "append.weights",
-                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
+                     absl::StrCat(ToString(span.rows), " must not be empty, and must follow the range before"));
     }
     end = span.rows.end;
     if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
@@ -257,8 +257,8 @@ absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows
   for (const WeightSpan& span : weights) {
     if (rows.contains(span.rows)) continue;
     return Invalid(Reason::kField, "append.weights",
-                   absl::StrCat(ToString(span.rows), " of version ", span.version, " are not all rows of ",
-                                ToString(rows), ", those that are given"));
+                   absl::StrCat(ToString(span.rows), " of version ", span.version, " must be inside ", ToString(rows),
+                                ", the rows that are given"));
   }
   return absl::OkStatus();
 }
@@ -284,7 +284,7 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
-  // Half of a message is left for the headers and the token ids.
+  // Half of a message is reserved for the headers and the token ids.
   return PlanBlocks(options, std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
 }
 
@@ -329,7 +329,7 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
   std::vector<RowRange> all;
   AppendMerged(all, RowRange::OfSize(options.row_start, rows));
   if (!options.unrecorded.empty() && options.unrecorded != all) {
-    return Invalid(Reason::kField, "append.unrecorded", "is not all rows of an append without recorded rows");
+    return Invalid(Reason::kField, "append.unrecorded", "must be all rows of an append without recorded rows");
   }
   const auto header = MakeHeader(options, rows, std::move(all));
   if (!header.ok()) return header.status();

@@ -1,4 +1,4 @@
-// From what a caller appends to the messages that carry it.
+// Makes from an append the messages that carry it.
 #ifndef CLIENT_APPENDER_APPEND_PLAN_H_
 #define CLIENT_APPENDER_APPEND_PLAN_H_
 
@@ -21,15 +21,15 @@
 
 namespace routing_replay::client {
 
-// How a run stores rows, and what its server takes.
+// How a run stores rows, and the limits of its server.
 struct BlockOptions {
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  int64_t max_message_bytes = 0;  // Of an AppendRequest.
-  int64_t max_payload_bytes = 0;  // Of one append, after decompression.
+  int64_t max_message_bytes = 0;  // Limit of an AppendRequest.
+  int64_t max_payload_bytes = 0;  // Limit of one append, after decompression.
 };
 
-// One message to send. `header.append_id` is left to the sender.
+// One message to send. The sender sets `header.append_id`.
 struct AppendPiece {
   AppendHeader header;
   std::vector<absl::Span<const uint8_t>> payload;  // Its bytes, in order …
@@ -37,60 +37,60 @@ struct AppendPiece {
   int64_t payload_bytes = 0;
 };
 
-// One append: pieces whose rows follow each other, each of one weight version. Only the last one seals, only the first
-// one opens from a prefix.
+// One append: pieces with consecutive rows, each with one weight version. Only the last one seals, only the first one
+// opens from a prefix.
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
-  int64_t bytes = 0;                // Memory that it holds, for the queue's bound.
-  // Only to be counted: it came in a wider dtype than E needs; rows of the last token that were left out.
+  int64_t bytes = 0;                // Memory that it holds, counted for the queue's limit.
+  // Only counted: it came in a wider dtype than E needs; rows of the last token that were left out.
   bool narrowed = false;
   int64_t surplus_rows = 0;
-  // Told of the outcome before AppenderOptions::on_outcome is, from a thread of the appender, which it must not call.
-  // Null: nobody.
+  // Called with the outcome before AppenderOptions::on_outcome, from a thread of the appender, which it must not call.
+  // May be null.
   std::function<void(const AppendOutcome&)> note;
 };
 
-// By a nonce with this upper half the server knows an attempt, whose number is the lower half (append.proto).
+// A nonce with this upper half stands for an attempt, whose number is the lower half (append.proto).
 inline constexpr uint64_t kAttemptNonce = uint64_t{0x41545054} << 32;
 constexpr std::optional<int64_t> AttemptOf(uint64_t restart_nonce) {
   if (restart_nonce >> 32 != kAttemptNonce >> 32) return std::nullopt;
   return static_cast<uint32_t>(restart_nonce);
 }
 
-// Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.
+// When a message has this many payload bytes, further blocks go into the next one. gRPC is fastest with messages of 1
+// to 4 MiB.
 inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 
-// All of these: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options
-// are bad, or if token_ids has neither one id per row nor one per position from 0 on.
+// All functions below: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the
+// options are invalid, or if token_ids has neither one id per row nor one per position from 0 on.
 
-// What the engine gave, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
+// The engine's array, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks);
-// Decoded rows, as encoded blocks: cut between windows of `block_rows` rows wherever a piece would pass `piece_bytes`.
+// Decoded rows as encoded blocks: cut between windows of `block_rows` rows wherever a piece would exceed `piece_bytes`.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
-// The same, in pieces that the run's server takes.
+// The same, in pieces within the limits of the run's server.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
-// Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
+// Where blocks must be cut because of options.weights: DecodeOptions.cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
-// What of the weights is that of these rows.
+// The weights of these rows.
 std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows);
 // InvalidArgument (FIELD, "append.weights") unless these are ascending and disjoint ranges of `rows`, none empty.
 absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
-// The ids that are meant of what the engine gave: the options' take and ids_and_weights.
+// The ids selected by the options' take and ids_and_weights.
 absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span<const uint8_t> payload,
                                      const std::optional<RowRange>& take, bool ids_and_weights,
                                      int64_t max_payload_bytes);
-// `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
+// `rows` rows that are all unrecorded; options.unrecorded must be empty or cover them. options.weights is ignored.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
-// The same append with all of its rows unrecorded, in one piece per weight version that has no payload: what is left of
-// an append whose bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not
-// recorded.
+// The same append with all of its rows unrecorded, in one piece without payload per weight version: sent if the bytes
+// cannot be kept. So later rows leave no gap, and readers learn at once that these rows were not recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
-// The counters of AppenderMetrics, but rejected_by_reason.
+// The counters of AppenderMetrics, except rejected_by_reason.
 inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCounters[] = {
     {"appends", &AppenderMetrics::appends},
     {"acknowledged", &AppenderMetrics::acknowledged},
@@ -114,7 +114,7 @@ inline constexpr std::pair<const char*, int64_t AppenderMetrics::*> kAppenderCou
     {"open_appends", &AppenderMetrics::open_appends},
 };
 
-// Adds what an ack says of one piece to the outcome of its append.
+// Adds the ack of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);
 
 // Queues plans. Every Appender that a Run of this client makes is one. Thread-safe.
@@ -122,23 +122,23 @@ class PlanAppender : public Appender {
  public:
   struct Queued {
     uint64_t sequence = 0;
-    bool dropped = false;  // Only a mark of its rows was taken.
+    bool dropped = false;  // Only a mark of its rows was queued.
   };
   static PlanAppender& Of(Appender& appender) { return static_cast<PlanAppender&>(appender); }
 
   virtual const Geometry& geometry() const = 0;
-  // As the run stores rows, and its server takes them.
+  // How the run stores rows, and the limits of its server.
   virtual BlockOptions blocks() const = 0;
   // `tensor` null: no recorded rows, `rows` unrecorded ones. An error names the sample.
   absl::StatusOr<AppendPlan> Plan(const AppendOptions& options, const TensorDescription* tensor,
                                   absl::Span<const uint8_t> payload, int64_t rows = 0) const;
-  // Takes the plan once there is room; nothing where it would have to wait and must not, and the plan is as it was.
-  // Errors as of Append.
+  // Queues the plan once there is room. If `may_wait` is false and it would have to wait: returns nothing and leaves
+  // the plan unchanged. Errors as for Append.
   virtual absl::StatusOr<std::optional<Queued>> Enqueue(AppendPlan& plan, bool may_wait) = 0;
-  // Waits until no append up to this one, of the sample that it is of, is open. DEADLINE_EXCEEDED; CANCELLED if the
-  // appender was closed before.
+  // Waits until no append of that sample up to this one is open. DEADLINE_EXCEEDED; CANCELLED if the appender was
+  // closed before.
   virtual absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) = 0;
-  // In which every append has its outcome.
+  // Time within which every append gets its outcome.
   std::chrono::milliseconds settle_time() const { return settle_time_; }
 
   absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
@@ -151,7 +151,7 @@ class PlanAppender : public Appender {
       : settle_time_(options.append_timeout + std::chrono::seconds(5)) {}
 
  private:
-  // Nothing where it would have to wait and must not.
+  // Nothing if it would have to wait and may not.
   absl::StatusOr<std::optional<Queued>> Add(absl::StatusOr<AppendPlan> plan, bool may_wait);
 
   const std::chrono::milliseconds settle_time_;

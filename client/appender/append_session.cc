@@ -17,14 +17,14 @@ constexpr Backoff::Options kRejectionBackoff{.initial = std::chrono::millisecond
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
 constexpr std::chrono::hours kLongWait(1);
-// Of AppendFailures; and how many samples a text names.
+// Limits of AppendFailures; and how many samples a text names.
 constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
 
-// Lines of a FailureLog in so much time.
+// Limit of lines of a FailureLog per interval.
 constexpr int kLines = 20;
 constexpr std::chrono::seconds kPeriod(10);
 
-// Its first failure, with the samples named.
+// The first failure as an error that names the samples.
 absl::Status AsError(const AppendFailures& failed) {
   if (failed.failures.empty()) return absl::OkStatus();
   const AppendOutcome& first = failed.failures.front();
@@ -42,7 +42,7 @@ absl::Status AsError(const AppendFailures& failed) {
   return MakeError(first.status.code(), text, detail);
 }
 
-// Credit is asked for at most so far ahead: enough to keep a connection busy over a round trip.
+// How much credit is asked for in advance: enough to keep a connection busy over a round trip.
 constexpr int64_t kMaxWantBytes = int64_t{16} << 20;
 
 bool IsOverBudget(const absl::Status& status) {
@@ -50,7 +50,7 @@ bool IsOverBudget(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted && detail && detail->reason == Reason::kOverBudget;
 }
 
-// Errors of a whole stream that come again on the next one.
+// Errors of a whole stream that would occur again on the next one.
 bool IsPermanent(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
@@ -67,7 +67,7 @@ bool IsPermanent(absl::StatusCode code) {
 
 }  // namespace
 
-// Whether there are rows, and none of them is recorded.
+// True if there are rows, and none of them is recorded.
 bool AppendQueue::IsUnrecorded(const std::vector<PieceState>& pieces) {
   int64_t rows = 0, unrecorded = 0;
   for (const PieceState& state : pieces) {
@@ -124,7 +124,7 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   return Send(head, std::move(request));
 }
 
-// Asks for all that waits, minus what is granted; 0 if it is not the time to ask.
+// Asks for everything that waits, minus what is granted; 0 if now is not the time to ask.
 uint64_t AppendQueue::WantBytes(int64_t head_bytes, Clock::Time now) const {
   if (asked_ || now < ask_after_) return 0;
   const int64_t missing = (ask_little_ ? head_bytes : unsent_bytes_) - credit_;
@@ -177,7 +177,7 @@ Clock::Duration AppendQueue::RejectionDelay(const absl::Status& rejection) {
 
 void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
   const auto found = in_flight_.find(ack.append_id);
-  if (found == in_flight_.end()) return;  // Of an earlier attempt, or of an append that was given up.
+  if (found == in_flight_.end()) return;  // For an earlier attempt, or for an append that was given up.
   const PieceRef ref = found->second;
   const bool time_may_cure = IsOverBudget(ack.error) || ack.error.code() == absl::StatusCode::kUnavailable;
   if (time_may_cure) {
@@ -237,7 +237,7 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
 
 void AppendQueue::OnStreamEnd(const absl::Status& why) {
   if (!why.ok()) trouble_ = why;
-  // Ids ascend in the order of sending, and so of the server's work.
+  // Ids ascend in the order of sending, and so in the order of the server's work.
   const auto oldest = in_flight_.begin();
   const auto unsent = to_send_.begin();
   if (IsPermanent(why.code()) && oldest != in_flight_.end()) {
@@ -307,7 +307,8 @@ bool OpenAppends::Finish(const AppendOutcome& outcome) {
   if (outcome.status.ok()) return false;
   Note(key, {outcome.status, /*marked=*/false});
   const auto detail = GetErrorDetail(outcome.status);
-  // Of another field: the sample has no attempts, or was truncated, and rows are lost that nothing newer replaces.
+  // If the error names another field, the sample has no attempts, or was truncated: then rows are lost that nothing
+  // newer replaces.
   return key.attempt && detail && detail->reason == Reason::kOldRevision && detail->field == "append.restart_nonce";
 }
 

@@ -1,5 +1,5 @@
-// An appender without its threads and its I/O, the client's side of the Append protocol: when to connect, what to ask,
-// what to send, what an answer means, what to send again, what is done.
+// An appender without its threads and its I/O, the client's side of the Append protocol: decides when to connect, what
+// to ask for, what to send and to send again, and what an answer means.
 #ifndef CLIENT_APPENDER_APPEND_SESSION_H_
 #define CLIENT_APPENDER_APPEND_SESSION_H_
 
@@ -29,8 +29,8 @@
 
 namespace routing_replay::client {
 
-// Appends of many samples that wait for their outcome, oldest first. What is not acknowledged is sent again: on the
-// next stream after a broken one, or after a rejection that time may cure. The server takes a repeated append once,
+// Appends of many samples that wait for their outcome, oldest first. Unacknowledged appends are sent again: on the next
+// stream after a broken one, or after a rejection that may be temporary. The server accepts a repeated append once,
 // because it trims the rows that it has. Appends of one sample are sent, and their outcomes given, in the order of Add.
 // Not thread-safe.
 class AppendQueue {
@@ -43,7 +43,7 @@ class AppendQueue {
   };
   struct Finished {
     AppendOutcome outcome;
-    std::function<void(const AppendOutcome&)> note;  // Of its plan.
+    std::function<void(const AppendOutcome&)> note;  // From its plan.
   };
 
   // `backoff` says how long to wait after a rejection (at least what the server says).
@@ -51,20 +51,20 @@ class AppendQueue {
   AppendQueue(std::string run, Backoff backoff, uint64_t first = 1, uint64_t step = 1)
       : run_(std::move(run)), backoff_(std::move(backoff)), next_sequence_(first), sequence_step_(step) {}
 
-  // Takes an append that fails unless it is acknowledged by `deadline`; deadlines must not decrease. Returns its
+  // Adds an append that fails unless it is acknowledged by `deadline`; deadlines must not decrease. Returns its
   // sequence number.
   uint64_t Add(AppendPlan plan, Clock::Time deadline);
 
-  // A new stream: nothing is granted yet.
+  // A new stream begins, without credit.
   void OnStreamStart();
-  // What to send now on the present stream; nothing if that has to wait for an answer, for NextEvent or for Add.
+  // The message to send now on the present stream; nothing if that must wait for an answer, for NextEvent or for Add.
   std::optional<Message> NextMessage(Clock::Time now);
   void OnResponse(const AppendResponse& response, Clock::Time now);
-  // The stream ended, whatever its status. Appends without an ack will be sent again. If `why` is an error that time
-  // does not cure, the oldest unacknowledged append, which the server must have ended the stream for, fails with it.
+  // The stream ended, with any status. Appends without an ack will be sent again. If `why` is a permanent error, the
+  // server must have ended the stream because of the oldest unacknowledged append, and that append fails with it.
   void OnStreamEnd(const absl::Status& why);
 
-  // Fails what has not been acknowledged in time. True if some of it was sent: the stream may be stuck.
+  // Fails what was not acknowledged in time. True if some of it was sent: the stream may be stuck.
   bool Expire(Clock::Time now);
   // The next time at which Expire or NextMessage may have something to do without an answer.
   std::optional<Clock::Time> NextEvent(Clock::Time now) const;
@@ -95,7 +95,7 @@ class AppendQueue {
     Clock::Time deadline;
     Finished end;
   };
-  // Ordered as pieces are to be sent.
+  // Ordered as pieces are sent.
   struct PieceRef {
     uint64_t sequence = 0;
     size_t piece = 0;
@@ -113,7 +113,7 @@ class AppendQueue {
   void OnCredit(const Credit& credit, Clock::Time now);
   void OnAck(const AppendAck& ack, Clock::Time now);
   void Acknowledge(PieceRef ref, const AppendAck& ack);
-  // The piece and what was sent of its sample after it: the server will reject that for the gap.
+  // Sends again the piece and what was sent of its sample after it, which the server will reject because of the gap.
   void SendAgain(PieceRef ref);
   void QueueToSend(PieceRef ref);
   void Finish(uint64_t sequence, const absl::Status& status);
@@ -123,7 +123,7 @@ class AppendQueue {
   Backoff backoff_;
   std::map<uint64_t, Pending> pending_;  // By sequence number, and so by deadline.
   std::set<PieceRef> to_send_;
-  std::map<uint64_t, PieceRef> in_flight_;  // By append_id; each attempt has its own.
+  std::map<uint64_t, PieceRef> in_flight_;  // By append_id; each sending has its own.
   std::vector<Finished> finished_;
   uint64_t next_sequence_;
   const uint64_t sequence_step_;
@@ -131,11 +131,11 @@ class AppendQueue {
   int64_t queued_bytes_ = 0;
   int64_t unsent_bytes_ = 0;  // Payload bytes of to_send_.
 
-  // Of the present stream.
+  // State of the present stream.
   bool named_run_ = false;
   int64_t credit_ = 0;
-  bool asked_ = false;       // A want_bytes is unanswered.
-  bool ask_little_ = false;  // After a rejection: only for the next piece.
+  bool asked_ = false;       // A want_bytes has not been answered yet.
+  bool ask_little_ = false;  // After a rejection: ask only for the next piece.
   Clock::Time ask_after_;
   Clock::Time send_after_;
 
@@ -153,24 +153,24 @@ struct SampleAttempt {
 // Of a plan, which has at least one piece.
 SampleAttempt KeyOf(const AppendPlan& plan);
 
-// The first one; but what was not marked goes before what was.
+// The first one; but trouble that was not marked precedes trouble that was.
 std::optional<AppendTrouble> Worse(std::optional<AppendTrouble> one, std::optional<AppendTrouble> other);
 
-// Which appends have no outcome yet, and what went wrong with which sample. Not thread-safe.
+// The appends without an outcome, and the trouble of samples. Not thread-safe.
 class OpenAppends {
  public:
-  // Samples whose trouble is remembered; the oldest are forgotten first.
+  // Number of samples whose trouble is remembered; the oldest are forgotten first.
   static constexpr size_t kDefaultRemembered = 100'000;
 
   explicit OpenAppends(size_t remembered = kDefaultRemembered) : remembered_(remembered) {}
 
-  // `dropped`: only a mark of its rows was taken.
+  // `dropped`: only a mark of its rows was queued.
   void Add(uint64_t sequence, SampleAttempt key, bool dropped);
-  // Whether it came too late: a later attempt has replaced its own, which is no failure.
+  // Returns true if a later attempt had replaced the append's own, which is not a failure.
   bool Finish(const AppendOutcome& outcome);
 
   bool Has(const SampleAttempt& key) const { return counts_.count(key) > 0; }
-  // What went wrong with a sample: the same until more of it is appended.
+  // What went wrong with a sample; returns the same until more of it is appended.
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key);
 
   size_t size() const { return keys_.size(); }
@@ -196,14 +196,14 @@ class OpenAppends {
   std::map<SampleAttempt, Troubles::iterator> trouble_of_;
 };
 
-// Of one appender. Not thread-safe.
+// For one appender. Not thread-safe.
 class FailureLog {
  public:
   explicit FailureLog(std::string run) : run_(std::move(run)) {}
 
-  // A line, or where there were many of late only a count.
+  // Logs a line or, if there were many recently, only counts.
   void Add(absl::string_view sample, const absl::Status& why, Clock::Time now);
-  // Tells what was only counted.
+  // Logs the count of failures without a line.
   void TellRest();
 
  private:
@@ -213,7 +213,7 @@ class FailureLog {
   int64_t rest_ = 0;
 };
 
-// The transport asks Next what to do, does it, and reports what came of it. Not thread-safe.
+// The transport calls Next for what to do, does it, and reports the result. Not thread-safe.
 class AppendSession {
  public:
   struct Options {
@@ -223,8 +223,8 @@ class AppendSession {
     uint64_t first_sequence = 1, sequence_step = 1;
   };
   enum class Step {
-    kWait,     // Nothing to do before `until`, Add, or news of the stream.
-    kConnect,  // Start a stream; OnStreamEnd is to follow some time.
+    kWait,     // Nothing to do before `until`, Add, or an event of the stream.
+    kConnect,  // Start a stream; OnStreamEnd must follow at some time.
     kSend,     // Send `message` on it.
     kCancel,   // End it soon.
   };
@@ -235,25 +235,25 @@ class AppendSession {
   };
 
   explicit AppendSession(const Options& options);
-  // With waits that do not depend on chance.
+  // With given waits instead of random ones, for tests.
   AppendSession(const Options& options, Backoff rejection_backoff, Backoff reconnect_backoff);
 
-  // Whether an append of so many bytes may be added. A single one always may, however big.
+  // True if an append of this many bytes may be added. A single one always may, however big.
   bool HasRoom(int64_t bytes) const;
-  // RESOURCE_EXHAUSTED (kOverBudget): what to say where there is none.
+  // RESOURCE_EXHAUSTED (kOverBudget): the error if there is no room.
   absl::Status NoRoom(absl::string_view sample) const;
-  // Takes an append and gives its sequence number. Times must not go back from call to call.
+  // Adds an append and returns its sequence number. Times must not decrease from call to call.
   uint64_t Add(AppendPlan plan, Clock::Time now);
   void CountRejection(Reason reason) { queue_.CountRejection(reason); }
-  // Takes only the mark of an append that there is no room for: DropPayload.
+  // Adds only the mark of an append for which there is no room: DropPayload.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
 
-  // `can_write` says whether the stream takes another message now. Call again after each action but kWait.
+  // `can_write` says whether the stream accepts another message now. Call again after each action except kWait.
   Action Next(Clock::Time now, bool can_write);
-  // A message of the stream, or why it could not be had.
+  // A message of the stream, or why it could not be received.
   void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
   void OnStreamEnd(absl::Status why, Clock::Time now);
-  // There is no stream any more, and that is no fault of the server: the next one need not wait.
+  // The stream was ended by this side: the next one need not wait.
   void OnRest(Clock::Time now);
 
   // Outcomes since the last call. They count as open until OnDelivered.
@@ -262,15 +262,15 @@ class AppendSession {
   // The sequence number of the newest open append; 0 if none is open.
   uint64_t newest_open() const { return open_.newest(); }
   size_t open_count() const { return open_.size(); }
-  // Whether no append up to `sequence` is open.
+  // True if no append up to `sequence` is open.
   bool Settled(uint64_t sequence) const { return !open_.HasUpTo(sequence); }
-  // Whether no append of the sample is open; and what went wrong with it.
+  // True if no append of the sample is open; and what went wrong with it.
   bool Settled(const SampleAttempt& key) const { return !open_.Has(key); }
   std::optional<AppendTrouble> TellTrouble(const SampleAttempt& key) { return open_.TellTrouble(key); }
-  // DEADLINE_EXCEEDED: what to say when waiting for outcomes took too long.
+  // DEADLINE_EXCEEDED: the error if waiting for outcomes took too long.
   absl::Status NotFlushed() const;
-  // As Appender::Flush tells what was delivered since the last call. Appends of attempts that a later one has replaced
-  // are only counted.
+  // The result of Appender::Flush for what was delivered since the last call. Appends of attempts that a later one has
+  // replaced are only counted.
   absl::Status TakeError(AppendFailures* failures = nullptr);
 
   int64_t queued_bytes() const { return queue_.queued_bytes(); }
@@ -287,8 +287,8 @@ class AppendSession {
   State state_ = State::kIdle;
   Clock::Time connect_after_;
   bool connected_before_ = false;
-  bool stuck_ = false;       // The stream is ended because the server does not answer.
-  bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.
+  bool stuck_ = false;       // The stream is being ended because the server does not answer.
+  bool unreadable_ = false;  // The server sent something meaningless: the state of this stream is unknown.
   OpenAppends open_;
   AppendFailures failures_;
   FailureLog log_;

@@ -35,7 +35,7 @@ AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
       event.end = FromGrpcStatus(status_);
       return event;
   }
-  // What the server said before the call broke is still to be received, and the call cannot finish before it is.
+  // Messages that the server sent before the call broke must still be received; the call cannot finish before.
   if (tag != kWritten && ok) {
     Receive();
   } else if (!receiving_ && !writing_) {

@@ -15,8 +15,8 @@
 
 namespace routing_replay::client {
 
-// Not thread-safe: for the one thread that polls the queue. Between construction and the event that has `end` the queue
-// gives events with this class's tags; each goes to OnEvent. After that event the object may be destroyed, not before.
+// Not thread-safe: for the one thread that polls the queue. Between construction and the event with `end`, the queue
+// returns events with this class's tags; pass each to OnEvent. The object may be destroyed only after that event.
 class AppendStream {
  public:
   enum Tag : intptr_t { kStarted = 1, kWritten, kReceived, kEnded };
@@ -42,7 +42,7 @@ class AppendStream {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer incoming_;
   grpc::Status status_;
-  bool receiving_ = false;  // From the start until there is nothing more.
+  bool receiving_ = false;  // From the start until nothing more arrives.
   bool writing_ = false;
   bool broken_ = false;  // A write failed.
 };

@@ -23,7 +23,7 @@ namespace routing_replay::client {
 namespace {
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports. After a fork the
-// thread of the parent goes on with what is queued; the child's begins with its first append.
+// parent's thread continues with the queue; the child's thread begins with its first append.
 class AppenderImpl final : public PlanAppender, private ForkPart {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
@@ -63,18 +63,18 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   void Rest() override;
   void GoOn() override;
   void BeginAnew() override;
-  // The thread, which must not be there.
+  // Starts the thread, which must not be running.
   void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Join();
 
-  // Wakes who waits on a condition, when the call that waits is cancelled.
+  // Wakes the waiters of a condition when the waiting call is cancelled.
   std::function<void()> WakeWaiting(CondVar& condition) {
     return [this, &condition] {
       MutexLock lock(mutex_);
       condition.NotifyAll();
     };
   }
-  // Waits until `done`. DEADLINE_EXCEEDED; CANCELLED by the call of this thread, or since the appender is closed.
+  // Waits until `done`. DEADLINE_EXCEEDED; CANCELLED by the call of this thread, or because the appender is closed.
   template <typename Done>
   absl::Status WaitFor(CondVar& condition, Clock::Time deadline, const Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -86,14 +86,14 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
     const absl::Status status = WaitFor(delivered_, DeadlineAfter(Clock::Real().Now(), timeout), settled);
     return absl::IsDeadlineExceeded(status) ? session_.NotFlushed() : status;
   }
-  // The thread, which is started where there is none.
+  // Wakes the thread; starts it if it is not running.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the thread; what has no outcome gets none.
+  // Ends the thread; open appends get no outcome.
   void Abandon();
 
-  // Everything below is for the thread.
+  // Everything below is used by the thread only.
   void Loop();
-  // Does what can be done now and gives the time at which there may be more.
+  // Does what can be done now and returns the time at which there may be more.
   Clock::Time Advance();
   AppendSession::Action NextAction();
   void Do(AppendSession::Action action);
@@ -107,16 +107,16 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   const AppenderOptions options_;
 
   mutable Mutex mutex_;
-  CondVar room_;       // Of the queue.
-  CondVar delivered_;  // Outcomes.
+  CondVar room_;       // Room in the queue.
+  CondVar delivered_;  // Outcomes were delivered.
   AppendSession session_ ABSL_GUARDED_BY(mutex_);
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Null: there is no thread. Changes only with mutex_ held, and while there is none.
+  // Null: the thread is not running. Changes only with mutex_ held, while the thread is not running.
   std::unique_ptr<Events> events_;
-  ServerConnection connection_;  // Of the stream.
+  ServerConnection connection_;  // The stream's connection.
   std::unique_ptr<AppendStream> stream_;
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
@@ -177,7 +177,7 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
   while (!done()) {
     if (stopping_) return absl::CancelledError("the appender was closed");
     if (absl::Status status = CheckCall(); absl::IsCancelled(status)) return status;
-    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("not in time");
+    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("not done in time");
     condition.WaitUntil(mutex_, deadline);
   }
   return absl::OkStatus();
@@ -241,7 +241,7 @@ absl::Status AppenderImpl::Close(std::chrono::milliseconds timeout, AppendFailur
     if (stopping_) return absl::OkStatus();
   }
   const absl::Status status = Flush(timeout, failures);
-  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // It goes on.
+  if (absl::IsCancelled(status) && absl::IsCancelled(CheckCall())) return status;  // The appender itself goes on.
   Abandon();
   return status;
 }

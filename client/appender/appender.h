@@ -12,7 +12,7 @@
 
 namespace routing_replay::client {
 
-// What an appender must know of its run.
+// What an appender needs of its run.
 struct AppenderRun {
   std::shared_ptr<Link> link;
   std::string name;

@@ -19,7 +19,7 @@ struct ChannelOption {
   int value;
 };
 
-// Of a channel with ServerTarget::round_robin: how calls are spread over the addresses of a name.
+// For a channel with ServerTarget::round_robin: how calls are spread over the addresses of a name.
 constexpr char kPolicyOption[] = "grpc.lb_policy_name";
 constexpr char kRoundRobin[] = "round_robin";
 
@@ -27,23 +27,23 @@ constexpr char kRoundRobin[] = "round_robin";
 constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
   return {{
       {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
-      // Channels of one process to one server do not share a connection: also, a forked child must not find those of
-      // its parent, which never answer.
+      // Channels of one process to one server do not share a connection. Besides, a forked child must not use its
+      // parent's connections, on which nothing answers.
       {"grpc.use_local_subchannel_pool", 1},
       {"grpc.max_receive_message_length", -1},
       {"grpc.max_send_message_length", -1},
-      // Identity alone: gRPC inflates what comes without a limit.
+      // Identity only: gRPC would decompress without a limit.
       {"grpc.compression_enabled_algorithms_bitset", 1},
-      // A server that is gone without a word is noticed within 40 s. The server's floor for pings is 10 s.
+      // A dead server that closed no connection is noticed within 40 s. The server accepts a ping every 10 s.
       {"grpc.keepalive_time_ms", 30'000},
       {"grpc.keepalive_timeout_ms", 10'000},
       {"grpc.http2.max_pings_without_data", 0},
-      // A server that restarts is found again quickly.
+      // A restarted server is found again quickly.
       {"grpc.initial_reconnect_backoff_ms", 100},
-      // gRPC bounds an attempt to connect by it, handshake and first answer included: a busy machine takes its time.
+      // gRPC also limits an attempt to connect by this, handshake and first answer included: a busy machine needs time.
       {"grpc.min_reconnect_backoff_ms", 5'000},
       {"grpc.max_reconnect_backoff_ms", 2'000},
-      // And one that came back with another address; a name is asked for only after a connection broke.
+      // Finds a server that came back with another address; a name is resolved again only after a connection broke.
       {"grpc.dns_min_time_between_resolutions_ms", 1'000},
   }};
 }
@@ -56,9 +56,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys)
 
 google::protobuf::LogHandler* others_handler = nullptr;
 
-// protobuf writes a line to standard error, which is the host's, for each text that is not UTF-8, and the call ends
-// with an error that says no less. What it has to say besides goes where it went before: libprotobuf may be the host's,
-// too.
+// For each text that is not UTF-8, protobuf would write a line to the host's standard error, although the call ends
+// with an error that says the same. Other lines go where they went before: libprotobuf may belong to the host.
 void HandleProtobufLine(google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
   if (absl::StrContains(message, "invalid UTF-8 data")) return;
   if (others_handler != nullptr) others_handler(level, file, line, message);

@@ -30,7 +30,7 @@ void Fill(std::string& setting, const char* name) {
   if (setting.empty()) setting = FromEnvironment(name);
 }
 
-// A target of endpoint.h as users write it: gRPC's scheme and escapes are taken off.
+// Converts a gRPC target to the form that users write: removes the scheme and escapes.
 std::string AddressOf(absl::string_view target) {
   absl::ConsumePrefix(&target, "dns:///");
   return absl::StrReplaceAll(target, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
@@ -43,7 +43,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
   return text->value();
 }
 
-// A file that holds no certificate would mean the system's authorities to gRPC.
+// If a file has no certificate, gRPC would trust the system's authorities.
 bool HoldsCertificates(absl::string_view pem) {
   constexpr absl::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
   const size_t last = pem.rfind(kBegin);
@@ -56,7 +56,8 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
 }
 
-// A certificate and its key are two files, and whoever replaces them needs a moment. Nothing is read in that moment.
+// A certificate and its key are two files, and replacing both takes a moment. Nothing is read within this time after a
+// change.
 constexpr std::chrono::milliseconds kSettled(100);
 constexpr std::chrono::milliseconds kSettlePoll(20);
 constexpr int kSettlePolls = 25;
@@ -70,7 +71,7 @@ bool ChangedJustNow(const std::string& path) {
   return age >= std::chrono::nanoseconds(0) && age < kSettled;
 }
 
-// Both texts, of one time as far as can be told.
+// Reads both texts, from the same time as far as possible.
 absl::Status ReadIdentity(const SecuritySettings& settings, ChannelKeys& keys) {
   for (int i = 0;; ++i) {
     auto certificate = ReadPem("cert", settings.cert);
@@ -118,8 +119,8 @@ ClientSecurity::ClientSecurity(SecuritySettings settings, bool use_http_proxy)
 
 absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings, bool use_http_proxy) {
   settings = OrEnvironment(std::move(settings));
-  if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "missing beside cert");
-  if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "missing beside key");
+  if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "must be given with cert");
+  if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "must be given with key");
   return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings), use_http_proxy));
 }
 

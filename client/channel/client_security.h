@@ -1,4 +1,4 @@
-// What SecuritySettings come to for a connection and for a call. Knows no gRPC.
+// Certificates for a connection and the token for a call, from SecuritySettings. Knows no gRPC.
 #ifndef CLIENT_CHANNEL_CLIENT_SECURITY_H_
 #define CLIENT_CHANNEL_CLIENT_SECURITY_H_
 
@@ -20,10 +20,10 @@ inline constexpr char kAuthorizationKey[] = "authorization";
 // Channel argument: the name that a certificate must have instead of the target's.
 inline constexpr char kServerNameOption[] = "grpc.ssl_target_name_override";
 
-// With what the environment says where `settings` are empty.
+// `settings`, with empty fields taken from the environment.
 SecuritySettings OrEnvironment(SecuritySettings settings);
 
-// What a channel is made with. PEM texts; empty where there is none: then the system's authorities, and no certificate.
+// Keys of a channel, as PEM texts. Empty: the system's authorities, and no client certificate.
 struct ChannelKeys {
   bool encrypted = false;
   std::string root_certificates;
@@ -36,19 +36,21 @@ struct ChannelKeys {
 // Thread-safe.
 class ClientSecurity {
  public:
-  // With what the environment says where `settings` are empty. INVALID_ARGUMENT (kField): a certificate without its
-  // key, or the reverse. `use_http_proxy`: as the channels are made, so that what they carry may come by others.
+  // Empty fields of `settings` are taken from the environment. INVALID_ARGUMENT (kField): a certificate without its
+  // key, or the reverse. `use_http_proxy`: whether channels may go through proxies, so that others may see what they
+  // carry.
   static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings, bool use_http_proxy);
 
-  // Of a new channel to a gRPC target, the files as they are now; waits half a second at most where a certificate or
-  // its key changes just now. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a cacert
-  // without a certificate in it; a token that would go elsewhere, or to a proxy, without encryption.
+  // The keys for a new channel to a gRPC target, from the files as they are now; waits half a second at most while a
+  // certificate or its key is changing. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a
+  // cacert file without a certificate; a token that would be sent without encryption to another machine or through a
+  // proxy.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
-  // Of a new call: the value of kAuthorizationKey, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
-  // read, or its first line is no token.
+  // The value of kAuthorizationKey for a new call, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
+  // read, or its first line is not a token.
   absl::StatusOr<std::string> Authorization() const;
-  // How a call ended that carried `authorization`, as retries are to see it: a token that was rejected because another
-  // one has come into the file meanwhile is UNAVAILABLE, as time cures it.
+  // The status of a call that carried `authorization`, as retries should see it: if its token was rejected and the file
+  // has another token now, UNAVAILABLE, because a retry may succeed.
   absl::Status Judge(absl::string_view authorization, const absl::Status& end) const;
 
  private:

@@ -28,11 +28,12 @@ constexpr absl::string_view kUnixPrefix = "unix:";
 constexpr absl::string_view kDnsPrefix = "dns:///";
 
 absl::Status InvalidEndpoint(absl::string_view endpoint, absl::string_view why) {
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("endpoint: \"", endpoint, "\" ", why,
-                                "; write host:port, [v6-address]:port, a list of these with commas, dns:///host:port, "
-                                "unix:PATH or file:PATH"),
-                   {.reason = Reason::kField, .field = "endpoint"});
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat("endpoint: \"", endpoint, "\" ", why,
+                   "; must be host:port, [v6-address]:port, a list of these with commas, dns:///host:port, "
+                   "unix:PATH or file:PATH"),
+      {.reason = Reason::kField, .field = "endpoint"});
 }
 
 bool IsPort(absl::string_view text) {
@@ -73,7 +74,7 @@ absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
   return absl::StrCat("dns:///%5B", escaped, "%5D:", port);
 }
 
-// The first line of the file; empty where there is none.
+// The first line of the file; empty if there is none.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -90,7 +91,8 @@ absl::StatusOr<std::string> WaitForFile(const std::string& path, std::chrono::mi
     if (absl::Status over = CheckCall(); !over.ok()) return over;
     SleepInCall(kFilePoll);
   }
-  return MakeError(absl::StatusCode::kDeadlineExceeded, absl::StrCat("endpoint: nothing is in the file ", path),
+  return MakeError(absl::StatusCode::kDeadlineExceeded,
+                   absl::StrCat("endpoint: there is no address in the file ", path),
                    {.reason = Reason::kField, .field = "endpoint"});
 }
 
@@ -101,7 +103,7 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint) {
   const char* value = std::getenv(kEndpointVariable);
   if (value != nullptr && value[0] != '\0') return std::string(value);
   return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("endpoint: none given, and ", kEndpointVariable, " is not set"),
+                   absl::StrCat("endpoint: must be given, or set in ", kEndpointVariable),
                    {.reason = Reason::kField, .field = "endpoint"});
 }
 
@@ -110,18 +112,18 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   if (absl::ConsumePrefix(&rest, kUnixPrefix)) return UnixTarget(endpoint, rest);
   if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
   if (absl::StartsWith(endpoint, "https://") || absl::StartsWith(endpoint, "http://")) {
-    return InvalidEndpoint(endpoint, "is a URL: write HOST:PORT alone; --tls, or the setting tls, encrypts");
+    return InvalidEndpoint(endpoint, "is a URL; use --tls, or the setting tls, to encrypt");
   }
   const size_t colon = endpoint.find(':');
   if (colon == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no port");
   if (endpoint.find(':', colon + 1) != absl::string_view::npos) {
-    return InvalidEndpoint(endpoint, "has several colons; an IPv6 address stands in brackets");
+    return InvalidEndpoint(endpoint, "has several colons; an IPv6 address must be in brackets");
   }
   const absl::string_view host = endpoint.substr(0, colon);
   if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte))
     return InvalidEndpoint(endpoint, "has no host name");
   if (!IsPort(endpoint.substr(colon + 1))) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
-  // With the scheme stated, a host that is called like one ("unix") stays a host.
+  // With an explicit scheme, a host named like a scheme ("unix") stays a host.
   return absl::StrCat("dns:///", endpoint);
 }
 
@@ -137,7 +139,7 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
   std::string elsewhere;
   for (const absl::string_view member : members) {
     if (members.size() > 1 && absl::StartsWith(member, kUnixPrefix)) {
-      return InvalidEndpoint(member, "is a socket, which cannot be in a list, nor have a comma in its path");
+      return InvalidEndpoint(member, "is a socket, which must not be in a list or have a comma in its path");
     }
     auto target = GrpcTarget(member);
     if (!target.ok()) return target.status();

@@ -13,7 +13,7 @@
 
 namespace routing_replay::client {
 
-// The environment variable that is asked when no endpoint is given.
+// The environment variable that is used when no endpoint is given.
 inline constexpr char kEndpointVariable[] = "ROUTING_REPLAY_ENDPOINT";
 
 // `endpoint`, or the environment's where it is empty. INVALID_ARGUMENT if that is empty too.
@@ -23,15 +23,15 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);
 // resolve names.
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
 
-// What a channel is made to.
+// What a channel connects to.
 struct ServerTarget {
   std::string target;
-  // Every address behind the target's name is a server; calls go to them in turn, past those that are away.
+  // Every address of the target's name is a server; calls go to them in turn, skipping those that are away.
   bool round_robin = false;
-  // Of a list with members here and elsewhere, for those here: one elsewhere, to which the client may come to go.
+  // For members on this machine, in a list with members elsewhere: one of those, because the client may move on to it.
   std::string elsewhere = {};
 
-  // What says how the endpoint's servers may be spoken to: for all of them alike.
+  // The target that decides about encryption and tokens, the same for all servers of the endpoint.
   const std::string& judged() const { return elsewhere.empty() ? target : elsewhere; }
   friend bool operator==(const ServerTarget&, const ServerTarget&) = default;
 };
@@ -43,31 +43,30 @@ struct ServerTarget {
 // INVALID_ARGUMENT (kField) naming the member that is wrong.
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
 
-// Those of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for what is in the first line of that
-// file, as routing-replay-server --endpoint-file writes it: waits for the file to be there for at most `timeout`, then
-// DEADLINE_EXCEEDED.
+// The targets of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for the first line of that file,
+// as routing-replay-server --endpoint-file writes it: waits at most `timeout` for the file, then DEADLINE_EXCEEDED.
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout);
 
 // Thread-safe.
 class ServerChoice {
  public:
-  // A number by chance, for `begin`.
+  // A random number, for `begin`.
   static uint64_t AnyBegin();
 
-  // The endpoint as ResolveEndpoint takes it. `begin` says which member comes first, modulo their number.
+  // The endpoint as for ResolveEndpoint. `begin`, modulo their number, says which member comes first.
   ServerChoice(std::string endpoint, uint64_t begin) : endpoint_(std::move(endpoint)), begin_(begin) {}
 
-  // The present server. While that is not known it resolves the endpoint, with the errors of ResolveEndpoint and its
-  // waiting, of this call alone.
+  // The present server. While that is unknown, this resolves the endpoint, with the errors and the waiting of
+  // ResolveEndpoint, which affect only this call.
   absl::StatusOr<ServerTarget> Wait(std::chrono::milliseconds timeout);
-  // Whether there may be another server when the present one is away. False while nothing is known.
+  // True if there may be another server when the present one is away. False while nothing is known.
   bool HasOthers() const;
-  // A call to `target` found no server: goes on to the next, unless another call has done so already. The file of a
-  // "file:PATH" is read first.
+  // A call to `target` found no server: moves on to the next, unless another call has done so already. For "file:PATH"
+  // it first reads the file again.
   void OnUnavailable(absl::string_view target);
-  // Reads that file again: a restarted server may have another port. Where nothing is in it (no server is
-  // there) or nothing new, all stays.
+  // Reads that file again: a restarted server may have another port. If the file is empty (there is no server) or
+  // unchanged, nothing changes.
   void LookAgain();
 
  private:

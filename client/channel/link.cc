@@ -58,7 +58,7 @@ void Link::Follow() {
   const bool is_there = *target == target_ && channel_.ok() && *channel_ != nullptr;
   target_ = *target;
   if (!keys.ok()) {
-    // Files that cannot be read for a moment do no harm to a channel that is there.
+    // If the files cannot be read for a moment, an existing channel stays.
     if (!is_there) channel_ = keys.status();
     return;
   }

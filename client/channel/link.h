@@ -19,12 +19,12 @@
 
 namespace routing_replay::client {
 
-// A channel, and what a call on it carries.
+// A channel, and the metadata of calls on it.
 struct ServerConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::string authorization;
 
-  // Before the call begins.
+  // Call it before the call begins.
   void Authorize(grpc::ClientContext& context) const {
     if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
   }
@@ -33,20 +33,20 @@ struct ServerConnection {
 // Thread-safe. Around a fork there is no channel; each side makes its own again.
 class Link final : private ForkPart {
  public:
-  // The endpoint as ResolveEndpoint takes it, with its errors, and the settings with those of ClientSecurity. Does not
-  // wait: the file of a "file:PATH" may be written later. `timeout`: of Connect.
+  // The endpoint as for ResolveEndpoint, with its errors, and the settings with those of ClientSecurity. Does not wait:
+  // the file of a "file:PATH" may be written later. `timeout` is used by Connect.
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
                                                     const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // To the present server, for one call, which stays on it. Waits for the file of a "file:PATH" that nothing was in
-  // yet: DEADLINE_EXCEEDED. Errors of ClientSecurity.
+  // The connection to the present server, for one call, which stays on it. Waits for the file of a "file:PATH" if that
+  // was empty so far: DEADLINE_EXCEEDED. Errors of ClientSecurity.
   absl::StatusOr<ServerConnection> Connect();
   // As those of ServerChoice.
   bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
-  // The end of a call on `connection`: after UNAVAILABLE the next calls go to another server, if there is one, or with
-  // new certificates. Gives it as ClientSecurity::Judge.
+  // The end of a call on `connection`: after UNAVAILABLE the next calls go to another server, if there is one, or use
+  // new certificates. Returns ClientSecurity::Judge of `status`.
   absl::Status OnEnd(const ServerConnection& connection, const absl::Status& status);
 
  private:
@@ -57,7 +57,7 @@ class Link final : private ForkPart {
         security_(std::move(security)),
         choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
   void Rest() override;
-  // Makes the channel to the present server, if it is another one than before, or is to be reached otherwise.
+  // Makes a channel to the present server, if the server or the keys have changed.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const bool use_http_proxy_;
@@ -67,7 +67,7 @@ class Link final : private ForkPart {
   Mutex mutex_;
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
-  // To target_ with keys_, or why there is none; null: not made yet.
+  // To target_ with keys_, or the error; null: not made yet.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 

@@ -93,7 +93,7 @@ class FakeRun final : public Run {
     for (const RowRange part : SplitAtWindows(rows, kBlockRows)) {
       if (here != nullptr && part.contains(here->row) && Asks(request, here->layer)) {
         if (here->kind == Kind::kFoundByServer) return Tell(sink, index, SampleStatus::kLost);
-        return MakeError(absl::StatusCode::kDataLoss, "the bytes do not fit",
+        return MakeError(absl::StatusCode::kDataLoss, "the bytes do not match",
                          {.reason = Reason::kChecksum,
                           .sample = asked.sample,
                           .row = part.begin,

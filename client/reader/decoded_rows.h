@@ -1,4 +1,4 @@
-// A sink that decodes into one array per sample: what the Python client hands to numpy.
+// A sink that decodes into one array per sample, which the Python client passes to numpy.
 #ifndef CLIENT_READER_DECODED_ROWS_H_
 #define CLIENT_READER_DECODED_ROWS_H_
 
@@ -14,31 +14,31 @@ namespace routing_replay::client {
 struct SamplePlanes {
   SampleRecord record;
   std::vector<RowRange> rows;  // The recorded rows read, normal list.
-  Buffer ids;                  // Empty where they went into memory of the caller.
+  Buffer ids;                  // Empty if they went into the caller's memory.
 };
 
-// Takes records and pieces in the order and with the checks of ReadChecker.
+// Accepts records and pieces in the order of ReadChecker, which has checked them.
 class PlaneCollector final : public ReadSink {
  public:
-  // `ordinals` are those of the request's layers. `out`: one per sample, where its ids go; empty: into buffers of their
-  // own. Both must outlive the collector.
+  // `ordinals` are those of the request's layers. `out`: one buffer per sample for its ids; empty: own buffers. Both
+  // must outlive the collector.
   PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals,
                  std::vector<absl::Span<uint8_t>> out = {});
 
-  // RESOURCE_EXHAUSTED if there is no memory for the rows that the record promises, OUT_OF_RANGE if `out` has less.
+  // RESOURCE_EXHAUSTED if there is no memory for the rows of the record, OUT_OF_RANGE if `out` is too small.
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
 
   int64_t layers() const { return static_cast<int64_t>(ordinals_.size()); }
-  // The widest of the layers asked for; slots beyond a layer's own K are 0.
+  // The largest K of the requested layers; slots beyond a layer's own K are 0.
   int64_t top_k() const { return top_k_; }
-  // 1 if every layer asked for has E <= 256, else 2.
+  // 1 if every requested layer has E <= 256, else 2.
   int32_t id_bytes() const { return id_bytes_; }
   std::vector<int32_t> LayerIds() const;
   std::vector<SamplePlanes>& samples() { return samples_; }
-  // The samples, as Run::ReadRows gives them. Not for ids in memory of the caller.
+  // The samples as Run::ReadRows returns them. Not for ids in the caller's memory.
   std::vector<SampleRows> ToRows() const;
-  // Bytes of the ids of so many rows.
+  // Bytes of the ids of `rows` rows.
   int64_t BytesOf(int64_t rows) const { return layers() * rows * top_k_ * id_bytes_; }
 
  private:
@@ -52,9 +52,9 @@ class PlaneCollector final : public ReadSink {
   int64_t top_k_ = 0;
   int32_t id_bytes_ = 1;
   std::vector<SamplePlanes> samples_;
-  uint8_t* into_ = nullptr;  // Ids of the last sample.
-  int64_t filled_ = 0;       // Rows of the last sample that have begun to come …
-  int64_t row_ = 0;          // … and where the present run of rows starts.
+  uint8_t* into_ = nullptr;  // Where the ids of the last sample go.
+  int64_t filled_ = 0;       // Rows of the last sample that have begun to arrive …
+  int64_t row_ = 0;          // … and the first row of the present run of rows.
 };
 
 }  // namespace routing_replay::client

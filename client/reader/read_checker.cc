@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, abs
       ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
       detail.layer = layer;
       return MakeError(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("layers: decoder layer ", layer, " carries no routes"), detail);
+                       absl::StrCat("layers: decoder layer ", layer, " has no routes"), detail);
     }
     ordinals.push_back(*ordinal);
   }
@@ -99,7 +99,7 @@ absl::Status ReadChecker::OnRecord(SampleRecord record) {
 }
 
 absl::Status ReadChecker::OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes) {
-  // What a message still holds of a sample that it takes back.
+  // The message may still have pieces of a sample that was cancelled.
   if (sample == sample_ && !expects_pieces_) return absl::OkStatus();
   absl::Status status = CheckPlace(piece, sample);
   if (status.ok()) status = CheckBytes(piece, bytes);
@@ -123,7 +123,7 @@ absl::Status ReadChecker::CheckPlace(const Piece& piece, int32_t sample) {
   if (!in_place) {
     return Error(absl::StatusCode::kInternal, Reason::kUnspecified,
                  absl::StrCat("a piece of sample ", sample, ", rows ", ToString(piece.rows), ", layers from position ",
-                              piece.layer_begin, " was not asked for or is out of order"));
+                              piece.layer_begin, " was not requested or is out of order"));
   }
   if (begins) {
     open_rows_ = piece.rows;
@@ -149,7 +149,7 @@ absl::Status ReadChecker::CheckBytes(const Piece& piece, absl::Span<const uint8_
       detail.row = piece.rows.begin;
       return MakeError(absl::StatusCode::kDataLoss,
                        absl::StrCat("sample ", SampleName(), ": layer ", *detail.layer, ", rows ", ToString(piece.rows),
-                                    ": the bytes do not fit their CRC32C"),
+                                    ": the bytes do not match their CRC32C"),
                        detail);
     }
     bytes.remove_prefix(size);
@@ -163,7 +163,7 @@ absl::Status ReadChecker::EndSample() const {
   if (!expects_pieces_ || (next_layer_ == 0 && next_missing_ == missing_.size())) return absl::OkStatus();
   const RowRange first = next_layer_ > 0 ? open_rows_ : missing_[next_missing_];
   return Error(absl::StatusCode::kDataLoss, Reason::kUnspecified,
-               absl::StrCat("rows from ", first.begin, " on did not come in full"));
+               absl::StrCat("rows from ", first.begin, " on are incomplete"));
 }
 
 absl::Status ReadChecker::OnEnd() {

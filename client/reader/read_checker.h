@@ -1,5 +1,5 @@
-// What a reader does with each message of a Read before the caller sees it, and what it asks the next server for when
-// one went away. Knows no gRPC.
+// Checks each message of a Read before the caller sees it, and computes what to ask the next server for when one went
+// away. Knows no gRPC.
 //
 //   while (const ReadRequest* part = checker->part()) {
 //     ask a server for *part; OnBytes for each message; then OnEnd, or OnBreak and another server
@@ -21,25 +21,25 @@
 
 namespace routing_replay::client {
 
-// Hands records and pieces to a sink after checking that they are what was asked for: samples in the order asked, the
-// pieces of a sample by rows and then by layers, every length as the geometry says, every cut fitting its CRC, and at
-// the end of an OK sample no row missing. After a break the sample that was half there begins again, with a record that
-// takes back what came of it. Not thread-safe.
+// Passes records and pieces to a sink after checking that they match the request: samples in order, the pieces of a
+// sample by rows and then by layers, every length as the geometry says, every cut with a matching CRC, and no row
+// missing at the end of an OK sample. After a break, the sample that was half read begins again, with a record that
+// cancels its earlier part. Not thread-safe.
 class ReadChecker {
  public:
-  // INVALID_ARGUMENT naming a layer that carries no routes. `geometry`, `request` and `sink` must outlive the checker.
+  // INVALID_ARGUMENT naming a layer without routes. `geometry`, `request` and `sink` must outlive the checker.
   static absl::StatusOr<std::unique_ptr<ReadChecker>> Create(const Geometry& geometry, const ReadRequest& request,
                                                              ReadSink& sink);
 
-  // What to ask for now: at first the request, after a break its samples that have not come in full. Null once the read
-  // is complete. Valid until OnEnd or OnBreak.
+  // The request to send now: at first all of it, after a break the samples that are incomplete. Null once the read is
+  // complete. Valid until OnEnd or OnBreak.
   const ReadRequest* part() const { return complete_ ? nullptr : &part_; }
   // A message of the answer. DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the
-  // server does not keep to the protocol; else the sink's own error. An error stays: all later calls give it again.
+  // server breaks the protocol; else the sink's own error. An error stays: all later calls return it.
   absl::Status OnMessage(const ReadResponse& message);
-  // The same of a message as it was received; INTERNAL if it cannot be read.
+  // The same for an encoded message; INTERNAL if it cannot be parsed.
   absl::Status OnBytes(const ByteChain& bytes);
-  // The answer ended well: DATA_LOSS if something is missing.
+  // The answer ended normally: DATA_LOSS if something is missing.
   absl::Status OnEnd();
   // The answer broke off.
   void OnBreak();
@@ -50,12 +50,12 @@ class ReadChecker {
 
   absl::Status Take(const ReadResponse& message);
   absl::Status OnRecord(SampleRecord record);
-  // The next bytes in one piece: in the sink's staging, or for a moment.
+  // The next bytes in one piece: in the sink's staging, or valid only briefly.
   absl::Span<const uint8_t> Gather(ChainCursor& payload, size_t bytes);
   absl::Status OnPiece(const Piece& piece, int32_t sample, absl::Span<const uint8_t> bytes);
   absl::Status CheckPlace(const Piece& piece, int32_t sample);
   absl::Status CheckBytes(const Piece& piece, absl::Span<const uint8_t> bytes) const;
-  // Nothing of the present sample is missing.
+  // Checks that nothing of the present sample is missing.
   absl::Status EndSample() const;
   absl::Status Error(absl::StatusCode code, Reason reason, absl::string_view what) const;
   std::string SampleName() const;
@@ -63,25 +63,25 @@ class ReadChecker {
   const Geometry& geometry_;
   const ReadRequest& request_;
   ReadSink& sink_;
-  std::vector<int32_t> ordinals_;  // Of the asked layers.
-  absl::Status failed_;            // What went wrong first.
+  std::vector<int32_t> ordinals_;  // Of the requested layers.
+  absl::Status failed_;            // The first error.
   ReadRequest part_;
-  int32_t first_ = 0;  // Of the request: the first sample of part_.
+  int32_t first_ = 0;  // Index in the request of part_'s first sample.
   bool complete_ = false;
 
-  int32_t sample_ = -1;            // Whose record came last.
-  bool expects_pieces_ = false;    // Its status is OK and it was not taken back.
-  std::vector<RowRange> missing_;  // Its recorded rows that have not begun to come, ascending …
+  int32_t sample_ = -1;            // The sample of the last record.
+  bool expects_pieces_ = false;    // Its status is OK and it was not cancelled.
+  std::vector<RowRange> missing_;  // Its recorded rows that have not begun to arrive, ascending …
   size_t next_missing_ = 0;        // … from here on.
-  RowRange open_rows_;             // Rows of which only layers [0, next_layer_) have come.
+  RowRange open_rows_;             // Rows of which only layers [0, next_layer_) have arrived.
   int32_t next_layer_ = 0;         // 0: none open.
-  Buffer scratch_;                 // Of a piece that lies in several spans.
+  Buffer scratch_;                 // For a piece that lies in several spans.
 };
 
-// The rows that an OK record promises for what was asked of its sample: those asked for that are recorded. Normal list.
+// The rows that the server must send after an OK record: the requested rows that are recorded. Normal list.
 std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record);
 
-// The ordinals of `layers`, or of all MoE layers where it is empty. INVALID_ARGUMENT naming one that carries no routes.
+// The ordinals of `layers`, or of all MoE layers if it is empty. INVALID_ARGUMENT naming a layer without routes.
 absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers);
 
 }  // namespace routing_replay::client

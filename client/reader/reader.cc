@@ -30,18 +30,18 @@ namespace {
 
 constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
 
-// Receives on a thread of its own, so that the next messages come over the network while the present one is worked on.
-// At most kWindow messages wait; then the server is not read from. Next is for one thread.
+// Receives on a thread of its own, so that the next messages arrive while the present one is processed. At most kWindow
+// messages wait; then nothing more is received. Next is for one thread.
 class ReadStream {
  public:
   static constexpr size_t kWindow = 2;
 
   // Starts the call with `request`, the bytes of a ReadRequest.
   ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline);
-  // Cancels what is still open.
+  // Cancels the call if it is still open.
   ~ReadStream();
 
-  // The next message; nothing at the good end of the stream; else the call's error. Waits at most until the deadline.
+  // The next message; nothing at the normal end of the stream; else the call's error. Waits at most until the deadline.
   absl::StatusOr<std::optional<ReceivedBytes>> Next();
 
  private:
@@ -49,7 +49,7 @@ class ReadStream {
 
   void Receive();
   void OnEvent(Tag tag, bool ok);
-  // Asks for the next message once there is room for it.
+  // Starts receiving the next message once there is room for it.
   void ReadNext();
 
   grpc::GenericStub stub_;
@@ -97,7 +97,7 @@ void ReadStream::Receive() {
   while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(NumberOf(tag)), ok);
 }
 
-// One operation is open at a time, so that nothing is left when the call has finished.
+// Only one operation is open at a time, so that nothing is left when the call has finished.
 void ReadStream::OnEvent(Tag tag, bool ok) {
   if (tag == kFinished) {
     {
@@ -108,7 +108,7 @@ void ReadStream::OnEvent(Tag tag, bool ok) {
     queue_.Shutdown();
     return;
   }
-  // A request that could not be sent: the status comes after whatever the server said.
+  // If the request could not be sent, the status comes after the server's messages.
   if (!ok && tag != kSent) {
     call_->Finish(&grpc_status_, QueueTag(kFinished));
     return;
@@ -152,11 +152,11 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
   return std::optional<ReceivedBytes>(*std::move(bytes));
 }
 
-// What became of asking one server for what is missing.
+// The result of asking one server for what is missing.
 struct Answer {
   absl::Status status;
   bool broke = false;    // The server went away, or rejected a token that was replaced meanwhile.
-  bool brought = false;  // Some of it came.
+  bool brought = false;  // Some of it arrived.
 };
 
 Answer AskOnce(Link& link, ReadChecker& read, Clock::Time deadline) {
@@ -186,12 +186,12 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
-    // Cancelled by its caller: no server is in trouble.
+    // The caller cancelled it: the server is fine.
     if (absl::Status over = CheckCall(); !over.ok()) return over;
     if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;
-    if (!std::exchange(told, true)) Log(absl::StrCat("a read waits for its server: ", answer.status.message()));
+    if (!std::exchange(told, true)) Log(absl::StrCat("a read is waiting for its server: ", answer.status.message()));
     (*read)->OnBreak();
     SleepInCall(*wait);
     if (absl::Status over = CheckCall(); !over.ok()) return over;

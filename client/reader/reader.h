@@ -11,7 +11,7 @@
 
 namespace routing_replay::client {
 
-// As Run::Read in client.h, with request.run filled in. `patience`: for how long a server that goes away is waited for.
+// Run::Read of client.h, with request.run filled in. `patience`: how long to wait for a server that goes away.
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                       Clock::Time deadline, std::chrono::milliseconds patience = std::chrono::milliseconds::max());
 }  // namespace routing_replay::client

@@ -54,7 +54,7 @@ Failures go to standard error, with code, reason and fields.
 Exit codes:)";
 
 constexpr char kCommandFooter[] =
-    "\n--endpoint, --timeout, -w and the flags of TLS and tokens are for every command: see rrctl --help.";
+    "\n--endpoint, --timeout, -w and the flags of TLS and tokens work with every command: see rrctl --help.";
 
 constexpr ExitMeaning kMeanings[] = {
     {kExitOk, "done"},
@@ -63,7 +63,7 @@ constexpr ExitMeaning kMeanings[] = {
      "there are differences, and nothing else; doctor: a check failed, and nothing else"},
     {kExitUsage, "the command line, the address, or a file of TLS or tokens is wrong; no server was asked"},
     {kExitUnreachable, "no server answers within --timeout, or it is shutting down; with several servers, any of them"},
-    {kExitUndecided, "diff and doctor have no answer, for a reason that ends other commands with 1"},
+    {kExitUndecided, "diff and doctor could not decide, because of a failure that ends other commands with 1"},
 };
 
 std::string Footer() {
@@ -72,7 +72,7 @@ std::string Footer() {
   return text;
 }
 
-// A list of commands has their first lines; the rest is in their own help.
+// The list of commands shows only the first line of each help text.
 class Formatter final : public CLI::Formatter {
  public:
   Formatter() { column_width(30); }
@@ -84,7 +84,7 @@ class Formatter final : public CLI::Formatter {
   }
 };
 
-// What is part of the command line, under the names of ClientOptions or of flags. No server names these fields.
+// Fields of the command line, named as in ClientOptions or as flags. No server uses these names.
 bool IsOfTheCommandLine(absl::string_view field) {
   constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
   return absl::StartsWith(field, "--") ||
@@ -110,7 +110,7 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
   return names;
 }
 
-// Of the command, and of the program, whose flags every command takes.
+// The flags of the command, and of the program, which every command accepts.
 std::vector<std::string> FlagsOf(const CLI::App& app, const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* owner : {&command, &app}) {
@@ -172,8 +172,8 @@ std::string FailureText(const absl::Status& status) {
 }
 
 std::string HintFor(const absl::Status& status, ExitCode code) {
-  if (code == kExitUnreachable) return "; `rrctl doctor` says why and what to do";
-  if (absl::IsUnauthenticated(status)) return "; --token-file names a file with the token to show";
+  if (code == kExitUnreachable) return "; run `rrctl doctor` for the cause and the fix";
+  if (absl::IsUnauthenticated(status)) return "; give the token with --token-file";
   return "";
 }
 
@@ -253,9 +253,9 @@ void Application::AddSecurityFlags() {
   add("--cert", security.cert, "ROUTING_REPLAY_CERT", "the client's own certificate, PEM")->type_name("FILE");
   add("--key", security.key, "ROUTING_REPLAY_KEY", "its key, PEM")->type_name("FILE");
   add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME",
-      "the name in the server's certificate, where it is not that of the address")
+      "the name in the server's certificate, if it is not that of the address")
       ->type_name("NAME");
-  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "its first line is the token to show")
+  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "file whose first line is the token")
       ->type_name("FILE");
 }
 
@@ -267,10 +267,10 @@ CLI::App* Application::Add(const std::string& name, const std::string& help, Com
 }
 
 ExitCode Application::Main(std::vector<std::string> words) {
-  // Where the reader of a pipe goes away the process ends by it, also where whoever started it ignores that signal.
+  // If the reader of a pipe goes away, the process ends by SIGPIPE, even if its parent ignored that signal.
   signal(SIGPIPE, SIG_DFL);
   try {
-    std::reverse(words.begin(), words.end());  // As CLI11 takes them.
+    std::reverse(words.begin(), words.end());  // The order that CLI11 expects.
     app_.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0 && !NamesNoCommand(app_)) {
@@ -291,7 +291,7 @@ absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const std::string wrong = WhatIsWrong(app, *command, error);
-  // A flag of the program stands in no command's help.
+  // A flag of the program is in no command's help.
   const bool program = command == &app || app.get_option_no_throw(wrong.substr(0, wrong.find(':'))) != nullptr;
   const std::string help = absl::StrCat(app.get_name(), program ? "" : " " + command->get_name(), " --help");
   return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));

@@ -1,8 +1,8 @@
-// rrctl as a whole: the flags that every command has, the commands, and how the process ends.
+// The program rrctl: the flags that every command has, the commands, and the exit codes.
 //
-// A file of this folder adds its own commands (AddDiff in diff.h, for example), and so does the trainer's folder with
-// `plan` and `diagnose`: trainer_plugin/rrctl/main.cc makes the program. A command gets a Session to ask a server with
-// and to answer on.
+// Each file of this folder adds its own commands (AddDiff in diff.h, for example), and the trainer's folder adds `plan`
+// and `diagnose`: trainer_plugin/rrctl/main.cc makes the program. A command gets a Session, which it uses to ask a
+// server and to print the answer.
 #ifndef CLIENT_RRCTL_APPLICATION_H_
 #define CLIENT_RRCTL_APPLICATION_H_
 
@@ -31,24 +31,25 @@ enum ExitCode : int {
   kExitUndecided = 4,
 };
 
-// What they mean, as `rrctl --help` and the table of client/rrctl/README.md have it.
+// The meanings of the exit codes, as in `rrctl --help` and the table of client/rrctl/README.md.
 struct ExitMeaning {
   ExitCode code;
   const char* meaning;
 };
 absl::Span<const ExitMeaning> ExitMeanings();
 
-// `failed`: for what has no code of its own. A command for which kExitFailed is an answer gives kExitUndecided.
+// `failed`: the exit code of failures that have none of their own. A command for which kExitFailed is an answer passes
+// kExitUndecided.
 ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
 
-// One line without its end: code, reason, message and what else the error's detail has.
+// One line without a line feed: code, reason, message and the other fields of the error's detail.
 //   "NOT_FOUND (NO_SAMPLE): run a has no sample b [sample=b]"
 std::string FailureText(const absl::Status& status);
 
-// What to do next about a failure that ends with `code`, as the end of its line; empty where the text says it itself.
+// Advice about a failure with exit code `code`, to be appended to its line; empty if the text contains it.
 std::string HintFor(const absl::Status& status, ExitCode code);
 
-// What one command works with.
+// What a command works with.
 class Session {
  public:
   using Question = std::function<absl::StatusOr<Document>(Client&)>;
@@ -59,11 +60,11 @@ class Session {
   absl::StatusOr<std::unique_ptr<Client>> Connect() const { return Client::Connect(options_); }
   Output& output() { return output_; }
 
-  // Prints the answer, or gives back its error.
+  // Prints the answer, or returns its error.
   absl::Status Show(const absl::StatusOr<Document>& answer, Layout layout = Layout::kRecords);
-  // Asks the server, and prints what it says.
+  // Asks the server, and prints the answer.
   absl::Status Ask(const Question& question, Layout layout = Layout::kRecords);
-  // Asks what takes long, and shows how far it is meanwhile.
+  // Asks a question that takes long, and shows progress meanwhile.
   absl::StatusOr<Document> AskLong(
       const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question);
 
@@ -75,8 +76,8 @@ class Session {
  private:
   const ClientOptions options_;
   Output output_;
-  ExitCode verdict_ = kExitOk;     // Of a command that said all it had to say on standard output.
-  ExitCode failed_ = kExitFailed;  // Of one that failed.
+  ExitCode verdict_ = kExitOk;     // For a command that has printed its whole answer.
+  ExitCode failed_ = kExitFailed;  // For a command that failed.
 };
 
 // Uses the process's standard streams, so there is one per process, and one call of Main.
@@ -89,8 +90,8 @@ class Application {
   Application(const Application&) = delete;
   Application& operator=(const Application&) = delete;
 
-  // The first line of `help` stands in the list of commands. The command's options are added to what comes back, and
-  // what they fill must live as long as `command`.
+  // The first line of `help` appears in the list of commands. Add the command's options to the result; the variables
+  // that they fill must live as long as `command`.
   CLI::App* Add(const std::string& name, const std::string& help, Command command);
 
   // `words`: the command line without the program's name.
@@ -104,14 +105,14 @@ class Application {
   ClientOptions options_;
   int timeout_s_ = 10;
   Format format_;
-  Command command_;  // That was named.
+  Command command_;  // The command that was named.
 };
 
-// INVALID_ARGUMENT in one line: which word is wrong, those of the same kind that are nearest to it, and which --help
-// lists them all. `error` is what app.parse() threw.
+// INVALID_ARGUMENT in one line: the wrong word, the nearest valid words of its kind, and the --help that lists them
+// all. `error` is what app.parse() threw.
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error);
 
-// The value, or what is wrong with the option's word as CLI11 reports it.
+// The value, or CLI11's error for the option's word.
 template <typename T>
 T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
   if (!value.ok()) throw CLI::ValidationError(option, std::string(value.status().message()));

@@ -97,9 +97,9 @@ TEST(FailureTest, ExitCodes) {
 
 TEST(FailureTest, WhereNoServerAnswersDoctorIsNamed) {
   const absl::Status away = absl::UnavailableError("Socket closed");
-  EXPECT_EQ(HintFor(away, ExitCodeFor(away)), "; `rrctl doctor` says why and what to do");
+  EXPECT_EQ(HintFor(away, ExitCodeFor(away)), "; run `rrctl doctor` for the cause and the fix");
   const absl::Status nobody = absl::UnauthenticatedError("authorization: none");
-  EXPECT_EQ(HintFor(nobody, ExitCodeFor(nobody)), "; --token-file names a file with the token to show");
+  EXPECT_EQ(HintFor(nobody, ExitCodeFor(nobody)), "; give the token with --token-file");
   EXPECT_EQ(HintFor(absl::NotFoundError(""), kExitFailed), "");
 }
 

@@ -52,8 +52,8 @@ void SetTimeout(int descriptor, std::chrono::milliseconds timeout) {
   setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
 }
 
-// Every address of the server, as the system's resolver gives them. NOT_FOUND with its reason; INVALID_ARGUMENT for a
-// path that is too long. Takes as long as the resolver does.
+// Every address of the server, from the system's resolver. NOT_FOUND with its reason; INVALID_ARGUMENT for a path that
+// is too long. Takes as long as the resolver does.
 absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) {
   if (!server.unix_path.empty()) return UnixAddress(server.unix_path);
   addrinfo hints{};
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const ServerAddress& server) 
   return addresses;
 }
 
-// What came of a handshake. Whatever the server shows is told even if it is not trusted.
+// The result of a handshake. Includes what the server shows even if it is not trusted.
 struct TlsProbe {
   std::string version;    // "TLSv1.3"
   std::string subject;    // Of the server's certificate, …
@@ -98,7 +98,7 @@ constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
 Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-// The oldest reason in OpenSSL's queue, which is emptied.
+// The oldest reason in OpenSSL's queue; empties the queue.
 std::string Reason(const char* otherwise) {
   const unsigned long error = ERR_get_error();
   ERR_clear_error();
@@ -128,7 +128,7 @@ absl::Status AddIdentity(SSL_CTX* context, const ChannelKeys& keys) {
     return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("must have a certificate in PEM")));
   }
   while (X509* signer = PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr)) {
-    SSL_CTX_add_extra_chain_cert(context, signer);  // Takes it.
+    SSL_CTX_add_extra_chain_cert(context, signer);  // Takes ownership.
   }
   ERR_clear_error();
   const Key key(PEM_read_bio_PrivateKey(Reader(keys.key).get(), nullptr, nullptr, nullptr));
@@ -149,7 +149,7 @@ void ExpectName(SSL* connection, const std::string& name) {
   }
 }
 
-// What `print` writes.
+// The text that `print` writes.
 template <typename Print>
 std::string Printed(Print print) {
   const Bio out(BIO_new(BIO_s_mem()));
@@ -190,16 +190,16 @@ void Describe(SSL* connection, TlsProbe& probe) {
   probe.http2 = std::string(reinterpret_cast<const char*>(protocol), size) == "h2";
 }
 
-// UNAVAILABLE: what answers speaks no TLS, or ends the handshake. A server that wants another certificate of the
-// client, or one at all, may say so in the handshake or close the connection after it. INVALID_ARGUMENT: authorities,
-// certificate or key are no PEM.
+// UNAVAILABLE: the server does not speak TLS, or ends the handshake. A server that requires a (different) client
+// certificate may say so in the handshake or close the connection after it. INVALID_ARGUMENT: authorities, certificate
+// or key are not PEM.
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys) {
   ERR_clear_error();
   const Context context(SSL_CTX_new(TLS_client_method()));
   if (absl::Status status = AddAuthorities(context.get(), keys.root_certificates); !status.ok()) return status;
   if (absl::Status status = AddIdentity(context.get(), keys); !status.ok()) return status;
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
-  // The handshake goes on whatever it thinks of the certificate, so that there is something to tell.
+  // Verification is off, so that the handshake continues and its details can be reported.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
   const Connection connection(SSL_new(context.get()));
   if (!keys.server_name.empty()) ExpectName(connection.get(), keys.server_name);
@@ -208,8 +208,7 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys)
     return absl::UnavailableError(Reason("no answer, or the connection was closed"));
   TlsProbe probe{.version = SSL_get_version(connection.get())};
   Describe(connection.get(), probe);
-  // With TLS 1.3 a server that does not take the client's certificate says so only now, where others send their
-  // settings.
+  // With TLS 1.3, a server that rejects the client's certificate says so only now, when others send their settings.
   char byte;
   if (const int read = SSL_read(connection.get(), &byte, 1); read <= 0) {
     const bool closed = SSL_get_error(connection.get(), read) == SSL_ERROR_ZERO_RETURN;
@@ -228,7 +227,7 @@ Finding Failed(const char* check, std::string what, std::string fix) {
 Finding CheckPlaintext(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout) {
   const auto socket = ConnectTo(address, timeout);
   if (socket.ok() && ProbeTls(*socket, {}).ok()) {
-    return Failed("tls", "the server speaks TLS, this client plaintext",
+    return Failed("tls", "the server uses TLS, but this client uses plaintext",
                   "give the certificate of its authority: --cacert FILE (ROUTING_REPLAY_CACERT)");
   }
   return {.check = "tls",
@@ -354,7 +353,7 @@ Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std:
   const auto probe = ProbeTls(*socket, named);
   if (probe.ok()) return Judge(*probe, named);
   if (absl::IsInvalidArgument(probe.status())) {
-    return Failed("tls", std::string(probe.status().message()), "give a PEM file");
+    return Failed("tls", std::string(probe.status().message()), "use a PEM file");
   }
   const bool client = probe.status().message().find("certificate") != absl::string_view::npos;
   return Failed("tls", absl::StrCat("no TLS: ", probe.status().message()),

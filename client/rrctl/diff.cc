@@ -126,7 +126,7 @@ Document Summarize(const Side& a, const Side& b, const RouteComparison& compared
           {"layers", std::move(layers)}};
 }
 
-// The rows of one portion that the side has.
+// The rows of one portion that this side has.
 absl::StatusOr<SampleRows> RowsOf(const Side& side, RowRange portion) {
   const RowRange there = Intersect(portion, {0, side.state.committed_rows});
   if (!there.empty()) {
@@ -222,7 +222,7 @@ void AddDiff(Application& application) {
       "diff",
       "compare the experts of two samples, or of one sample's two producers\n"
       "Names the first row and layer that differ, and counts rows and layers; the same experts in another order are "
-      "counted apart. Exit code 1 where they differ.",
+      "counted separately. Exit code 1 if they differ.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
         const auto found = session.AskLong(

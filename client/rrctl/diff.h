@@ -1,4 +1,4 @@
-// What differs between two records of the same rows, and the command that says so. A *choice* is what one row chose in
+// Compares two records of the same rows, and the command that prints the result. A *choice* is what one row chose in
 // one layer: K expert ids.
 #ifndef CLIENT_RRCTL_DIFF_H_
 #define CLIENT_RRCTL_DIFF_H_
@@ -18,20 +18,20 @@ namespace routing_replay::client {
 
 void AddDiff(Application& application);
 
-// How many experts two choices share. An expert stands once in a choice.
+// How many experts two choices share. Each expert occurs once in a choice.
 int32_t SharedExperts(absl::Span<const uint16_t> a, absl::Span<const uint16_t> b);
 
-// Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. What it points to outlives it.
+// Decoded rows of every MoE layer: layers[ordinal] is [TotalRows(rows)][K]. Points to memory that must outlive it.
 struct DecodedRows {
   absl::Span<const RowRange> rows;  // Normal list.
   absl::Span<const std::vector<uint16_t>> layers;
 };
 
 struct LayerDifferences {
-  int64_t choices = 0;       // Compared, of which …
+  int64_t choices = 0;       // Compared choices; those of them with …
   int64_t order = 0;         // … the same experts in another order,
   int64_t set = 0;           // … other experts,
-  int64_t disjoint = 0;      // … among those: not one expert in common.
+  int64_t disjoint = 0;      // … among those: no expert in common.
   int64_t replaced_ids = 0;  // Ids of the first record that the second does not have.
   int64_t differing() const { return order + set; }
 };
@@ -41,25 +41,25 @@ Document DescribeLayer(int32_t layer_id, const LayerDifferences& layer);
 struct DifferingChoice {
   int64_t row = 0;
   int32_t ordinal = 0;
-  bool same_set = false;  // Another order alone.
+  bool same_set = false;  // Only the order differs.
   std::vector<uint16_t> a, b;
 };
 
 // Not thread-safe. Memory does not grow with the rows.
 class RouteComparison {
  public:
-  // `geometry` outlives it.
+  // `geometry` must outlive it.
   explicit RouteComparison(const Geometry& geometry) : geometry_(geometry), layers_(geometry.num_moe_layers()) {}
 
-  // Compares the rows that both have; the portions of a sample come in ascending order.
+  // Compares the rows that both have; the portions of a sample must ascend.
   void Add(const DecodedRows& a, const DecodedRows& b);
 
-  int64_t rows() const { return rows_; }                      // Compared.
-  int64_t differing_rows() const { return differing_rows_; }  // In any layer.
-  int64_t only_a() const { return only_a_; }                  // Rows that the other has not.
+  int64_t rows() const { return rows_; }                      // Rows compared.
+  int64_t differing_rows() const { return differing_rows_; }  // Rows that differ in any layer.
+  int64_t only_a() const { return only_a_; }                  // Rows that only A has.
   int64_t only_b() const { return only_b_; }
   absl::Span<const LayerDifferences> layers() const { return layers_; }
-  // The first by row, then by layer.
+  // The first difference by row, then by layer.
   const std::optional<DifferingChoice>& first() const { return first_; }
 
  private:
@@ -73,10 +73,10 @@ class RouteComparison {
 };
 
 struct DiffOptions {
-  std::string run;  // Of both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
+  std::string run;  // For both; empty: A and B are each "RUN:SAMPLE", where RUN has no colon.
   std::string a;
-  std::string b;  // Empty: what the trainer recorded of A (R2), against what the rollout engine did (R3).
-  Producer producer = Producer::kRollout;  // Of both, where B is given.
+  std::string b;  // Empty: compares what the trainer recorded of A (R2) with what the rollout engine did (R3).
+  Producer producer = Producer::kRollout;  // Of both, if B is given.
 };
 
 // An object:

@@ -29,9 +29,9 @@ using Stub = v1::RoutingReplay::Stub;
 constexpr int kLatencyCalls = 20;
 constexpr double kSlowMs = 50;
 constexpr double kFullShare = 0.85;
-// A skew of this much breaks when tokens and certificates expire, and the order of log lines …
+// With a skew of this much, tokens and certificates expire at the wrong time, and log lines are out of order …
 constexpr double kSkewWarnSeconds = 2;
-// … and with this much servers over Redis no longer remove anything.
+// … and with this much, servers over Redis no longer remove anything.
 constexpr double kSkewFailSeconds = 60;
 
 double Milliseconds(Clock::Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
@@ -45,15 +45,15 @@ std::string FixOf(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
       return "another service listens there; check the port";
     case absl::StatusCode::kInvalidArgument:
-      return "correct the setting that is named";
+      return "correct the named setting";
     case absl::StatusCode::kFailedPrecondition:
       return "install the release of the server here";
     default:
-      return "look into the server's log; a load balancer or mesh in between must pass HTTP/2";
+      return "read the server's log; a load balancer or mesh in between must pass HTTP/2";
   }
 }
 
-// Whether the call is allowed: the run does not exist, so an allowed call says so.
+// True if the call is allowed: the run does not exist, so an allowed call returns NOT_FOUND.
 absl::StatusOr<std::optional<bool>> Allowed(const absl::Status& end) {
   if (absl::IsPermissionDenied(end)) return std::optional<bool>(false);
   if (absl::IsNotFound(end)) return std::optional<bool>();
@@ -71,7 +71,7 @@ absl::StatusOr<Answer> AskServer(const Caller& caller) {
   return Answer{.info = *std::move(info), .round_trip = took, .middle = begin_of_day + half};
 }
 
-// Asks for what is then rejected, so that nothing is made.
+// Sends requests that are invalid and so change nothing.
 absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scratch) {
   v1::DropRunRequest drop;
   drop.set_run(scratch);
@@ -89,7 +89,7 @@ absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scra
   const auto put = Allowed(caller.Call(&Stub::Seal, seal).status());
   if (!put.ok()) return put.status();
   Access access{.put = *put, .read = *read, .admin = *admin};
-  // A rejected call shows that the token knows of the run: then what is not rejected is allowed.
+  // A rejected call shows that the token covers the run: then calls that are not rejected are allowed.
   if (!access.put && !access.read && !access.admin) return access;
   for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
   return access;
@@ -117,7 +117,7 @@ ServerAddress AddressOf(const ServerTarget& target) {
   return address;
 }
 
-// The checks of one server, up to the first that fails.
+// The checks of one server, up to the first failure.
 class ServerExaminer {
  public:
   ServerExaminer(const ServerAddress& server, const ClientOptions& client, std::vector<Finding>& findings)
@@ -150,7 +150,7 @@ class ServerExaminer {
     return findings_.back().verdict != Verdict::kFail;
   }
 
-  // What the client shows and trusts.
+  // The client's keys and trusted authorities.
   absl::StatusOr<ChannelKeys> Keys() const {
     const auto targets = ServerTargets(server_.endpoint);
     if (!targets.ok()) return targets.status();
@@ -319,7 +319,7 @@ Finding CheckClock(const Answer& fastest) {
   Finding finding{.check = "clock"};
   if (fastest.info.time_ms() == 0) {
     finding.verdict = Verdict::kSkip;
-    finding.what = "the server does not tell its time";
+    finding.what = "the server does not report its time";
     return finding;
   }
   const std::chrono::system_clock::time_point theirs{std::chrono::milliseconds(fastest.info.time_ms())};
@@ -382,9 +382,9 @@ void AddDoctor(Application& application) {
   const auto options = std::make_shared<DoctorOptions>();
   CLI::App* doctor = application.Add(
       "doctor",
-      "say whether this machine can use the server, and if not, why and what to do\n"
+      "check whether this machine can use the server; if not, say why and how to fix it\n"
       "Checks name, connection, TLS, service, version, limits, latency and clock of every server of the endpoint; then "
-      "what the token allows. Exit code 1 where a check failed.",
+      "what the token allows. Exit code 1 if a check failed.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
         const auto findings = Examine(session.options(), *options);
@@ -393,7 +393,7 @@ void AddDoctor(Application& application) {
         return session.output().format() == Format::kJson ? session.Show(ToDocument(*findings))
                                                           : session.Show(FindingTable(*findings), Layout::kColumns);
       });
-  doctor->add_option("--run", options->run, "ask what the token allows on runs whose names start with this")
+  doctor->add_option("--run", options->run, "check what the token allows on runs whose names start with this")
       ->capture_default_str()
       ->type_name("PREFIX");
 }

@@ -1,4 +1,4 @@
-// `rrctl doctor`: from this machine, can the server be used, and if not, why and what is to be done?
+// `rrctl doctor`: checks whether the server can be used from this machine; if not, says why and how to fix it.
 //
 // Each check gives a finding.
 #ifndef CLIENT_RRCTL_DOCTOR_H_
@@ -30,17 +30,17 @@ enum class Verdict { kOk, kWarn, kFail, kSkip };
 const char* VerdictName(Verdict verdict);
 
 struct Finding {
-  std::string server;  // The member of the endpoint, set by Examine; empty: the endpoint as a whole.
+  std::string server;  // The member of the endpoint, set by Examine; empty: the whole endpoint.
   std::string check;
   Verdict verdict = Verdict::kOk;
   std::string what;                     // In words.
-  std::string fix;                      // What to do; empty where nothing is to be done.
-  Document facts = Document::object();  // The same in numbers.
+  std::string fix;                      // How to fix it; empty if there is nothing to fix.
+  Document facts = Document::object();  // The same as numbers.
 };
 
 // {"verdict": the worst, "checks": [{"server", "check", "verdict", "what", "fix", "facts"}]}
 Document ToDocument(const std::vector<Finding>& findings);
-// The same as columns for people, without the numbers, and without the name of the server where there is only one.
+// The same as columns for people, without the numbers, and without the server's name if there is only one.
 Document FindingTable(const std::vector<Finding>& findings);
 bool AnyFailed(const std::vector<Finding>& findings);
 
@@ -52,12 +52,12 @@ struct ServerAddress {
   std::string unix_path;  // Not empty: a socket of this machine instead of host and port.
 };
 
-// Of every kind of endpoint that a client takes, or of the environment's where it is empty. INVALID_ARGUMENT (field
-// endpoint) for what is not an endpoint, DEADLINE_EXCEEDED where the file of a "file:PATH" stays empty for `timeout`.
+// The servers of every kind of endpoint that a client accepts; if empty, of the environment's. INVALID_ARGUMENT (field
+// endpoint) for a malformed endpoint, DEADLINE_EXCEEDED if the file of a "file:PATH" stays empty for `timeout`.
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout);
 
-// Below gRPC, which would only say that it has no connection: name, connection, and a TLS handshake, each with a reason
-// of its own when it fails (connection_checks.cc).
+// Checks below gRPC, which would only report that it has no connection: name, connection, and a TLS handshake, each
+// with its own reason for a failure (connection_checks.cc).
 
 struct SocketAddress {
   sockaddr_storage bytes = {};
@@ -80,54 +80,54 @@ class Socket {
   int descriptor_;
 };
 
-// A connected socket, blocking, whose reads and writes end after `timeout`. UNAVAILABLE: refused or no way there;
-// DEADLINE_EXCEEDED: no answer, as from a firewall that drops.
+// A connected, blocking socket whose reads and writes end after `timeout`. UNAVAILABLE: refused or no route;
+// DEADLINE_EXCEEDED: no answer, as from a firewall that drops packets.
 absl::StatusOr<Socket> ConnectTo(const SocketAddress& address, std::chrono::milliseconds timeout);
 
 // Fills `addresses`.
 Finding CheckName(const ServerAddress& server, std::vector<SocketAddress>& addresses);
 
-// Every address is tried; `reached` are those that take connections. A warning if only some do.
+// Tries every address; `reached` are those that accept connections. A warning if only some do.
 Finding CheckConnect(const std::vector<SocketAddress>& addresses, std::chrono::milliseconds timeout,
                      std::vector<SocketAddress>& reached);
 
-// `keys`: with what the client speaks; without authorities those of the system are trusted. The process must ignore
-// SIGPIPE: the server may close the connection that is written to.
+// `keys`: the client's; without authorities, the system's are trusted. The process must ignore SIGPIPE, because the
+// server may close the connection while it is written to.
 Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std::chrono::milliseconds timeout,
                  const ChannelKeys& keys);
 
-// Those that need an answer of the server.
+// Checks that need an answer of the server.
 
-// One GetServerInfo, with the moments around it.
+// One GetServerInfo, with the times around it.
 struct Answer {
   v1::ServerInfo info;
   Clock::Duration round_trip{};
   std::chrono::system_clock::time_point middle;  // By this machine's clock.
 };
 
-// The checks of one server, in order. Pure: what was seen is given.
+// The checks of one server, in order. Pure: they get the observations as arguments.
 Finding CheckFirstAnswer(const absl::StatusOr<Answer>& answer);
 Finding CheckVersion(const v1::ServerInfo& info);
 Finding CheckLimits(const v1::ServerInfo& info);
 Finding CheckLatency(std::vector<Clock::Duration> round_trips);
-// The fastest of several answers tells most exactly.
+// The fastest of several answers is the most exact.
 Finding CheckClock(const Answer& fastest);
 
-// What the token may do on runs like `scratch`, a name that no run has.
+// What the token allows on runs like `scratch`, a name that no run has.
 struct Access {
-  // Nothing: the server says neither yes nor no, as it does for runs that a token must not know of.
+  // Nothing if unknown: the server does not say for runs that the token does not cover.
   std::optional<bool> put, read, admin;
 };
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch);
 
 struct DoctorOptions {
-  // The names of runs start with this, for the question what the token allows on them.
+  // Prefix of run names for which the token's rights are checked.
   std::string run = "rrctl-doctor";
 };
 
 // The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
-// "latency", "clock"; then "access" of the endpoint as a whole. What needs a check that failed is not tried.
-// INVALID_ARGUMENT (field endpoint) for what is not an endpoint. Makes and changes nothing on the server.
+// "latency", "clock"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
+// INVALID_ARGUMENT (field endpoint) for a malformed endpoint. Changes nothing on the server.
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options = {});
 
 }  // namespace routing_replay::client

@@ -35,7 +35,7 @@ Document Describe(const SampleState& s) {
 
 Document VersionOrNull(int64_t version) { return version == kUnknownWeightVersion ? Document() : Document(version); }
 
-// What `stat` says beyond `ls`.
+// What `stat` shows in addition to `ls`.
 Document DescribeFully(const SampleState& s) {
   Document weights = Document::array(), provenance = Document::array();
   for (const WeightSpan& span : s.weights) {
@@ -83,7 +83,7 @@ Document Describe(const RunSummary& run) {
           {"stored_bytes", run.stored_bytes}};
 }
 
-// An object, counters in it.
+// An object with the server's counters.
 absl::StatusOr<Document> DescribeServer(Client& client) {
   const auto info = client.GetServerInfo();
   if (!info.ok()) return info.status();
@@ -93,7 +93,7 @@ absl::StatusOr<Document> DescribeServer(Client& client) {
   return server;
 }
 
-// An array: a server of a "shard:…" endpoint each, also those that cannot be reached.
+// An array with one entry per server of a "shard:…" endpoint, including those that cannot be reached.
 absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
   const auto members = ShardMembers::Parse(options.endpoint);
   if (!members.ok()) return members.status();
@@ -115,7 +115,7 @@ absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
   return Document(rows);
 }
 
-// UNAVAILABLE naming those of DescribeMembers' answer that cannot be reached.
+// UNAVAILABLE naming the servers of DescribeMembers' answer that cannot be reached.
 absl::Status ReachabilityOf(const Document& members) {
   std::vector<std::string> away;
   for (const Document& member : members) {
@@ -156,13 +156,13 @@ absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Pro
 
 struct RemoveOptions {
   std::string run;
-  std::vector<std::string> samples;  // None: the whole run.
+  std::vector<std::string> samples;  // Empty: the whole run.
   bool all = false;
   bool dry_run = false;
   bool yes = false;
 };
 
-// Releases the samples, or drops the run: what that freed.
+// Releases the samples, or drops the run; returns what that freed.
 absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
   const auto joined = client.JoinRun(options.run);
   if (!joined.ok()) return joined.status();
@@ -171,7 +171,7 @@ absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
   return Document{{"run", options.run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
 }
 
-// What Remove would remove, of both producers; nothing changes.
+// What Remove would remove, of both producers; changes nothing.
 absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& options) {
   const auto joined = client.JoinRun(options.run);
   if (!joined.ok()) return joined.status();
@@ -187,7 +187,7 @@ absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& op
   return all;
 }
 
-// On a terminal a run is dropped after a yes alone. ABORTED for another answer.
+// On a terminal, drops a run only after the answer yes. ABORTED for another answer.
 absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& options) {
   const bool asks = options.all && !options.yes && IsTerminal(STDIN_FILENO);
   if (options.dry_run || asks) {
@@ -261,7 +261,7 @@ void AddListAndStat(Application& application) {
   AddProducer(ls, listed->producer);
 
   const auto asked = std::make_shared<Options>();
-  CLI::App* stat = application.Add("stat", "everything known of a run, or of samples", [asked](Session& session) {
+  CLI::App* stat = application.Add("stat", "everything known about a run, or about samples", [asked](Session& session) {
     return session.Ask([&](Client& client) {
       return asked->samples.empty() ? DescribeRun(client, asked->run)
                                     : DescribeSamples(client, asked->run, asked->samples, asked->producer);

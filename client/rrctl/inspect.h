@@ -14,10 +14,10 @@ void AddStatus(Application& application);
 void AddListAndStat(Application& application);
 void AddRemove(Application& application);
 
-// What `stat RUN` says: an object. NOT_FOUND (kNoRun).
+// The answer of `stat RUN`: an object. NOT_FOUND (kNoRun).
 absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run);
-// What `stat RUN SAMPLE…` says: an array in the order of `samples`. NOT_FOUND (kNoSample) for the first that does not
-// exist.
+// The answer of `stat RUN SAMPLE…`: an array in the order of `samples`. NOT_FOUND (kNoSample) for the first that does
+// not exist.
 absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples, Producer producer);
 

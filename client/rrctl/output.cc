@@ -72,7 +72,7 @@ void Flatten(const Document& object, int depth, std::vector<Line>& lines) {
 void PrintRecord(const Document& object, std::ostream& out, const Style& style) {
   std::vector<Line> lines;
   Flatten(object, 0, lines);
-  std::map<int, size_t> widths;  // Of keys that have a value, by depth.
+  std::map<int, size_t> widths;  // Widths of the keys that have a value, by depth.
   for (const Line& line : lines) {
     if (line.value == nullptr) continue;
     size_t& width = widths[line.depth];

@@ -1,8 +1,8 @@
-// Where the answers of commands go: tables for people, JSON for programs.
+// Prints the answers of commands: tables for people, JSON for programs.
 //
-// A command's answer is a JSON document with exact numbers. In a table, a key ending in "_bytes" or "_ms" says its
-// unit: the value is shown as "1.2 MiB" or "3.2 s", the key without the unit. Null is "-". Nested values are flattened
-// into their cell, a range [3, 17] as "3:17" and without empty texts.
+// A command's answer is a JSON document with exact numbers. In a table, a key that ends in "_bytes" or "_ms" determines
+// the unit: the value is shown as "1.2 MiB" or "3.2 s", and the key without the unit. Null is "-". Nested values are
+// flattened into their cell, a range [3, 17] as "3:17" and without empty texts.
 #ifndef CLIENT_RRCTL_OUTPUT_H_
 #define CLIENT_RRCTL_OUTPUT_H_
 
@@ -31,8 +31,7 @@ enum class Layout {
 
 bool IsTerminal(int file_descriptor);
 
-// `text` with every control character shown as "\xNN": what comes from a server must not control the terminal.
-// Newlines too.
+// `text` with every control character shown as "\xNN", newlines too: text from a server must not control the terminal.
 std::string Printable(absl::string_view text);
 
 // Emphasis as ANSI sequences, or as nothing. Bytes that control a terminal must not be in the text.
@@ -88,14 +87,15 @@ class Output {
   const Style& style() const { return style_; }
 
   void Print(const Document& document, Layout layout);
-  // For people a record and below it its array `key` as columns; the record has the array's size in its place if
-  // `counted`. For programs the whole document.
+  // For people a record, and below it its array `key` as columns; if `counted`, the record shows the array's size
+  // instead. For programs the whole document.
   void PrintWithTable(const Document& document, const std::string& key, bool counted);
-  // One array that comes in portions, of which only one is held: a line per element.
+  // One array that arrives in portions, of which only one is held: a line per element.
   class Stream;
   // Text as it is.
   void Write(absl::string_view text) { out_ << text; }
-  // Sends out what is buffered. DATA_LOSS if something written so far was not taken (a full disk, a reader gone).
+  // Writes out what is buffered. DATA_LOSS if anything written so far was not accepted (a full disk, a reader that went
+  // away).
   absl::Status Flush();
 
  private:
@@ -109,7 +109,7 @@ class Output::Stream {
   explicit Stream(Output& output) : output_(output), table_(output.out_, output.style_) {}
   // `rows` is an array of objects. DATA_LOSS as in Flush.
   absl::Status Add(const Document& rows);
-  // Without it a JSON array stays open, so that a reader sees that something is missing.
+  // Without this call a JSON array stays open, so that a reader sees that something is missing.
   absl::Status End();
 
  private:
@@ -118,17 +118,17 @@ class Output::Stream {
   bool empty_ = true;
 };
 
-// How far a long command is.
+// The progress of a long command.
 struct Progress {
   int64_t done = 0;  // Units, of …
   int64_t total = 0;
-  int64_t bytes = 0;  // That moved so far.
+  int64_t bytes = 0;  // Moved so far.
   const char* unit = "samples";
 };
 // Called on the command's thread.
 using ShowProgress = std::function<void(const Progress&)>;
 
-// "12 of 64 samples, 3.1 MiB" on standard error if that is a terminal, drawn over, and gone at the end. Not
+// "12 of 64 samples, 3.1 MiB" on standard error if that is a terminal; redrawn, and removed at the end. Not
 // thread-safe.
 class ProgressLine {
  public:

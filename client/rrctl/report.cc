@@ -36,17 +36,17 @@ Document Balance(absl::Span<const int64_t> counts) {
   return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
 }
 
-// The share of a row's experts that another randomly drawn row of the run has too.
+// The expected share of a row's experts that another randomly drawn row of the run has, too.
 Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
   if (rows < 2) return nullptr;
-  double pairs = 0;  // Of different rows with an expert in common.
+  double pairs = 0;  // Pairs of different rows with an expert in common.
   for (const int64_t count : counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
   return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
 }
 
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
 
-// A sample whose rows are read: for what neighbours and versions tell, for the comparison with the trainer, or both.
+// A sample whose rows are read: for neighbours and versions, for the comparison with the trainer, or both.
 struct ReadSample {
   const SampleState* rollout = nullptr;
   const SampleState* trainer = nullptr;  // Null: not compared.
@@ -90,7 +90,7 @@ class Gatherer {
     return absl::OkStatus();
   }
 
-  // What CountLoad found, layer by layer.
+  // The result of CountLoad, layer by layer.
   Document Load() const {
     Document rows = Document::array();
     for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
@@ -171,7 +171,7 @@ class Gatherer {
     }
   }
 
-  // Where the rows of a sample are counted: in its versions, and in its group.
+  // The bins in which the rows of a sample are counted: those of its versions, and its group.
   std::vector<BinnedRows> BinsOf(const SampleState& sample) const {
     std::vector<BinnedRows> bins = versions_->BinsOf(sample);
     bins.push_back({{0, sample.committed_rows}, versions_->size() + RangeOf(ranges_, sample.group)});
@@ -231,7 +231,7 @@ class Gatherer {
   const ReportOptions& options_;
   const ShowProgress& progress_;
   std::vector<SampleState> rollout_, trainer_;
-  std::vector<const SampleState*> scanned_;  // Of rollout_.
+  std::vector<const SampleState*> scanned_;  // Points into rollout_.
   std::optional<VersionBins> versions_;
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // Of groups.
   std::optional<RouteScan> scan_;                    // Bins of the versions, then of the ranges.
@@ -243,7 +243,7 @@ class Gatherer {
   Document damaged_ = Document::array();
 };
 
-// Asked before a run is read for it.
+// Called before a run is read for the file.
 absl::Status MayWrite(const FileOptions& options) {
   const std::string& file = options.path;
   std::error_code ignored;
@@ -304,14 +304,15 @@ std::string RenderReport(const Document& report, const std::string& made) {
   Document data = report;
   data["made"] = made;
   data["version"] = ROUTING_REPLAY_VERSION;
-  // No '<' is left, so that nothing in it ends the script. Outside its strings JSON has none of these.
+  // Escapes every '<', so that nothing in the JSON ends the script. Outside its strings JSON has none of these
+  // characters.
   const std::string json =
       absl::StrReplaceAll(ToJsonLine(data), {{"<", "\\u003c"}, {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}});
   return absl::StrReplaceAll(kReportTemplate, {{"{{data}}", json}});
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  // A random name, so that another user who may write into the folder cannot put a link there first.
+  // A random name, so that another user who may write into the directory cannot put a link there first.
   const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));
@@ -335,7 +336,7 @@ void AddReport(Application& application) {
       "report",
       "show a run's routes in one HTML file\n"
       "Expert load, balance over groups and weight versions, how alike neighbouring tokens are, lengths, "
-      "missing rows, and what the trainer recorded otherwise. What needs the rows themselves is of some samples; "
+      "missing rows, and what the trainer recorded otherwise. Figures that need the rows come from some samples; "
       "the page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);

@@ -1,4 +1,4 @@
-// `rrctl report`: what the routes of a run show, in numbers and as one HTML page.
+// `rrctl report`: figures about the routes of a run, as numbers and as one HTML page.
 #ifndef CLIENT_RRCTL_REPORT_H_
 #define CLIENT_RRCTL_REPORT_H_
 
@@ -24,8 +24,8 @@ void AddReport(Application& application);
 
 struct ReportOptions {
   std::string run;
-  int64_t samples = 64;  // Whose rows are read, at most.
-  uint64_t seed = 1;     // Of the choice.
+  int64_t samples = 64;  // Limit of samples whose rows are read.
+  uint64_t seed = 1;     // For choosing them.
 };
 
 // Of the rollout's rows; exact, except what is of the samples that were read:
@@ -50,28 +50,27 @@ struct ReportOptions {
 // do not end it.
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress);
 
-// The report as one HTML file that needs nothing else: no network, no other file. `made` says when, in words. The page
+// The report as one HTML file that needs nothing else: no network, no other file. `made` is the time, as text. The page
 // (report.html) draws itself from the JSON in it.
 extern const char kReportTemplate[];  // report.html as it was when this was built.
 std::string RenderReport(const Document& report, const std::string& made);
 
-// Writes the file, or nothing: a file of that name is replaced once the new one is whole. INVALID_ARGUMENT where it
-// cannot be written, DATA_LOSS where the disk does not take it.
+// Writes the whole file or nothing: an existing file is replaced once the new one is complete. INVALID_ARGUMENT if it
+// cannot be written, DATA_LOSS if the disk fails.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-// What is counted (report_figures.cc): of samples' states their lengths and missing rows, of their rows the load of
-// experts and how alike neighbouring rows are, and the ranges in which many values are gathered, so that a chart has
-// room for them.
+// The figures (report_figures.cc): from samples' states their lengths and missing rows, from their rows the load of
+// experts and how alike neighbouring rows are; and ranges that combine many values, so that they fit into a chart.
 
-// Positions, ascending, of `count` of `all` samples, or of all if they are no more. At random, but the same for the
-// same seed, and those for a smaller count are among them.
+// Positions, ascending, of `count` of `all` samples (all, if there are no more). Random, but the same for the same
+// seed, and those for a smaller count are among them.
 std::vector<size_t> ChooseSamples(size_t all, size_t count, uint64_t seed);
 
-// Cuts `count` things in order into at most `max_bins` runs of one length (the last may be shorter): half-open
+// Divides `count` items in order into at most `max_bins` runs of equal length (the last may be shorter): half-open
 // positions.
 std::vector<std::pair<size_t, size_t>> EvenRuns(size_t count, size_t max_bins);
 
-// Counts of values in ranges of one width, 1, 2 or 5 times a power of ten, which begin at multiples of it.
+// Counts of values in ranges of equal width: 1, 2 or 5 times a power of ten, beginning at multiples of it.
 struct Histogram {
   int64_t begin = 0;
   int64_t width = 1;
@@ -83,12 +82,12 @@ Histogram MakeHistogram(const std::vector<int64_t>& values, size_t max_bins);
 // How evenly the choices of one layer spread over its experts.
 struct LoadBalance {
   int64_t choices = 0;
-  int64_t unused = 0;  // Experts that nothing chose.
+  int64_t unused = 0;  // Experts that no row chose.
   int64_t busiest = 0;
   int64_t busiest_count = 0;
-  std::optional<double> max_to_mean;  // 1 where all are alike, up to the number of experts. Nothing without choices.
-  // Shannon's, divided by that of experts that are all alike: 1 where they are, 0 where one has all. Nothing without
-  // choices; 1 for a layer of one expert.
+  std::optional<double> max_to_mean;  // 1 if all are equal, at most the number of experts. Nothing without choices.
+  // Shannon entropy, divided by that of an even load: 1 for an even load, 0 if one expert has everything. Nothing
+  // without choices; 1 for a layer of one expert.
   std::optional<double> entropy;
 };
 
@@ -97,14 +96,15 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts);
 
 // "lengths" and "missing" of a report.
 Document LengthTable(const std::vector<SampleState>& samples);
-// The samples that miss most, and how many miss any.
+// The samples with the most missing rows, and the number of samples that miss any.
 Document MissingTable(const std::vector<SampleState>& samples, int64_t& missing_samples);
 
-// Half-open ranges that hold all groups of the samples: one per group, or neighbours together where there are many.
+// Half-open ranges that hold all groups of the samples: one per group, or several neighbours together if there are
+// many.
 std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleState>& samples);
-// Which of the ranges has `group`, which one of them does.
+// The index of the range with `group`; one must have it.
 size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t group);
-// {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} of one range each.
+// {"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows"} for each range.
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
 // Rows whose load is counted in bin `bin`.
@@ -117,16 +117,16 @@ struct BinnedRows {
 class RouteScan {
  public:
   struct Neighbours {
-    int64_t pairs = 0;       // Rows r and r + 1 of a sample, both recorded.
-    int64_t shared_ids = 0;  // Experts that both chose, over all pairs.
+    int64_t pairs = 0;       // Pairs of rows r and r + 1 of a sample, both recorded.
+    int64_t shared_ids = 0;  // Experts that both rows chose, over all pairs.
   };
 
-  // `geometry` outlives it.
+  // `geometry` must outlive it.
   RouteScan(const Geometry& geometry, size_t bins);
 
-  // The next rows are those of another sample.
+  // The next rows belong to another sample.
   void BeginSample() { last_row_.reset(); }
-  // The rows of a portion, portions ascending. A row counts in each of `bins` that has it.
+  // Adds the rows of a portion; portions must ascend. A row counts in each of `bins` that contains it.
   void Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins);
 
   const Neighbours& neighbours(int32_t ordinal) const { return neighbours_[ordinal]; }
@@ -141,12 +141,12 @@ class RouteScan {
   std::vector<Neighbours> neighbours_;
   std::vector<int64_t> bin_rows_;
   std::vector<std::vector<std::vector<int64_t>>> counts_;  // [bin][ordinal][expert]
-  std::optional<int64_t> last_row_;                        // Of the sample so far, …
+  std::optional<int64_t> last_row_;                        // Last row of the sample so far, …
   std::vector<std::vector<uint16_t>> last_;                // … and its choices.
 };
 
-// The weight versions of samples, in order.
-// By number, those without one last by their label; neighbours together where there are many.
+// The weight versions of samples, in order: by number, those without a number last by their label; neighbours together
+// if there are many.
 class VersionBins {
  public:
   explicit VersionBins(const std::vector<const SampleState*>& samples);
@@ -154,7 +154,7 @@ class VersionBins {
   size_t size() const { return labels_.size(); }
   // "17", "17 – 19", the engine's label, or "unknown".
   const std::string& label(size_t bin) const { return labels_[bin]; }
-  // Where the rows of a sample that it was made of are counted.
+  // The bins in which the rows of one of its samples are counted.
   std::vector<BinnedRows> BinsOf(const SampleState& sample) const;
 
  private:

@@ -29,7 +29,7 @@ Missing MissingOf(const SampleState& state) {
 
 int64_t LengthOf(const SampleState& state) { return state.num_tokens.value_or(state.committed_rows); }
 
-// Counts of each expert are kept for every bin.
+// For every bin, a count of each expert is kept.
 constexpr size_t kVersionBins = 32;
 
 }  // namespace
@@ -91,7 +91,7 @@ Document LengthTable(const std::vector<SampleState>& samples) {
   for (const SampleState& state : samples) lengths.push_back(LengthOf(state));
   std::sort(lengths.begin(), lengths.end());
   const Histogram histogram = MakeHistogram(lengths, kLengthBins);
-  // The nearest rank, so that it is a length that there is.
+  // The nearest rank, so that the result is a real length.
   const auto quantile = [&](double fraction) -> Document {
     if (lengths.empty()) return nullptr;
     const auto rank = static_cast<size_t>(fraction * static_cast<double>(lengths.size() - 1) + 0.5);

@@ -47,9 +47,9 @@ absl::Status CheckRecord(const SampleRecord& record, const std::string& sample, 
       {.reason = Reason::kOldRevision, .sample = sample, .revision = record.revision});
 }
 
-constexpr std::chrono::seconds kReadTimeout(60);  // Of one portion.
+constexpr std::chrono::seconds kReadTimeout(60);  // For one portion.
 
-// `portion` of `sample`, which has its recorded rows and the asked layers.
+// `portion` of `sample`, which has its recorded rows and the requested layers.
 Document ToDocument(const Geometry& geometry, const std::vector<int32_t>& layers, RowRange portion,
                     const SampleRows& sample) {
   Document rows = Document::array();
@@ -91,10 +91,10 @@ struct PutOptions {
   std::string sample;
   Producer producer = Producer::kRollout;
   std::string file;    // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
-  std::string tensor;  // Its name in a safetensors file; empty: the only one of rows.
-  // Of a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
+  std::string tensor;  // Name of the tensor in a safetensors file; empty: the only one that can be rows.
+  // For a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
   std::string index;
-  int32_t num_experts = 0;           // To make the run where it does not exist; otherwise 0.
+  int32_t num_experts = 0;           // Makes the run if it does not exist; otherwise 0.
   std::optional<int32_t> top_k;      // With num_experts; absent: the file's K.
   std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
   std::optional<int64_t> row_start;  // Absent: after the committed rows.
@@ -102,7 +102,7 @@ struct PutOptions {
   bool seal = false;
 };
 
-// From the options and the file's shape; nothing where the run must exist.
+// Geometry from the options and the file's shape; nothing if the run must exist.
 absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape) {
   if (options.num_experts == 0) return std::nullopt;
   if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
@@ -125,7 +125,7 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
   return *std::move(geometry);
 }
 
-// Joins the run, or makes it. Rows that do not fit make none: its geometry is for good.
+// Joins the run, or makes it. Rows that do not match make no run, because its geometry is permanent.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
   const auto geometry = GeometryFor(options, rows.tensor.shape);
   if (!geometry.ok()) return geometry.status();
@@ -141,7 +141,7 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   return run;
 }
 
-// Appends rows of the file to one sample, after those that it has.
+// Appends rows of the file to one sample, after its present rows.
 absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, const std::string& sample,
                                         const RowsFile& rows, std::optional<RowRange> take) {
   AppendOptions append{.sample = sample,
@@ -321,18 +321,19 @@ void AddPut(Application& application) {
   AddRun(put, options->run);
   put->add_option("SAMPLE", options->sample, "name of the sample; it is made if it does not exist")->required();
   put->add_option("FILE", options->file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
-  put->add_option("--tensor", options->tensor, "its name in a safetensors file; without it: the only one of rows")
+  put->add_option("--tensor", options->tensor,
+                  "the tensor's name in a safetensors file; without it: the only one of rows")
       ->type_name("NAME");
-  put->add_option("--index", options->index,
-                  "of a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
-                  "SAMPLE/1, …")
+  put->add_option(
+         "--index", options->index,
+         "for a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
+         "SAMPLE/1, …")
       ->type_name("FILE");
   put->add_option("--experts", options->num_experts,
                   "make the run if it does not exist, with this number of experts per layer")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));
-  put->add_option("--top-k", options->top_k,
-                  "with --experts: experts of a token; without it: the last axis of the file")
+  put->add_option("--top-k", options->top_k, "with --experts: experts per token; without it: the last axis of the file")
       ->type_name("K")
       ->check(CLI::Range(1, kMaxTopK));
   put->add_option("--layers", options->moe_layers,

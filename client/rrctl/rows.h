@@ -1,5 +1,5 @@
-// Rows of one sample: read in portions, so that one of any size needs the memory of one portion, and the commands that
-// move them: get shows them, put appends those of a file.
+// Reads the rows of one sample in portions, so that a sample of any size needs the memory of one portion; and the
+// commands get, which shows rows, and put, which appends those of a file.
 #ifndef CLIENT_RRCTL_ROWS_H_
 #define CLIENT_RRCTL_ROWS_H_
 
@@ -16,28 +16,29 @@
 
 namespace routing_replay::client {
 
-// What is read of one sample, all of one revision: ABORTED (kOldRevision) if another one than `state`'s is met.
+// What to read of one sample, all of one revision: ABORTED (kOldRevision) if the server has another revision than
+// `state`.
 struct PortionRead {
   SampleState state;
-  std::vector<int32_t> layers;  // As LayersOf gives them.
-  RowRange rows;                // Among them unrecorded ones.
+  std::vector<int32_t> layers;  // From LayersOf.
+  RowRange rows;                // May include unrecorded ones.
 };
 
-// `asked` in the order of a read, each once; without any, every MoE layer.
+// `asked` in the order of a read, without duplicates; all MoE layers if it is empty.
 std::vector<int32_t> LayersOf(const Geometry& geometry, std::vector<int32_t> asked = {});
 
 // Rows of a portion: some MB decoded.
 int64_t PortionRows(const Geometry& geometry);
 
-// The rows of one portion. FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE with the sample's status where it
+// The rows of one portion. FAILED_PRECONDITION, NOT_FOUND, DATA_LOSS or OUT_OF_RANGE with the sample's status if it
 // cannot be read.
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRange portion);
 
-// Reads all portions in order and gives each to `take`, whose first error ends it.
+// Reads all portions in order and passes each to `take`, whose first error ends it.
 absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take);
 
-// All committed rows and all MoE layers of a sample, in memory. Errors as of ReadPortion, and of Run::Stat.
+// All committed rows and all MoE layers of a sample, in memory. Errors of ReadPortion and of Run::Stat.
 absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer);
 
 void AddGet(Application& application);
@@ -51,13 +52,13 @@ struct GetOptions {
   std::optional<RowRange> rows;  // Absent: all.
 };
 
-// Reads in portions of some MB, so that a sample of any size needs the memory of one, and gives each to `show` as an
+// Reads in portions of some MB, so that a sample of any size needs the memory of one, and passes each to `show` as an
 // array of {"row", "layer", "experts"}, rows ascending and layers ascending in a row; "experts" is null for an
 // unrecorded row. ABORTED if the sample starts a new revision meanwhile; FAILED_PRECONDITION with the sample's status
-// where it cannot be read; OUT_OF_RANGE for rows after the committed ones.
+// if it cannot be read; OUT_OF_RANGE for rows after the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);
 
-// All bytes of the file, of `input` where the path is "-". NOT_FOUND; DATA_LOSS.
+// All bytes of the file, or of `input` if the path is "-". NOT_FOUND; DATA_LOSS.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input);
 
 }  // namespace routing_replay::client

@@ -34,7 +34,7 @@ constexpr size_t kTokenBytes = 32;
 
 absl::StatusOr<std::string> RandomToken() {
   unsigned char bytes[kTokenBytes];
-  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return absl::InternalError("the system gives no random numbers");
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return absl::InternalError("the system cannot provide random numbers");
   return absl::StrCat("rr_", absl::WebSafeBase64Escape({reinterpret_cast<const char*>(bytes), sizeof(bytes)}));
 }
 
@@ -44,7 +44,7 @@ std::string HashOf(const std::string& token) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(hash), sizeof(hash)});
 }
 
-// JSON is YAML too, so the line fits a token file of either kind.
+// JSON is also YAML, so the line is valid in a token file of either kind.
 std::string EntryFor(const TokenOptions& options, const std::string& token) {
   nlohmann::ordered_json entry = {
       {"name", options.name}, {"sha256", HashOf(token)}, {"runs", options.run_prefixes}, {"scopes", options.scopes}};
@@ -62,7 +62,7 @@ absl::Status WriteSecret(const std::string& path, const std::string& token) {
   return written ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
 }
 
-// "" where there is no such file yet.
+// "" if the file does not exist yet.
 absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
@@ -74,7 +74,7 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   return text;
 }
 
-// Of all that edit files of the folder; given up when it is closed.
+// Locks the directory against other editors of its files; the lock is released when the descriptor is closed.
 absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
   const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -85,9 +85,9 @@ absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
   return failed;
 }
 
-// A server that looks at the file meanwhile sees all of it, or what it was; half an entry may be a wider grant. The
-// file keeps its owner and mode, or the server could no longer read it, and its place at the end of symbolic
-// links.
+// A server that reads the file meanwhile sees either all of it or the old version; half an entry may grant more. The
+// file keeps its owner and mode, because otherwise the server could no longer read it, and its place at the end of
+// symbolic links.
 absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   std::error_code ignored;
   const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
@@ -114,10 +114,10 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   const int error = errno;
   unlink(part.c_str());
   if (error != EPERM) return absl::ErrnoToStatus(error, part);
-  return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot be given its owner; edit it as that one"));
+  return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot get its owner; run this as the owner"));
 }
 
-// "" is every run. Another prefix that is no name's beginning would be a grant of nothing.
+// "" is every run. Any other prefix that no run name can have would grant nothing.
 absl::Status CheckGrant(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty()) continue;
@@ -126,7 +126,7 @@ absl::Status CheckGrant(const TokenOptions& options) {
   return absl::OkStatus();
 }
 
-// As the server will: its keys are our flags, more or less.
+// Checks the entry as the server will; its keys are nearly the same as our flags.
 absl::Status CheckEntry(const std::string& entry) {
   const auto grants = ParseTokenFile(entry + "\n");
   if (grants.ok()) return absl::OkStatus();
@@ -152,7 +152,7 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   }
   if (options.append.empty()) return made;
   if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) {
-    if (!options.file.empty()) unlink(options.file.c_str());  // It opens nothing.
+    if (!options.file.empty()) unlink(options.file.c_str());  // The token is not valid yet.
     return status;
   }
   return made;
@@ -171,14 +171,14 @@ void AddToken(Application& application) {
   const auto options = std::make_shared<TokenOptions>();
   CLI::App* token = application.Add("token",
                                     "make a token, and its entry for the server's --token-file\n"
-                                    "The server keeps the hash alone: give the token to its user, and keep no copy.",
+                                    "The server keeps only the hash: give the token to its user, and keep no copy.",
                                     [options](Session& session) {
                                       const auto made = MakeToken(*options);
                                       const std::string hint = made.ok() ? PrefixHint(*options) : "";
                                       if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
                                       return session.Show(made);
                                     });
-  token->add_option("NAME", options->name, "whose it is, for people")->required();
+  token->add_option("NAME", options->name, "name of its owner, for people")->required();
   token->add_option("--run", options->run_prefixes, "runs whose names start with this; \"\" is every run")
       ->required()
       ->type_name("PREFIX");
@@ -187,13 +187,16 @@ void AddToken(Application& application) {
       ->type_name("SCOPE")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
-  token->add_option("--max-runs", options->max_runs, "the most runs with its prefixes; it makes no more")
+  token->add_option("--max-runs", options->max_runs, "limit of runs with its prefixes; it cannot make more")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  token->add_option("--expires", options->expires, "the day it ends (2027-01-31, UTC), or the time")->type_name("DATE");
-  token->add_option("--append", options->append, "add the entry to the server's token file, by replacing it as a whole")
+  token->add_option("--expires", options->expires, "when it expires: a day (2027-01-31, UTC) or a time")
+      ->type_name("DATE");
+  token
+      ->add_option("--append", options->append,
+                   "add the entry to the server's token file, which is replaced as a whole")
       ->type_name("FILE");
-  token->add_option("--out", options->file, "write the token to this new file, for its owner alone to read")
+  token->add_option("--out", options->file, "write the token to this new file, which only its owner can read")
       ->type_name("FILE");
 }
 

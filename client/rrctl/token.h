@@ -18,18 +18,17 @@ struct TokenOptions {
   std::vector<std::string> run_prefixes;
   std::vector<std::string> scopes;
   std::string expires;
-  int64_t max_runs = 0;  // 0: no such limit.
-  std::string file;      // That gets the token; empty: it is in the answer.
-  std::string append;    // The server's token file, which gets the entry by a rename; empty: none does.
+  int64_t max_runs = 0;  // 0: no limit.
+  std::string file;      // New file for the token; empty: the answer contains it.
+  std::string append;    // The server's token file, to which the entry is added by a rename; empty: none.
 };
 
-// {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that
-// is there, INVALID_ARGUMENT for what the server would not take, of the entry or of the file with it, PERMISSION_DENIED
-// for a token file that would change its owner, and other errors that name a file. An error leaves all files as they
-// were.
+// {"entry": a line for the server's token file, "token" or "file"}. The token has 256 random bits. ALREADY_EXISTS for
+// an existing file, INVALID_ARGUMENT if the server would reject the entry or the file with it, PERMISSION_DENIED for a
+// token file whose owner would change, and other errors that name a file. An error leaves all files unchanged.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
-// For people: which further runs a prefix covers that does not end with a separator; "" where all of them do.
+// For people: which other runs a prefix without a separator at its end covers; "" if all have one.
 std::string PrefixHint(const TokenOptions& options);
 
 }  // namespace routing_replay::client

@@ -31,7 +31,7 @@ Document Describe(const VerifyOutcome& outcome, const char* key, const std::stri
                   {"damaged", std::move(damaged)}};
 }
 
-// "/x", "./x", "../x", "." and "..": on the command line a directory, where a run could be meant.
+// "/x", "./x", "../x", "." and "..": on the command line these are directories, not runs.
 bool IsDirectoryName(absl::string_view name) {
   return name == "." || name == ".." || absl::StartsWith(name, "/") || absl::StartsWith(name, "./") ||
          absl::StartsWith(name, "../");
@@ -116,16 +116,17 @@ void AddTransfers(Application& application) {
   AddRun(exported, out->run);
   exported->add_option("DIR", out->directory, "a new directory, or an empty one")->required();
   AddGroups(exported, out->groups);
-  exported->add_option("--previous", out->previous,
-                       "an earlier export of the run: equal samples are hard links to its files, and what the run "
-                       "released since is taken over");
+  exported->add_option(
+      "--previous", out->previous,
+      "an earlier export of the run: equal samples become hard links to its files, and samples that the run "
+      "released since are taken over");
   AddProducer(exported, out->producer);
 
   const auto in = std::make_shared<TransferOptions>();
   CLI::App* imported =
       application.Add("import",
-                      "append the samples of a directory to a run, those that it lacks\n"
-                      "An interrupted one continues when it is called again.",
+                      "append to a run the samples of a directory that it lacks\n"
+                      "If it is interrupted, call it again to continue.",
                       [in](Session& session) { return session.Show(RunTransfer(session, *in, ImportFromDirectory)); });
   imported->add_option("DIR", in->directory, "an exported run")->required();
   imported->add_option("RUN", in->run,
@@ -136,7 +137,7 @@ void AddTransfers(Application& application) {
   CLI::App* verify = application.Add(
       "verify",
       "read every row of a run, or of an exported run, and compare every checksum\n"
-      "For a directory, which is written /DIR, ./DIR or ../DIR, no server is asked.",
+      "A directory, written /DIR, ./DIR or ../DIR, needs no server.",
       [read](Session& session) {
         const auto verified = read->directory.empty() ? RunTransfer(session, *read, Verify) : VerifyHere(*read);
         if (!verified.ok()) return verified.status();

@@ -1,5 +1,4 @@
-// The commands that move a whole run: export to a directory, import from one, and verify, which reads it for its
-// checksums.
+// The commands that move a whole run: export to a directory, import from one, and verify, which checks its checksums.
 #ifndef CLIENT_RRCTL_TRANSFER_H_
 #define CLIENT_RRCTL_TRANSFER_H_
 
@@ -17,7 +16,7 @@ struct TransferOptions {
   std::string directory;
   Groups groups;
   Producer producer = Producer::kRollout;
-  std::string previous;  // Of an export: a directory that another one wrote.
+  std::string previous;  // For an export: the directory of an earlier one.
 };
 
 // Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.
@@ -25,12 +24,12 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                                            const ShowProgress& progress);
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
                                              const ShowProgress& progress);
-// {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null
-// where they are not known.
+// {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null if
+// unknown.
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
 // The same of `options.directory`, without a server.
 absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const ShowProgress& progress);
-// What Verify found as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
+// The result of Verify as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
 absl::Status DamageOf(const Document& verified);
 
 }  // namespace routing_replay::client

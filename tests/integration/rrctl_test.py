@@ -498,7 +498,7 @@ class FailureTest(RrctlTest):
         self.assertIn("verify", {line.split()[0] for line in commands})
         for line in commands:
             self.assertRegex(line, r"^  [a-z]+ +\S")
-        self.assertIn("no server is asked", self.run_rrctl("verify", "--help"))
+        self.assertIn("needs no server", self.run_rrctl("verify", "--help"))
 
     def test_an_address_that_is_none(self):
         self.assertIn("field=endpoint", self.run_rrctl("--endpoint", "localhost", "status", code=2))

@@ -132,7 +132,7 @@ class AwayTest(unittest.TestCase):
             lines = 0
 
             def emit(self, record: logging.LogRecord) -> None:
-                if "waits for its server" in record.getMessage():
+                if "is waiting for its server" in record.getMessage():
                     self.lines += 1
                     gate.open()
 

@@ -131,7 +131,7 @@ class RecordedRowsTest(ServerTest):
         for row_start in (1, 6):
             with self.assertRaises(rr.InvalidArgumentError) as caught:
                 self.run.put("a", ROWS[:5], row_start=row_start, weights=[rr.WeightSpan(0, 5, 7)])
-            self.assertIn(f"[0, 5) of version 7 are not all rows of [{row_start}, ", str(caught.exception))
+            self.assertIn(f"[0, 5) of version 7 must be inside [{row_start}, ", str(caught.exception))
         self.run.flush()
         self.assertEqual(self.run.list(), [])
 
