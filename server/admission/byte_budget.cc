@@ -8,7 +8,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Samples leave when a training step ends or a trainer releases them: seconds, not milliseconds.
+// Memory is freed when a training step ends or a trainer releases samples: after seconds, not milliseconds.
 constexpr int32_t kRetryAfterMs = 100;
 
 }  // namespace
@@ -44,7 +44,7 @@ absl::StatusOr<ByteReservation> ByteBudget::Reserve(int64_t bytes) {
       ErrorDetail detail{.reason = Reason::kOverBudget};
       detail.retry_after_ms = kRetryAfterMs;
       return MakeError(absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("memory budget: ", bytes, " bytes asked, ", limit_ - used, " of ", limit_,
+                       absl::StrCat("memory budget: ", bytes, " bytes requested, ", limit_ - used, " of ", limit_,
                                     " free; release samples or try again later"),
                        detail);
     }

@@ -1,4 +1,4 @@
-// Admission by bytes: memory is promised before data arrives, and every byte held is charged exactly once.
+// Admission by bytes: memory is reserved before data arrives, and every byte held is charged exactly once.
 //
 //   credit granted ──Reserve──▶ ByteReservation ──(append arrives)──▶ split for the stored blocks ──▶ freed with them
 #ifndef SERVER_ADMISSION_BYTE_BUDGET_H_
@@ -23,13 +23,14 @@ class ByteReservation {
   ~ByteReservation() { Release(); }
 
   int64_t bytes() const { return bytes_; }
-  // Moves `bytes` (at most bytes()) into a reservation of their own. Never fails, charges nothing.
+  // Moves `bytes` (at most bytes()) into a separate reservation. Never fails, charges nothing.
   ByteReservation Split(int64_t bytes);
   // Adds `other` (of the same budget, or empty) to this one.
   void Merge(ByteReservation other);
   // Gives everything back now.
   void Release();
-  // The bytes, which stay taken until ByteBudget::Attach has them again.
+  // Returns the number of bytes and forgets them: they stay taken until ByteBudget::Attach makes a reservation of them
+  // again.
   int64_t Detach() { return std::exchange(bytes_, 0); }
 
  private:
@@ -47,10 +48,10 @@ class ByteBudget {
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
-  // RESOURCE_EXHAUSTED (kOverBudget, retry_after_ms) if the limit would be passed; then nothing is taken.
+  // RESOURCE_EXHAUSTED (kOverBudget, retry_after_ms) if the limit would be exceeded; then nothing is taken.
   absl::StatusOr<ByteReservation> Reserve(int64_t bytes);
 
-  // Bytes of this budget that were detached.
+  // A reservation of bytes that were detached from this budget.
   ByteReservation Attach(int64_t bytes) { return ByteReservation(this, bytes); }
 
   int64_t limit() const { return limit_; }

@@ -16,7 +16,7 @@ constexpr int32_t kRetryAfterMs = 500;
 constexpr std::chrono::milliseconds kLookInterval(1000);
 constexpr std::chrono::milliseconds kFullLookInterval(100);
 constexpr std::chrono::seconds kIdle(2);
-// The part of a run's bytes that is not promised as credit: what appends cost beside their payload.
+// The part of a run's bytes that is not available for credit: it covers what appends cost in addition to their payload.
 constexpr int64_t kPartNotPromised = 16;
 
 }  // namespace
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Place>> WaitingRoom::Enter(const std::string& run
   return std::make_unique<Place>([this, waiting, position] { Leave(*waiting, position); });
 }
 
-// `bytes` at least, of which the run has as many.
+// Sends away waiting reads of `run` with at least `bytes`, which the run has.
 void WaitingRoom::SendAway(Run& run, int64_t bytes) {
   while (bytes > 0) {
     auto next = run.waiting.lower_bound(bytes);
@@ -82,8 +82,8 @@ absl::Status WaitingRoom::Full(int64_t bytes) const {
   detail.retry_after_ms = kRetryAfterMs;
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("waiting-reads: the request takes ", bytes, " bytes while it waits, and ", limit_ - used_, " of ",
-                   limit_, " are free; wait for fewer samples at a time, or try again later"),
+      absl::StrCat("waiting-reads: the request takes ", bytes, " bytes while it waits, but only ", limit_ - used_,
+                   " of ", limit_, " are free; wait for fewer samples at a time, or try again later"),
       detail);
 }
 
@@ -168,16 +168,16 @@ void RunQuota::ForgetIdle() {
   });
 }
 
-// The store may take its time: others go on meanwhile by what is known.
+// The store may take long to answer: meanwhile other threads use the last known value.
 bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
   if (!BeginLook(run, interval)) return false;
   absl::StatusOr<int64_t> stored = stored_(run);
   if (absl::IsNotFound(stored.status())) stored = 0;
   MutexLock lock(mutex_);
-  Use& use = uses_.find(run)->second;  // Not forgotten while it is looked at.
+  Use& use = uses_.find(run)->second;  // Not forgotten while it is being asked about.
   use.looking = false;
   looked_.NotifyAll();
-  if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
+  if (!stored.ok()) return false;  // Keeps the old value; the append itself will report the error.
   use.known = true;
   use.stored = *stored;
   use.settling = 0;
@@ -191,7 +191,7 @@ absl::Status RunQuota::OverQuota(const char* limit, const char* quota, absl::str
   return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what), detail);
 }
 
-// What is admitted is a guess from above, which a look replaces by what is stored.
+// The admitted bytes are an upper bound, which the store's figure replaces at the next look.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
   LookAgain(run, kLookInterval);
@@ -230,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Place>> RunQuota::Open(absl::string_view run, Str
   MutexLock lock(mutex_);
   if (const auto found = streams_.find(key); found != streams_.end() && found->second >= limits_.streams) {
     return OverQuota("run-streams", "run_streams",
-                     absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
+                     absl::StrCat("the run has ", limits_.streams, " open streams of this kind already"));
   }
   ++streams_[key];
   return std::make_unique<Place>([this, key = std::move(key)] {

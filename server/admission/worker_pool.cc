@@ -40,14 +40,15 @@ absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> wor
   }
   Owner& own = owners_[owner];
   if (own.waiting.size() >= limits_.waiting_of_an_owner) {
-    return Rejected(limits_.field, absl::StrCat(own.waiting.size(),
-                                                " calls of this caller (its token, or its connection where there are "
-                                                "none) wait for a thread already; make fewer at a time, or try again "
-                                                "later"));
+    return Rejected(limits_.field,
+                    absl::StrCat(own.waiting.size(),
+                                 " calls of this caller (its token, or its connection if there are "
+                                 "no tokens) already wait for a thread; make fewer at a time, or try again "
+                                 "later"));
   }
   own.waiting.push_back(std::move(work));
   if (++waiting_ > idle_ && threads_.size() < limits_.threads && !AddThread() && threads_.empty()) {
-    owners_.clear();  // Without a thread this work is all there is.
+    owners_.clear();  // There is no thread, so no other work can be waiting.
     waiting_ = 0;
     return Rejected(limits_.field, "the system has no thread for it (limits of processes, or memory); try again later");
   }

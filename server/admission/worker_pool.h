@@ -1,4 +1,4 @@
-// Threads for work that may wait, for what runs on threads that must not; shared among those whose work it is.
+// Threads for work that may wait, for callers whose own thread must not; shared fairly among the owners of the work.
 #ifndef SERVER_ADMISSION_WORKER_POOL_H_
 #define SERVER_ADMISSION_WORKER_POOL_H_
 
@@ -21,19 +21,19 @@ namespace routing_replay::server {
 class WorkerPool {
  public:
   struct Limits {
-    size_t threads = 128;  // Made as they are needed.
+    size_t threads = 128;  // Made when needed.
     size_t threads_of_an_owner = 64;
     size_t waiting_of_an_owner = 1024;
-    std::string field = "control-calls";  // That an error names.
+    std::string field = "control-calls";  // Named in errors.
   };
   explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }
 
-  // Calls `work` once on one of the threads: of one owner in the order they came, of several in turns.
-  // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too many of the owner wait, or the system
-  // has not even one thread for the pool; UNAVAILABLE (kDraining) after Finish; then `work` is not called.
+  // Calls `work` once on one of the threads: work of one owner in order, that of several owners in turns.
+  // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too much work of the owner is waiting, or the
+  // system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish. Then `work` is not called.
   absl::Status Run(const std::string& owner, std::function<void()> work);
-  // Waits for all work that was taken. Not on one of the threads, and on one thread at a time.
+  // Waits for all accepted work. Not on one of the threads, and on one thread at a time.
   void Finish();
 
  private:
@@ -48,13 +48,13 @@ class WorkerPool {
     std::function<void()> work;
   };
 
-  // Whether the system had one more.
+  // Returns false if the system has no more threads.
   bool AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
-  // The next work, waited for; nothing once all is done after Finish.
+  // Waits for the next work; nothing once all is done after Finish.
   std::optional<Taken> Take();
   void End(const std::string& owner);
-  // Whose turn it is; end() where nobody has work that may begin.
+  // The owner whose turn it is; end() if no work may begin.
   Owners::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayBegin(const Owner& owner) const {
     return !owner.waiting.empty() && owner.working < limits_.threads_of_an_owner;
@@ -63,10 +63,10 @@ class WorkerPool {
   const Limits limits_;
   Mutex mutex_;
   CondVar changed_;
-  Owners owners_ ABSL_GUARDED_BY(mutex_);     // Who has work that waits or is done.
-  std::string last_ ABSL_GUARDED_BY(mutex_);  // Whose turn it was.
+  Owners owners_ ABSL_GUARDED_BY(mutex_);     // Owners with waiting or running work.
+  std::string last_ ABSL_GUARDED_BY(mutex_);  // The owner that had the last turn.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all.
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all owners.
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };

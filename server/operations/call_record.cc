@@ -56,7 +56,7 @@ void CallJournal::Note(absl::string_view method, const absl::Status& status,
   if (!trouble.field.empty()) fields.emplace_back("field", trouble.field);
   const std::string key = absl::StrCat(trouble.method, " ", trouble.code, " ", trouble.reason);
   const char* event = trouble.failed ? "call_failed" : "call_rejected";
-  // A client that goes away is its own affair.
+  // A client that goes away is not a problem of the server.
   const bool cancelled = status.code() == absl::StatusCode::kCancelled;
   const LogLevel level = trouble.failed ? LogLevel::kWarning : cancelled ? LogLevel::kDebug : LogLevel::kInfo;
   if (!cancelled) Remember(std::move(trouble));
@@ -133,7 +133,7 @@ LogFields CallRecord::Identity() const {
   std::string trace = TraceParent(Metadata(call_, kTraceParentKey));
   if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
   fields.emplace_back("peer", call_.peer());
-  // What a client certificate says of its bearer. It belongs to the connection, as this does; it allows nothing.
+  // Names from the client's certificate. They belong to the connection, as this does, and grant nothing.
   std::string client;
   if (const auto authentication = call_.auth_context(); authentication != nullptr) {
     for (const grpc::string_ref& name : authentication->GetPeerIdentity()) {

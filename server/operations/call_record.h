@@ -1,6 +1,5 @@
-// One RPC, from its arrival to its end: counted, timed, and told in the log where it did not end well. Every handler
-// has one for each of its calls. What ended badly is told at most once per kind and 10 s; the latest kinds are kept for
-// people who look at the server.
+// One RPC, from its arrival to its end: counted, timed, and logged if it did not end well. Every handler makes one for
+// each of its calls. Failures are logged at most once per kind and 10 s; the latest kinds are kept for the status page.
 #ifndef SERVER_OPERATIONS_CALL_RECORD_H_
 #define SERVER_OPERATIONS_CALL_RECORD_H_
 
@@ -23,23 +22,23 @@
 
 namespace routing_replay::server {
 
-// Whose call it is, as its client says in metadata: what makes the lines of several programs' logs one story.
+// Identifies a call by an id from its client's metadata, so that log lines of several programs can be joined.
 inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kTraceParentKey[] = "traceparent";
 
-// `given` where it can be one ([A-Za-z0-9._:/-]{1,128}), otherwise a new one of 16 hexadecimal digits.
+// `given` if it is a valid id ([A-Za-z0-9._:/-]{1,128}), otherwise a new one of 16 hexadecimal digits.
 std::string RequestId(absl::string_view given);
 
-// `given` where it is what W3C Trace Context, version 00, calls valid, otherwise nothing.
+// `given` if it is valid in W3C Trace Context, version 00, otherwise nothing.
 std::string TraceParent(absl::string_view given);
 
-// A kind of trouble: the calls of one method that ended in the same way. Words of this program, no ids of clients.
+// A kind of trouble: the calls of one method that ended in the same way. Contains fixed words, no ids of clients.
 struct CallTrouble {
   std::string method;
   std::string code;
-  std::string reason;  // Of the ErrorDetail; empty: none.
+  std::string reason;  // From the ErrorDetail; empty: none.
   std::string field;
-  bool failed = false;  // By the server's fault; otherwise the call was rejected.
+  bool failed = false;  // The server failed; otherwise the call was rejected.
   int64_t count = 0;
   std::chrono::system_clock::time_point last;
 };
@@ -52,9 +51,9 @@ class CallJournal {
 
   explicit CallJournal(const Clock& clock) : clock_(clock), filter_(clock, kInterval) {}
 
-  // A call, or one append of a stream, ended with `status`, which is not OK. `identity`: the fields that say whose it
-  // was, asked for where a line is written. The status's message may name samples, and is told at the level debug
-  // alone.
+  // A call, or one append of a stream, ended with `status`, which is not OK. `identity` returns the fields that
+  // identify the caller; it is called only if a line is written. The status's message may name samples, and is logged
+  // only at the level debug.
   void Note(absl::string_view method, const absl::Status& status, const std::function<LogFields()>& identity);
   // The latest kinds, the last one first; at most kKinds.
   std::vector<CallTrouble> Latest() const;
@@ -68,7 +67,7 @@ class CallJournal {
   std::deque<CallTrouble> latest_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What all records of a server use. Outlives them.
+// State shared by all records of a server. Must outlive them.
 struct CallBook {
   const Clock& clock;
   const AccessControl& access;
@@ -76,23 +75,23 @@ struct CallBook {
   CallJournal journal{clock};
 };
 
-// The header of that name; empty where there are two: a client must not choose which one is checked.
+// The authorization header; empty if there are two: a client must not choose which one is checked.
 absl::string_view AuthorizationOf(const grpc::ServerContextBase& call);
 
 // Not thread-safe.
 class CallRecord {
  public:
-  // `method` is one of the service, `call` one that has arrived; both outlive the record.
+  // `method` is one of the service, `call` has arrived; both must outlive the record.
   CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call);
   CallRecord(const CallRecord&) = delete;
   CallRecord& operator=(const CallRecord&) = delete;
-  ~CallRecord();  // A call that nobody ended was CANCELLED.
+  ~CallRecord();  // A call without End counts as CANCELLED.
 
-  // The call ends with `status`. Of several the first counts.
+  // The call ends with `status`. Only the first End counts.
   void End(const absl::Status& status);
   // One message of the call was rejected, and the call goes on.
   void Reject(const absl::Status& status);
-  // Tells who made or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
+  // Logs who made or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
   void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;
 
  private:

@@ -82,8 +82,8 @@ class HttpSessions {
   // Whether one more may come in: where there are too many, for the one that the port has waited for the longest, which
   // is cut. A client that sends or takes nothing holds its place against nobody who asks.
   bool MakeRoom();
-  // The port waits for a session: for its request, or for it to take the answer. Until Forget with what this returns.
-  // `cut`, from any thread, ends the session; false: it has ended.
+  // The port waits for a session: for its request, or for it to read the answer. Lasts until Forget with the returned
+  // number. `cut`, called from any thread, ends the session; it returns false if the session has ended.
   uint64_t Await(std::function<bool()> cut);
   void Forget(uint64_t waiting);
 
@@ -104,7 +104,7 @@ using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 template <typename Stream>
 class Session final : public std::enable_shared_from_this<Session<Stream>> {
  public:
-  // `keep`: what the stream uses.
+  // `keep`: an object that the stream uses.
   Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
       : keep_(std::move(keep)), stream_(std::move(stream)), sessions_(sessions) {
     ++sessions_.open;
@@ -171,7 +171,7 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    Await();  // Not while the handler ran: now the port waits for the client.
+    Await();  // Not while the handler ran: only now the port waits for the client.
     http::async_write(stream_, response_,
                       [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
@@ -205,7 +205,8 @@ bool HttpSessions::MakeRoom() {
       oldest = std::move(waiting_.begin()->second);
       waiting_.erase(waiting_.begin());
     }
-    cut = oldest();  // Without the lock: where this is the last that holds the session, its end asks for it.
+    // Called without the lock: if this is the last owner of the session, its destructor takes the lock.
+    cut = oldest();
   }
   return true;
 }
@@ -230,7 +231,7 @@ void StartHttpSession(tcp::socket socket, std::shared_ptr<ssl::context> tls, Htt
   }
 }
 
-// Clients are not asked for certificates, as probes have none.
+// Clients are not asked for certificates, because probes have none.
 absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& texts) {
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
   error_code error;
@@ -241,7 +242,7 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeTlsContext(const TlsTexts& tex
   return context;
 }
 
-// Until there may be a file descriptor again.
+// Time until a file descriptor may be free again.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 class AsioHttpPort final : public HttpPort {
@@ -273,7 +274,7 @@ class AsioHttpPort final : public HttpPort {
         pause_.expires_after(kAcceptPause);
         return pause_.async_wait([this, &acceptor](error_code) { Accept(acceptor); });
       }
-      FollowTls().IgnoreError();  // New connections get what was before.
+      FollowTls().IgnoreError();  // On an error, new connections use the previous files.
       if (sessions_.MakeRoom()) StartHttpSession(std::move(socket), tls_, sessions_);
       Accept(acceptor);
     });
@@ -289,9 +290,10 @@ class AsioHttpPort final : public HttpPort {
     return tls.status();
   }
 
-  HttpSessions sessions_;  // Ends after io_, which has the sessions.
+  HttpSessions sessions_;  // Destroyed after io_, which holds the sessions.
   asio::io_context io_;
-  asio::strand<asio::io_context::executor_type> strand_{io_.get_executor()};  // Of the acceptors, and what they use:
+  // For the acceptors, and the members that they use:
+  asio::strand<asio::io_context::executor_type> strand_{io_.get_executor()};
   std::list<tcp::acceptor> acceptors_;
   std::shared_ptr<ssl::context> tls_;  // Null: plaintext.
   std::shared_ptr<const TlsTexts> tls_texts_;

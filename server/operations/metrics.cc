@@ -10,7 +10,7 @@
 namespace routing_replay::server {
 namespace {
 
-// {a="x",b="y"}; nothing where there are none. Values are words of this program: nothing in them needs an escape.
+// {a="x",b="y"}; empty without labels. Values are fixed words, so nothing needs an escape.
 std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels) {
   if (labels.empty()) return "";
   return absl::StrCat("{",
@@ -85,7 +85,7 @@ void Metrics::CountRecord(absl::string_view run, Producer producer, const Sample
   newest_.newest_get = std::max(newest_.newest_get, version);
   if (producer != Producer::kRollout) return;
   RunVersions& versions = Use(run);
-  // Not the highest: somebody who reads the whole run once, such as an export, would hide the trainer for ever.
+  // Not the highest version: one reader of the whole run, such as an export, would hide the trainer for ever.
   versions.get = version;
   versions.read = versions.used;
 }

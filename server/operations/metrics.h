@@ -1,4 +1,4 @@
-// Counters of what the server carries, in Prometheus form. Every fallback and rejection has one: nothing is silent.
+// Counters of the server's work, in Prometheus form. Every fallback and rejection has one: nothing is silent.
 #ifndef SERVER_OPERATIONS_METRICS_H_
 #define SERVER_OPERATIONS_METRICS_H_
 
@@ -26,7 +26,7 @@
 
 namespace routing_replay::server {
 
-// Whether a call that ends so is the server's fault, and not its caller's.
+// True if a call that ends with `status` failed because of the server, not because of its caller.
 bool IsServersFault(const absl::Status& status);
 
 // Values of counters and gauges by name, with labels in braces.
@@ -36,10 +36,10 @@ Series SeriesOf(const std::vector<prometheus::MetricFamily>& families);
 // Thread-safe; all counters are monotonic since start.
 class Metrics {
  public:
-  // `clock` outlives it.
+  // `clock` must outlive it.
   explicit Metrics(const Clock& clock = Clock::Real()) : clock_(clock) {}
 
-  // One append of `run`, taken or rejected as `ack` says.
+  // One append of `run`, accepted or rejected as `ack` says.
   struct CountedAppend {
     Producer producer;
     int64_t weight_version;
@@ -49,27 +49,27 @@ class Metrics {
   void CountAppend(absl::string_view run, const CountedAppend& append, const AppendAck& ack);
   void CountRecord(absl::string_view run, Producer producer, const SampleRecord& record);
   void CountAccessRejection(const absl::Status& status);
-  // A call or an append ended so. Counted is what the store is at fault for.
+  // A call or an append ended with `status`. Counts only errors of the store itself.
   void CountStoreError(const absl::Status& status);
-  // What became of a change of the token file. One that is rejected leaves the tokens as they were.
+  // The result of a change of the token file. After a rejected change the previous tokens stay valid.
   void CountTokenFileReload(bool taken);
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRejection(const char* quota);
 
-  // A call of the service's method has arrived, and one that has arrived ends.
+  // A call of the method has arrived; and one has ended.
   void BeginCall(absl::string_view method);
   void EndCall(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
-  // Calls that began and did not end.
+  // Calls that have begun and not ended.
   int calls_in_flight() const { return calls_in_flight_.load(std::memory_order_relaxed); }
 
-  // The run is gone, or went back to a checkpoint: the versions of what comes under its name begin again.
+  // The run is gone, or went back to a checkpoint: forgets the weight versions seen under its name.
   void ForgetVersions(absl::string_view run);
-  // Of weight versions since the start; kUnknownWeightVersion: none.
+  // Weight versions since the start; kUnknownWeightVersion: none.
   struct Versions {
     int64_t newest_put = kUnknownWeightVersion, newest_get = kUnknownWeightVersion;  // Of all runs.
-    // Of each run with a reader: the newest version that was put minus that of the sample that was read last. The
-    // largest of these, 0 where no run was read within 30 minutes. Rows of trainers do not count: their versions are
-    // others.
+    // For each run with a reader: the newest version that was put, minus that of the last sample read. This is the
+    // largest of them; 0 if no run was read within 30 minutes. Rows of trainers do not count: their versions are
+    // numbered differently.
     int64_t lag = 0;
   };
   Versions versions();
@@ -96,7 +96,7 @@ class Metrics {
     int64_t put = kUnknownWeightVersion, get = kUnknownWeightVersion;
     Clock::Time read, used;
   };
-  // The run's entry, used now.
+  // The run's entry; counts as used now.
   RunVersions& Use(absl::string_view run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
@@ -109,18 +109,18 @@ class Metrics {
       AddCounters("append_rejections_total", "Appends rejected, by reason; nothing of them was stored.");
   prometheus::Family<Counter>& records_ = AddCounters("read_samples_total", "Samples answered by reads, by status.");
   prometheus::Family<Counter>& access_rejections_ =
-      AddCounters("access_rejections_total", "Calls and messages rejected for their token, by what the answer was.");
-  prometheus::Family<Counter>& store_errors_ = AddCounters(
-      "store_errors_total", "Operations of the store that failed, and not by a fault of the caller, by status code.");
+      AddCounters("access_rejections_total", "Calls and messages rejected because of their token, by status code.");
+  prometheus::Family<Counter>& store_errors_ =
+      AddCounters("store_errors_total",
+                  "Operations of the store that failed for reasons other than the caller's request, by status code.");
   prometheus::Family<Counter>& quota_rejections_ =
       AddCounters("quota_rejections_total",
-                  "Calls and messages rejected or ended for a limit of one run, one call or one kind of calls.");
+                  "Calls and messages rejected or ended because of a limit of one run, one call or one kind of calls.");
   prometheus::Family<Counter>& calls_ = AddCounters("rpcs_total", "Calls that ended, by method and status code.");
-  prometheus::Family<Gauge>& open_calls_ =
-      AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls that go on now.");
+  prometheus::Family<Gauge>& open_calls_ = AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls in progress.");
   prometheus::Family<prometheus::Histogram>& call_seconds_ =
       AddFamily(prometheus::BuildHistogram(), "rpc_duration_seconds",
-                "From a call's arrival to its end; of Append and Read that is their stream's.");
+                "From a call's arrival to its end; for Append and Read, of the whole stream.");
   std::atomic<int> calls_in_flight_{0};
   prometheus::Histogram& append_sizes_ =
       AddFamily(prometheus::BuildHistogram(), "append_size_bytes", "Payload bytes of one accepted append.")
@@ -129,35 +129,37 @@ class Metrics {
   Counter& appends_ = AddCounter("appends_total", "Appends accepted.");
   Counter& rows_ = AddCounter("append_rows_total", "Rows of accepted appends.");
   Counter& ingest_bytes_ = AddCounter("ingest_bytes_total", "Payload bytes of accepted appends.");
-  Counter& trimmed_rows_ = AddCounter("trimmed_rows_total", "Rows sent again that were already committed.");
-  Counter& conflicting_rows_ = AddCounter("conflicting_rows_total", "Trimmed rows with other routes than the stored.");
-  Counter& late_rows_ = AddCounter("late_rows_total", "Rows that came after they were declared unrecorded.");
+  Counter& trimmed_rows_ = AddCounter("trimmed_rows_total", "Rows sent again although they were committed.");
+  Counter& conflicting_rows_ =
+      AddCounter("conflicting_rows_total", "Trimmed rows whose routes differ from the stored ones.");
+  Counter& late_rows_ = AddCounter("late_rows_total", "Rows that arrived after they were declared unrecorded.");
   Counter& unrecorded_rows_ = AddCounter("unrecorded_rows_total", "Rows committed without a route.");
   Counter& unverified_rows_ = AddCounter("unverified_rows_total", "Trimmed rows whose tokens could not be compared.");
   Gauge& token_file_rejected_ =
-      AddGauge("token_file_rejected", "1 while the token file is one that is not taken: older tokens are in force.");
+      AddGauge("token_file_rejected", "1 while the token file is invalid: the previous tokens are in force.");
   Counter& token_file_failures_ =
       AddCounter("token_file_reload_failures_total",
-                 "Changes of the token file that were not taken; the tokens stayed as they were.");
+                 "Changes of the token file that were rejected; the previous tokens stayed in force.");
 
- public:  // What is counted where it happens.
+ public:  // Counters that are updated where the event happens.
   Counter& credits = AddCounter("credits_total", "Credit requests granted.");
   Counter& credit_rejections = AddCounter("credit_rejections_total", "Credit requests rejected: over budget.");
   Gauge& credit_bytes =
-      AddGauge("memory_credit_bytes", "Bytes of the memory budget promised to append streams that have not come yet.");
+      AddGauge("memory_credit_bytes", "Bytes of the memory budget promised to append streams and not received yet.");
   Counter& reads = AddCounter("reads_total", "Reads begun.");
-  Gauge& waiting_read_bytes = AddGauge("waiting_read_bytes", "Memory that the requests of reads take which wait.");
+  Gauge& waiting_read_bytes = AddGauge("waiting_read_bytes", "Memory of the requests of waiting reads.");
   Counter& egress_bytes = AddCounter("egress_bytes_total", "Payload bytes of read messages.");
-  Counter& egress_table_bytes = AddCounter("egress_table_bytes_total", "Bytes of read messages beside the payload.");
+  Counter& egress_table_bytes =
+      AddCounter("egress_table_bytes_total", "Bytes of read messages in addition to the payload.");
   Counter& expired = AddCounter("expired_samples_total", "Samples removed because they were idle past their TTL.");
-  Counter& tls_reload_failures =
-      AddCounter("tls_reload_failures_total",
-                 "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.");
-  Gauge& connections = AddGauge("connections", "Connections of gRPC that are open.");
+  Counter& tls_reload_failures = AddCounter(
+      "tls_reload_failures_total",
+      "Checks of the TLS files that found them missing, incomplete or mismatched; the previous ones stayed in use.");
+  Gauge& connections = AddGauge("connections", "Open gRPC connections.");
   Counter& rejected_connections = AddCounter(
-      "connections_rejected_total", "Connections closed at once: more than there may be, in all or of one address.");
+      "connections_rejected_total", "Connections closed at once because of the limit for all or for one address.");
   Counter& cut_connections =
-      AddCounter("connections_cut_total", "Connections cut for calls that they began and took back.");
+      AddCounter("connections_cut_total", "Connections cut because of calls that they began and cancelled.");
 };
 
 }  // namespace routing_replay::server

@@ -32,20 +32,21 @@ HttpResponse LogLevelNow() {
 }
 
 HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token) {
-  // A browser that sends no Origin sends no such type either without asking first, which nothing here answers.
+  // A browser that sends no Origin does not send this content type either without a preflight request, which is not
+  // answered here.
   if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) {
     return Text(415, "Content-Type must be application/json");
   }
   const json asked = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
   if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
-    return Text(400, R"(send a JSON object such as {"level":"debug"})");
+    return Text(400, R"(must be a JSON object such as {"level":"debug"})");
   }
   const std::string before(GetLogLevel());
   const absl::Status status = SetLogLevel(asked["level"].get<std::string>());
   if (!status.ok()) return Text(400, std::string(status.message()));
   LogFields fields = {{"from", before}, {"to", std::string(GetLogLevel())}, {"peer", request.peer}};
   if (!token.empty()) fields.emplace_back("token", token);
-  // Also told where warnings are not from here on.
+  // Written even if the new level would suppress warnings.
   LogEvent(IsLogged(LogLevel::kWarning) ? LogLevel::kWarning : LogLevel::kError, "log_level_changed", "", fields);
   return LogLevelNow();
 }
@@ -85,7 +86,7 @@ bool IsIpAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// The names by which a server without tokens is called.
+// The names by which clients may call a server without tokens.
 std::set<std::string> NamesOf(const ServerConfig& config) {
   std::set<std::string> names = {"", "localhost"};
   for (const std::string& address : config.listen) {
@@ -100,18 +101,18 @@ absl::StatusOr<std::string> CheckOpenPort(const std::set<std::string>& names, co
   const std::string host = HostOf(request.host);
   if (!names.contains(host) && !IsIpAddress(host)) {
     return absl::FailedPreconditionError(
-        "this server does not know itself by the name in your URL: use its address, "
+        "this server does not accept the host name in your URL: use its address, "
         "localhost or the name in --advertise, or set --token-file");
   }
   const bool changes = !any_of.overlaps(Scope::kRead);
   if (changes && !request.from_here) {
-    return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
+    return absl::FailedPreconditionError("without --token-file, changes are accepted only from this machine");
   }
   return "";
 }
 
 constexpr std::chrono::milliseconds kHealthInterval(2000);
-// A census takes no more than one part in 50 of the time, and comes no more often than this.
+// A census takes at most one part in 50 of the time, and runs at most this often.
 constexpr std::chrono::milliseconds kCensusInterval(10'000);
 constexpr int64_t kCensusSamples = 20000;
 
@@ -136,7 +137,7 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   const bool changes_level = request.method == "POST" && request.path == kLogLevelPath;
   if (!reads && !changes_level) {
-    HttpResponse response = Text(405, "GET and HEAD are served here");
+    HttpResponse response = Text(405, "only GET and HEAD are allowed here");
     response.headers.emplace_back("Allow", "GET, HEAD");
     return response;
   }
@@ -146,16 +147,17 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
   if (request.path == "/metrics") {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
   }
-  // Before that there is nothing to show.
+  // Before the store is open there is nothing to show.
   if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
   return AnswerOperator(request);
 }
 
 HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const {
   const bool post = request.method == "POST";
-  // Any page in an operator's browser may send a POST to here, and where there are no tokens nothing else is asked for.
-  if (post && !request.origin.empty()) return Text(403, "no page changes anything here: ask without a browser");
-  // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
+  // Any page in an operator's browser may send a POST to this port, and without tokens nothing else protects it.
+  if (post && !request.origin.empty())
+    return Text(403, "requests of web pages are rejected here: use a client that is not a browser");
+  // A browser sends remembered credentials with the requests of any page: accepted for reading, but not for changes.
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
   const auto token = check(request, authorization, needed);
@@ -168,7 +170,7 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
                               "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
     return page;
   }
-  return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
+  return Text(404, "must be one of /healthz, /readyz, /metrics, /statusz, /api/v1/status or /api/v1/log-level");
 }
 
 OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access) {
@@ -265,7 +267,7 @@ void Operations::CountSamples() {
   auto census = TakeCensus(server_->store, kCensusSamples, [this] { return stop_.load(); });
   const Clock::Time ended = clock_.Now();
   next_census_ = ended + std::max<Clock::Duration>(kCensusInterval, 50 * (ended - began));
-  if (!census.ok()) return;  // Health tells of it, and the last one stays.
+  if (!census.ok()) return;  // Health reports the error, and the last census stays.
   auto shared = std::make_shared<const Census>(*std::move(census));
   MutexLock lock(mutex_);
   census_ = std::move(shared);

@@ -1,4 +1,4 @@
-// What an operator sees of a server: the HTTP port and the health port, from before the store is opened until after the
+// The operator's view of a server: the HTTP port and the health port, from before the store is opened until after the
 // last call has ended.
 //
 //   auto operations = Operations::Start(config, clock, check);   // /readyz: starting
@@ -7,7 +7,7 @@
 //   (*operations)->Drain();                                      // /readyz: draining
 //   (*operations)->Stop();                                       // The ports are closed.
 //
-// What the operations port answers, path by path.
+// The paths of the operations port:
 //
 //   GET  /healthz           200
 //   GET  /readyz            200, or 503 with the reason
@@ -17,9 +17,9 @@
 //   GET  /api/v1/log-level  {"level":"info"}
 //   POST /api/v1/log-level  {"level":"debug"}
 //
-// The first three are for everybody who reaches the port. The others name runs: where the server has tokens they need
-// one with the scope read or admin on every run, and POST one with admin. A browser may give the token as the password
-// of basic authentication, for what is read. Where it has none, see MakeOperatorCheck.
+// Everybody who reaches the port may use the first three. The others name runs: if the server has tokens, they require
+// one with the scope read or admin on every run, and POST one with admin. For reading, a browser may give the token as
+// the password of basic authentication. Without tokens, see MakeOperatorCheck.
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
@@ -50,7 +50,7 @@
 
 namespace routing_replay::server {
 
-// Starting, then serving as long as the store is well, then draining. Thread-safe.
+// Starting, then serving as long as the store is healthy, then draining. Thread-safe.
 class Readiness {
  public:
   static constexpr char kStarting[] = "starting";
@@ -62,7 +62,8 @@ class Readiness {
     absl::Status Verdict() const;
   };
 
-  // `changed` is called with every new verdict, one call at a time, by whoever caused it; it must not call this.
+  // `changed` is called with every new verdict, one call at a time, by the thread that caused it; it must not call
+  // this.
   explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
 
   void Change(const std::function<void(State&)>& change);
@@ -77,18 +78,18 @@ class Readiness {
   State state_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
-// for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
-// saying how to ask, where tokens have nothing to do with it.
+// Checks that the bearer of `authorization` (used instead of the request's) has one of the scopes on every run. Returns
+// the name of its token, or "" if no token is required. UNAUTHENTICATED if the token is missing or unknown;
+// FAILED_PRECONDITION, saying how to ask, if the request is rejected for a reason other than tokens.
 using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
                                                                 absl::string_view authorization, ScopeSet any_of)>;
 
 struct OperationsRoutes {
   const Readiness& readiness;
   OperatorCheck check;
-  // Of the process alone before the server has started. Thread-safe, as the others.
+  // Before the server has started, only the process's metrics. Thread-safe, as the others.
   std::function<std::string()> metrics;
-  // Each is called once the server has started, and not before.
+  // Called only after the server has started.
   std::function<std::string()> status_json;
   std::function<std::string()> status_page;
 
@@ -99,40 +100,40 @@ struct OperationsRoutes {
   HttpResponse AnswerOperator(const HttpRequest& request) const;
 };
 
-// By tokens, where the server has some. Without:
-// - who calls the server by another name than those of its settings is rejected: so comes a page in an operator's
-//   browser that has the name of its own server lead here. "localhost" and addresses are never such a name.
-// - changes come from this machine alone.
-// - where clients are known by their certificates, which the operations port does not ask for, nobody may on a port
-//   that is reached from elsewhere.
-// `access` outlives it.
+// Uses tokens, if the server has some. Without tokens:
+// - a client that names the server differently from its settings is rejected: with DNS rebinding, a page in an
+//   operator's browser could reach this port under its own host name. "localhost" and addresses are always accepted.
+// - changes must come from this machine.
+// - if clients are identified by certificates, which the operations port does not ask for, nobody may use a port that
+//   other machines can reach.
+// `access` must outlive it.
 OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access);
 
-// What is told about. Outlives Operations::Stop.
+// The parts of the server that are shown. Must outlive Operations::Stop.
 struct OperatedServer {
   ByteBudget& budget;
   Store& store;
   Metrics& metrics;
   const CallJournal& journal;
-  std::vector<std::string> listeners;  // As people write them.
+  std::vector<std::string> listeners;  // For people.
 };
 
 class Operations {
  public:
-  // Opens the ports that are configured, which may be none. UNAVAILABLE naming an address that is taken. `clock`
-  // and `tls`, which is null where the listeners have none, outlive it.
+  // Opens the configured ports, perhaps none. UNAVAILABLE naming an address that is in use. `clock` and `tls` (null if
+  // the listeners use none) must outlive it.
   static absl::StatusOr<std::unique_ptr<Operations>> Start(const ServerConfig& config, const Clock& clock,
                                                            const ServedTls* tls, OperatorCheck check);
-  ~Operations();  // Stops.
+  ~Operations();  // Calls Stop.
 
-  // Once.
+  // Call it once.
   void Serve(OperatedServer server);
   // From here on it is not ready.
   void Drain();
-  // Waits for answers that are being made; nothing of the server is looked at afterwards.
+  // Waits for requests in progress; does not use the server afterwards.
   void Stop();
 
-  // With the ports that were chosen; empty: none was asked for.
+  // With the chosen ports; empty: not configured.
   std::string http_address() const;
   std::string health_address() const;
 
@@ -141,8 +142,8 @@ class Operations {
   absl::Status Open();
   void LookAtStore();
   void CountSamples();
-  // As of now. A store that is not well is not asked: what is known of its contents is the last census, if any. Before
-  // the store is open there are the process and its certificate.
+  // The present status. A store that is not healthy is not asked: then its contents come from the last census, if any.
+  // Before the store is open, only the process and its certificate.
   ServerStatus Look() const;
   std::string MetricsText() const;
   std::string Json() const;
@@ -156,9 +157,9 @@ class Operations {
   std::unique_ptr<HealthPort> health_;
   Readiness readiness_;
   const OperationsRoutes routes_;
-  std::unique_ptr<OperatedServer> server_;  // The handlers of the HTTP port look at it once it is started, not before.
+  std::unique_ptr<OperatedServer> server_;  // The handlers of the HTTP port use it only after it is set.
   std::atomic<bool> stop_{false};
-  Clock::Time next_census_;  // Of the thread that looks at the store.
+  Clock::Time next_census_;  // Used by the thread that checks the store.
   mutable Mutex mutex_;
   std::shared_ptr<const Census> census_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeriodicThread> store_watch_;

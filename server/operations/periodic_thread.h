@@ -1,4 +1,4 @@
-// What a server does now and then beside its calls, such as removing expired samples.
+// Periodic work of a server besides its calls, such as removing expired samples.
 #ifndef SERVER_OPERATIONS_PERIODIC_THREAD_H_
 #define SERVER_OPERATIONS_PERIODIC_THREAD_H_
 
@@ -11,8 +11,8 @@
 
 namespace routing_replay::server {
 
-// Calls `work` on a thread of its own from construction to destruction, the first time at once; `work` says after how
-// long it wants to be called again. Destruction waits for a call that is going on.
+// Calls `work` on a thread of its own from construction to destruction, the first time at once; `work` returns after
+// how long to call it again. Destruction waits for a running call.
 class PeriodicThread {
  public:
   using Work = std::function<std::chrono::milliseconds()>;

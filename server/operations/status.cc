@@ -78,7 +78,7 @@ double Seconds(std::chrono::system_clock::time_point time) {
 
 class Families {
  public:
-  // A name that was given last gets one more value, with other labels.
+  // If the name was added last, this adds a value with other labels to it.
   template <typename T>
   void Gauge(const char* name, const char* help, T value, std::vector<ClientMetric::Label> labels = {}) {
     Add(prometheus::MetricType::Gauge, name, help, std::move(labels)).gauge.value = static_cast<double>(value);
@@ -117,21 +117,21 @@ void AddProcess(const ServerStatus& status, Families& out) {
   out.Gauge("process_start_time_seconds", "When the process started, in seconds since 1970.", Seconds(process_start));
   out.Gauge("process_threads", "Threads of the process.", process.threads);
   out.Counter("routing_replay_log_lines_dropped_total",
-              "Lines of the log that nobody took from standard error in time.", DroppedLogLines());
+              "Log lines dropped because standard error was not read in time.", DroppedLogLines());
   out.Gauge("routing_replay_build_info", "1; the version is in the label.", 1, {{"version", status.version}});
   out.Gauge("routing_replay_start_time_seconds", "When the server started, in seconds since 1970.",
             Seconds(status.started));
-  out.Gauge("routing_replay_ready", "1 while clients are to be sent here, as /readyz says.", status.ready.ok());
-  out.Gauge("routing_replay_draining", "1 while the server ends.", status.draining);
+  out.Gauge("routing_replay_ready", "1 while the server is ready for clients, as /readyz says.", status.ready.ok());
+  out.Gauge("routing_replay_draining", "1 while the server shuts down.", status.draining);
   if (status.certificate_expiry) {
-    out.Gauge("routing_replay_certificate_expiry_timestamp_seconds", "When the certificate that is shown ends.",
+    out.Gauge("routing_replay_certificate_expiry_timestamp_seconds", "When the served certificate expires.",
               Seconds(*status.certificate_expiry));
   }
 }
 
 void AddStore(const ServerStatus& status, Families& out) {
-  out.Gauge("routing_replay_store_healthy", "0 while the store takes no changes.", status.store_health.ok());
-  out.Gauge("routing_replay_memory_budget_bytes", "What --memory-budget leaves for routing data.",
+  out.Gauge("routing_replay_store_healthy", "0 while the store accepts no changes.", status.store_health.ok());
+  out.Gauge("routing_replay_memory_budget_bytes", "The part of --memory-budget for routing data.",
             status.memory_budget_bytes);
   out.Gauge("routing_replay_memory_used_bytes", "Bytes of that budget in use, credit included.",
             status.memory_used_bytes);
@@ -140,23 +140,20 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Gauge("routing_replay_stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
   for (const auto& [operation, version] :
        {std::pair("put", status.versions.newest_put), std::pair("get", status.versions.newest_get)}) {
-    out.Gauge("routing_replay_newest_weight_version",
-              "Highest weight version since the start that was put, or read; -1: none.", version,
-              {{"operation", operation}});
+    out.Gauge("routing_replay_newest_weight_version", "Highest weight version put, or read, since the start; -1: none.",
+              version, {{"operation", operation}});
   }
   out.Gauge("routing_replay_weight_version_lag",
-            "Newest version put minus that read last, of the run where it is largest.", status.versions.lag);
+            "Newest version put minus the version read last, in the run where this is largest.", status.versions.lag);
   if (const auto& spill = status.totals.spill) {
-    out.Gauge("routing_replay_spill_budget_bytes", "What the files of the spill directory may take.",
-              spill->budget_bytes);
-    out.Gauge("routing_replay_spill_used_bytes", "What they take.", spill->disk_bytes);
+    out.Gauge("routing_replay_spill_budget_bytes", "Limit of the files in the spill directory.", spill->budget_bytes);
+    out.Gauge("routing_replay_spill_used_bytes", "Size of the files in the spill directory.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
-      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", value);
+      out.Counter(name, "Events of the spill directory since the start; see OPERATING.md.", value);
     }
   }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
-    out.Gauge("routing_replay_oldest_sample_idle_seconds",
-              "For how long the sample was not used that was not for longest.",
+    out.Gauge("routing_replay_oldest_sample_idle_seconds", "Idle time of the least recently used sample.",
               static_cast<double>(status.census->oldest_idle_ms) / 1000);
   }
 }
@@ -209,7 +206,7 @@ std::string TextOf(absl::string_view metric, double value) {
   return absl::StrContains(metric, "_weight_version") ? VersionText(count) : HumanCount(count);
 }
 
-// What people read, and the number that /metrics has.
+// A figure for people, with the number of its metric.
 data FigureOf(const std::string& label, const std::string& metric, double value) {
   data figure;
   figure.set("label", label);
@@ -268,8 +265,8 @@ struct Share {
   Census::Share share;
 };
 
-// The kMostShares with the most bytes, those of a run together: runs by name, the newest version first. `left_out`: how
-// many there are beside them.
+// The kMostShares shares with the most bytes, grouped by run: runs by name, the newest version first. `left_out`: the
+// number of the others.
 std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
   std::vector<Share> shares;
   for (const Census::Run& run : census.runs) {
@@ -327,12 +324,12 @@ void AddShares(const Census& census, data& page) {
   page.set("of_samples", HumanCount(census.samples));
 }
 
-// The counters that tell of trouble.
+// The counters that indicate trouble.
 constexpr const char* kRejections[] = {"append_rejections",  "credit_rejections", "read_samples",
                                        "access_rejections",  "quota_rejections",  "store_errors",
                                        "tls_reload_failures"};
 
-// What of `counter` is told, most often first: name, label and number.
+// The values of `counter` to show, largest first: name, label and number.
 list Rejections(const Series& counters) {
   std::multimap<double, data, std::greater<>> found;
   for (const auto& [name, value] : counters) {
@@ -399,7 +396,7 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
 
 ProcessUsage LookAtProcess() {
   ProcessUsage usage{.threads = EntriesOf("/proc/self/task"),
-                     .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the one of the look.
+                     .open_fds = EntriesOf("/proc/self/fd") - 1};  // Without the one that this look uses.
   int64_t pages = 0, resident_pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident_pages;
   usage.virtual_bytes = pages * sysconf(_SC_PAGESIZE);

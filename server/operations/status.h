@@ -1,5 +1,5 @@
-// What there is to tell of a server, looked at when somebody asks (but for the census), and how it is told: to
-// Prometheus, to programs as JSON, and to people as one HTML page, which loads nothing and needs no JavaScript.
+// The status of a server: computed on demand (except the census), and shown to Prometheus, to programs as JSON, and to
+// people as one HTML page, which loads nothing and needs no JavaScript.
 #ifndef SERVER_OPERATIONS_STATUS_H_
 #define SERVER_OPERATIONS_STATUS_H_
 
@@ -25,30 +25,30 @@
 
 namespace routing_replay::server {
 
-// What is stored, by run and weight version: counted by going over the samples, a bounded number of them.
+// What is stored, by run and weight version: counted by visiting a limited number of samples.
 struct Census {
   struct Share {
-    int64_t samples = 0;  // With rows of this version; one of several versions counts in each.
+    int64_t samples = 0;  // Samples with rows of this version; one with several versions counts in each.
     int64_t rows = 0;
     int64_t bytes = 0;  // A sample's bytes in proportion to its rows.
   };
   struct Run {
     std::string run;
-    int64_t samples = 0;  // These are of the run as a whole …
+    int64_t samples = 0;  // Of the whole run …
     int64_t sealed_samples = 0;
     int64_t committed_rows = 0;
     int64_t stored_bytes = 0;
-    int64_t looked_at = 0;  // … and the shares are of this many samples.
+    int64_t looked_at = 0;  // … while the shares are of this many visited samples.
     std::map<int64_t, Share> by_version;
   };
   std::vector<Run> runs;        // By name.
-  int64_t oldest_idle_ms = -1;  // Of the samples that were looked at; -1: there are none.
+  int64_t oldest_idle_ms = -1;  // Of the visited samples; -1: none.
   int64_t samples = 0;          // In the store …
-  int64_t looked_at = 0;        // … and looked at here.
+  int64_t looked_at = 0;        // … and visited here.
 };
 
-// Looks at `limit` samples at most, the same number of each run, the first ones by id. Errors as the store's; CANCELLED
-// soon after `stop` gives true.
+// Visits at most `limit` samples, the same number of each run, the first ones by id. Errors of the store; CANCELLED
+// soon after `stop` returns true.
 absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop);
 
 struct ProcessUsage {
@@ -59,7 +59,7 @@ struct ProcessUsage {
   int64_t max_fds = 0;
 };
 
-// As of now. Thread-safe.
+// Present values. Thread-safe.
 ProcessUsage LookAtProcess();
 
 struct ServerStatus {
@@ -88,12 +88,12 @@ inline std::vector<std::pair<const char*, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-// The figures of a server that are looked at when somebody asks: the one list of them, which /metrics, the JSON and the
-// page show. Of a server that is not `serving` yet the process alone, of which `status` has version, start, readiness
-// and certificate.
+// The figures of a server that are computed on demand: the one list that /metrics, the JSON and the page show. If the
+// server is not `serving` yet, only those of the process; then `status` needs only version, start, readiness and
+// certificate.
 std::vector<prometheus::MetricFamily> FiguresOf(const ServerStatus& status, bool serving = true);
 
-// `counters`: as Metrics::Counters. One line, whatever the names in it are.
+// `counters`: from Metrics::Counters. One line, whatever names it contains.
 std::string StatusJson(const ServerStatus& status, const Series& counters, const std::vector<CallTrouble>& troubles);
 
 struct StatusPageInput {
@@ -104,10 +104,10 @@ struct StatusPageInput {
   std::chrono::system_clock::time_point now;
 };
 
-// status_page.html, which the build makes a constant.
+// status_page.html, embedded by the build.
 extern const char kStatusPageTemplate[];
 
-// Runs and weight versions on the page are no more than this, those with the most bytes.
+// The page shows at most this many pairs of run and weight version, those with the most bytes.
 inline constexpr size_t kMostShares = 50;
 
 // Every value is escaped.

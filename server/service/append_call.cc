@@ -21,14 +21,14 @@
 namespace routing_replay::server {
 namespace {
 
-// A client that does not read its acks is not read from either.
+// If a client does not read its acks, nothing more is read from it.
 constexpr size_t kMaxUnsentResponses = 64;
 
 absl::Status WindowIsFull(int64_t window) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = "want_bytes"};
   detail.retry_after_ms = 0;
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; send first"),
+                   absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; use it first"),
                    detail);
 }
 
@@ -44,7 +44,7 @@ absl::Status NotGranted(int64_t payload_bytes, int64_t credit) {
                    detail);
 }
 
-// What is stored of compressed bytes may be far more than came.
+// Compressed bytes may take far more when they are stored than they did on the wire.
 int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
   const auto bytes = static_cast<int64_t>(request.payload.size());
   const auto* tensor = request.append ? std::get_if<TensorDescription>(&request.append->payload_kind) : nullptr;
@@ -52,7 +52,7 @@ int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
   return std::max(bytes, std::min(tensor->raw_size, max_payload_bytes));
 }
 
-// As if the sample were new. What a run that is not there would be charged is nothing: the store rejects it.
+// Assumes that the sample is new. 0 if the run does not exist: then the store rejects the append.
 int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendRequest& request) {
   const auto info = context.store.KnownRun(run);
   if (!info.ok() || !request.append) return 0;
@@ -66,8 +66,8 @@ int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendReque
   return cost;
 }
 
-// Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
-// already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
+// Checks that the run may have what the store will charge for the request, of which it has `promised` already. Commit
+// the hold when the append is stored. Errors as RunQuota::Admit; then `promised` is given back.
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
                                            RunQuota::Hold promised) {
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
@@ -79,8 +79,8 @@ absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string
   return promised;
 }
 
-// The request has an append. `reservation` is for its payload, or says why there is none; `promised` is what the run
-// has of its limit for it already. Counted.
+// The request must have an append. `reservation` covers its payload, or is the reason why there is none; `promised` is
+// the part of the run's limit that it has already. Counts the append.
 AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequest request, RunQuota::Hold promised,
                      absl::StatusOr<ByteReservation> reservation) {
   const AppendHeader& append = *request.append;
@@ -111,46 +111,45 @@ class AppendCall final : public ServedCall {
   void OnStallLook() override;
 
   void ReadNext();
-  // Whether the client has done nothing since the last check with what it holds.
+  // True if the client holds something and has done nothing since the last check.
   bool Stalls() const;
-  // Takes the message's run. What the call has of the limits of the run before moves along: its place among the
-  // streams, and its credit. A run that is not there has no limits.
+  // Switches to the message's run. The call's shares of the previous run's limits (its place among the streams, and its
+  // credit) move along. A run that does not exist has no limits.
   absl::Status EnterRun(const std::string& run);
-  // What to answer; an error ends the stream. May wait for the store.
+  // Computes the answer; an error ends the stream. May wait for the store.
   absl::StatusOr<AppendResponse> Handle(grpc::ByteBuffer& message);
   absl::StatusOr<AppendResponse> Reject(const ByteChain& message, const Permissions& permissions,
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
-  // Takes `bytes` of the credit, and into `promised` of what the run was promised, whatever becomes of the append.
+  // Takes `bytes` of the credit, and moves the run's share into `promised`, whatever happens to the append.
   ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);
-  // Tells of it, if it is one.
+  // Records the ack if it is a rejection.
   void NoteRejection(const AppendAck& ack);
-  // Ends the call with `status` once a message that is being handled is answered, and everything queued is written.
+  // Ends the call with `status` once the message in progress is answered and everything queued is written.
   void FinishWith(const absl::Status& status) override;
   void Pump();
-  // Tells the gauge of all streams what this one holds.
+  // Updates the gauge of all streams with this one's credit.
   void TellCredit();
 
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
 
   absl::StatusOr<AppendResponse> answer_;
-  // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
+  // From here to promised_, and the record's rejections and payload_bytes_: used by the worker while one is busy.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
-  std::string entered_run_;  // Where runs are limited: that whose limits these are.
-  // Why the message's run could not be entered. It may be made meanwhile, and what the run before was promised is not
-  // its.
+  std::string entered_run_;  // If runs are limited: the run whose limits these are.
+  // Why the message's run could not be entered. It may be made meanwhile, and does not get the previous run's promise.
   absl::Status not_there_;
   std::unique_ptr<Place> place_;
-  RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
+  RunQuota::Hold promised_;  // If the run's bytes are limited: always equal to credit_.
   int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
   int64_t payload_bytes_ = 0;  // Received so far, and messages, …
   int64_t messages_ = 0;
-  int64_t payload_bytes_at_check_ = 0;  // … and at the last look for stalls.
+  int64_t payload_bytes_at_check_ = 0;  // … and at the last check for stalls.
   int64_t messages_at_check_ = 0;
   bool held_credit_at_check_ = false;
   bool reading_ = false;
@@ -162,15 +161,15 @@ void AppendCall::OnAdmitted() {
   ReadNext();
 }
 
-// A stream may rest for as long as it likes, but not on credit, not before it has said what it is for, and not without
-// taking its answers, the last one included.
+// A stream may idle as long as it likes, except while it holds credit, before it has named a run, or without reading
+// its answers, the last one included.
 void AppendCall::OnStallLook() {
   if (!final_status_ && !work_.busy() && Stalls()) {
     FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
-                                                        credit_.bytes(), " bytes of credit, which are gone")));
+                                                        credit_.bytes(), " bytes of credit, which were withdrawn")));
     if (finishing_) return;
   }
-  messages_at_check_ = work_.busy() ? -1 : messages_;  // Who waits for an answer does not stall.
+  messages_at_check_ = work_.busy() ? -1 : messages_;  // A client that waits for an answer does not stall.
   held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
   if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
@@ -213,7 +212,7 @@ void AppendCall::OnRead(bool ok) {
   reading_ = false;
   ++messages_;
   if (finishing_ || final_status_) return;
-  if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
+  if (!ok) return FinishWith(absl::OkStatus());  // The client has finished, or is gone.
   const absl::Status taken = StartWork(context_.writers, [this] { answer_ = Handle(request_); });
   if (!taken.ok()) FinishWith(taken);
 }
@@ -228,7 +227,7 @@ void AppendCall::OnWorked() {
 
 absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
-  // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
+  // For every message: a stream lives long, and a token that was revoked meanwhile must end it.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(message);
@@ -248,8 +247,7 @@ absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   return response;
 }
 
-// The message was not understood, or is not allowed. If it says whose append it is, that append is rejected and the
-// stream goes on.
+// The message was malformed, or is not allowed. If it names its append, that append is rejected and the stream goes on.
 absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, const Permissions& permissions,
                                                   const absl::Status& status) {
   const auto rejected = ParseRejectedAppend(message);
@@ -257,13 +255,13 @@ absl::StatusOr<AppendResponse> AppendCall::Reject(const ByteChain& message, cons
   if (!rejected->run.empty()) run_ = rejected->run;
   AppendResponse response;
   response.ack = RejectionOf(rejected->append_id, rejected->sample, status);
-  // The client has counted the payload against its credit.
+  // The client has already counted the payload against its credit.
   RunQuota::Hold unused;
   UseCredit(std::min<int64_t>(static_cast<int64_t>(rejected->payload_bytes), credit_.bytes()), unused);
   context_.metrics.CountAppend(run_, {}, *response.ack);
   NoteRejection(*response.ack);
   if (rejected->want_bytes > 0) {
-    // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
+    // A malformed message may still contain a valid request for credit; callers that may not append get none.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
     const absl::Status entered = allowed.ok() ? EnterRun(run_) : allowed;
     response.credit = entered.ok() ? Grant(rejected->want_bytes) : Credit{.granted_bytes = 0, .rejection = entered};
@@ -280,9 +278,9 @@ Credit AppendCall::Grant(uint64_t want_bytes) {
   return {.granted_bytes = granted};
 }
 
-// Out of the run's limit first, then of everybody's.
+// First out of the run's limit, then out of the common one.
 absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
-  // Room for the largest message at least, or it could never be sent.
+  // At least enough for the largest message, which could never be sent otherwise.
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
   const int64_t room = window - credit_.bytes();
   if (room <= 0) return WindowIsFull(window);
@@ -296,7 +294,8 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   return reservation;
 }
 
-// Both shrink alike: were more of the promise taken than of the credit, the run would be granted the difference again.
+// Both shrink by the same amount: if more of the promise were taken than of the credit, the run would be granted the
+// difference again.
 ByteReservation AppendCall::UseCredit(int64_t bytes, RunQuota::Hold& promised) {
   payload_bytes_ += bytes;
   ByteReservation used = credit_.Split(bytes);
@@ -318,7 +317,7 @@ AppendAck AppendCall::Process(AppendRequest request) {
   if (payload_bytes > credit_.bytes()) {
     reservation = NotGranted(payload_bytes, credit_.bytes());
   } else {
-    reservation = UseCredit(payload_bytes, promised);  // Rejected or not, as the client has counted it.
+    reservation = UseCredit(payload_bytes, promised);  // Even if it is rejected, because the client has counted it.
     if (!not_there_.ok()) reservation = not_there_;
   }
   AppendAck ack = TakeAppend(context_, run_, std::move(request), std::move(promised), std::move(reservation));
@@ -334,7 +333,7 @@ void AppendCall::NoteRejection(const AppendAck& ack) {
 
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
-  if (work_.busy()) return;  // OnWorked goes on.
+  if (work_.busy()) return;  // OnWorked continues.
   ReleaseCredit();
   Pump();
 }

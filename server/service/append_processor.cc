@@ -12,21 +12,21 @@
 namespace routing_replay::server {
 namespace {
 
-// The same for an append that is sent again, and for nothing else.
+// A number that is the same only if the same append is sent again.
 uint64_t NameOf(absl::string_view run, const AppendHeader& header) {
   const auto name = std::make_tuple(run, absl::string_view(header.sample), static_cast<int32_t>(header.producer),
                                     header.rows.begin, header.rows.end, header.revision, header.resend_key);
   return absl::Hash<decltype(name)>()(name);
 }
 
-// What an append gets that was meant for another run than that it was taken for.
+// True for errors that an append may get if its run was made again meanwhile.
 bool MayBeOfAnotherRun(const absl::Status& status) {
   if (absl::IsInvalidArgument(status)) return true;
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
   return detail && detail->reason == Reason::kGeometryMismatch;
 }
 
-// The payload's kind is for whoever takes the payload apart, and may be long.
+// Leaves out the payload's kind, which may be long; the code that decodes the payload uses the original.
 AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
   auto kind = std::exchange(header.payload_kind, std::monostate());
   AppendHeader copy = header;
@@ -133,8 +133,8 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
   const AppendHeader& header = *request.append;
   AppendCommand command{.run = run.run, .geometry = run.geometry, .header = CopyWithoutPayloadKind(*request.append)};
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
-    // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
-    // rejected before it takes any.
+    // Decompression may need far more than was credited for the bytes on the wire. Too large a size is rejected before
+    // any memory is taken.
     const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= max_payload_bytes_;
     auto extra = ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0);
     if (!extra.ok()) return extra.status();
@@ -154,7 +154,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
     if (!blocks.ok()) return blocks.status();
     command.blocks = *std::move(blocks);
   } else if (request.payload.size() > 0) {
-    return Invalid(Reason::kField, "payload", "neither append.tensor nor append.blocks describes it");
+    return Invalid(Reason::kField, "payload", "must be described by append.tensor or append.blocks");
   }
   command.reservation = std::move(reservation);
   return store_.Append(std::move(command));

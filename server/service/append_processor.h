@@ -16,15 +16,15 @@
 
 namespace routing_replay::server {
 
-// What was acknowledged last, so that an append that is sent again does not bring back a sample that is gone since. Of
-// appends with a resend_key; some 6 MB at most. Thread-safe.
+// The last acknowledgements, so that an append that is sent again does not make its sample again if that is gone since.
+// For appends with a resend_key; 6 MB at most. Thread-safe.
 class RecentAppends {
  public:
   static constexpr size_t kCapacity = 65'536;
 
-  // The ack of this very append, if it is among the last ones: without append_id and sample.
+  // The ack of this append, if it is among the last ones: without append_id and sample.
   std::optional<AppendAck> Find(absl::string_view run, const AppendHeader& header) const;
-  // An append that was acknowledged with `ack`.
+  // Records an append that was acknowledged with `ack`.
   void Add(absl::string_view run, const AppendHeader& header, const AppendAck& ack);
 
  private:
@@ -43,19 +43,19 @@ class RecentAppends {
 // Thread-safe.
 class AppendProcessor {
  public:
-  // `store` and `budget` must outlive the processor. `max_payload_bytes`: of one append after decompression.
+  // `store` and `budget` must outlive the processor. `max_payload_bytes`: limit of one append after decompression.
   AppendProcessor(Store& store, ByteBudget& budget, int64_t max_payload_bytes)
       : store_(store), budget_(budget), max_payload_bytes_(max_payload_bytes) {}
 
-  // `request.append` must be there; `run` is the stream's. `reservation` covers the payload's bytes and is given back,
-  // or handed to the store, before the return. An error is also in the ack, where a stream reports it.
+  // `request.append` must be present; `run` is the stream's. `reservation` covers the payload's bytes; it is given
+  // back, or passed to the store, before the return. Errors are part of the ack, as in a stream.
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 
  private:
   // The ack of an append that is sent again and whose sample is gone since.
   std::optional<AppendAck> AckOfGone(absl::string_view run, const AppendHeader& header) const;
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
-  // `request` can be processed again.
+  // Leaves `request` so that it can be processed again.
   absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, ByteReservation reservation) const;
 
   Store& store_;
@@ -64,8 +64,8 @@ class AppendProcessor {
   mutable RecentAppends recent_;
 };
 
-// Cuts the payload of encoded blocks apart and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row
-// and layer. Which rows they show is the store's to check.
+// Splits the payload into encoded blocks and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row
+// and layer. The store checks which rows the blocks have.
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
                                                      const AppendHeader& header, const ByteChain& payload);
 

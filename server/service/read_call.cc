@@ -1,5 +1,5 @@
-// Read: streams the messages of a ReadSession, each of which is made by a worker where the store may wait. One message
-// is in flight at a time, so a slow reader costs one message; a waiting read holds no thread.
+// Read: streams the messages of a ReadSession. If the store may wait, a worker makes each message. One message is in
+// flight at a time, so a slow reader costs one message; a waiting read holds no thread.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,8 @@ namespace {
 
 using std::chrono::system_clock;
 
-// A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
+// A waiting read answers NOT_READY this long before the caller's deadline; otherwise the caller would only see its
+// deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
 
 class ReadCall final : public ServedCall {
@@ -39,31 +40,31 @@ class ReadCall final : public ServedCall {
   void OnWaitOver(bool fired);
   void OnDeadline(bool fired);
 
-  // Advances if the caller still may: a read lasts long, and is to end with the token that it came with.
+  // Advances if the caller still may: a read lasts long, and must end with its token.
   void Continue();
-  // Has the next step made, …
+  // Starts the next step, …
   void Advance();
-  // … which may wait for the store. OnWorked sends it, parks the call, or finishes it.
+  // … which may wait for the store. Then OnWorked sends the result, parks the call, or finishes it.
   void MakeStep();
   void SendStep(ReadStep step);
-  // The sample that the step waits for was watched before it was looked at last.
+  // Parks the call. The sample that the step waits for was watched before its last check.
   void Park();
   void Unpark();
-  // Takes its place among those that wait, if it has none. Where there is none for a read that has sent samples,
-  // waiting is over for the others: one that is not ready does not take back what was sent.
+  // Takes a place among the waiting reads, if it has none. If there is no room and the read has already sent samples,
+  // it stops waiting: samples that are not ready are answered NOT_READY, and those already sent stay valid.
   absl::Status TakePlace();
-  // What was received, as parsed; the memory it takes is reserved.
+  // Parses the received request, after reserving the memory that it takes.
   absl::StatusOr<ReadRequest> TakeRequest();
   void FinishWith(const absl::Status& status) override;
-  // Ends it, whatever it is doing.
+  // Ends the call, whatever it is doing.
   void CutOff(const absl::Status& why);
 
   CallEvent changed_{this, [this](bool) { OnChanged(); }};
   CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
   CallEvent deadline_{this, [this](bool fired) { OnDeadline(fired); }};
 
-  // The worker's while one is busy:
-  std::optional<ReadRequest> asked_;  // Until there is a session.
+  // Used by the worker while one is busy:
+  std::optional<ReadRequest> asked_;  // Until the session is made.
   std::unique_ptr<ReadSession> session_;
   ReadStep step_;
   std::unique_ptr<Store::Watch> new_watch_;  // Of a step that waits.
@@ -73,14 +74,14 @@ class ReadCall final : public ServedCall {
   std::unique_ptr<Store::Watch> watch_;
   grpc::Alarm change_alarm_, wait_alarm_, deadline_alarm_;
   ByteReservation request_memory_;
-  std::atomic<bool> sent_away_{false};    // From its place, for others.
+  std::atomic<bool> sent_away_{false};    // From its place, to make room for others.
   std::unique_ptr<Place> waiting_place_;  // While it has nothing to send.
   std::unique_ptr<Place> place_;
-  bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
+  bool change_expected_ = false;  // changed_ is open: the watch or Unpark will post its event.
   enum class Change { kNone, kAwaited, kCame };
-  std::atomic<Change> change_{Change::kNone};  // Of the last watch. Who finds it awaited posts changed_.
+  std::atomic<Change> change_{Change::kNone};  // State of the last watch. Whoever finds it awaited posts changed_.
   bool waiting_is_over_ = false;
-  absl::Status cut_off_;  // Why it was cancelled while it was writing.
+  absl::Status cut_off_;  // The reason, if it was cancelled while it was writing.
 };
 
 void ReadCall::OnRequest() {
@@ -102,7 +103,7 @@ void ReadCall::OnRequest() {
 }
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
-  // The bytes, and a copy in one piece while they are parsed.
+  // The bytes, and a contiguous copy while they are parsed.
   const auto received = ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(request_.Length()));
   if (!received.ok()) return received.status();
   auto request = [&]() -> absl::StatusOr<ReadRequest> {
@@ -121,7 +122,7 @@ absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
 
 absl::Status ReadCall::TakePlace() {
   if (waiting_place_ != nullptr) return absl::OkStatus();
-  // Who is sent away is answered as when its wait is over: NOT_READY where it is.
+  // A read that is sent away is answered as when its wait is over: NOT_READY for a sample that is not ready.
   auto place = context_.waiting_reads.Enter(session_->run(), request_memory_.bytes(), [this] {
     sent_away_ = true;
     wait_alarm_.Cancel();
@@ -144,7 +145,7 @@ void ReadCall::Advance() {
   if (!taken.ok()) FinishWith(taken);
 }
 
-// Where it is to wait: watch first, then look again, so that a change between the two is not missed.
+// If it must wait: watch first, then check again, so that no change in between is missed.
 void ReadCall::MakeStep() {
   if (finishing_) return;
   const CallDeadline deadline(CallerDeadline(grpc_context_));
@@ -163,7 +164,7 @@ void ReadCall::MakeStep() {
   auto watch = context_.store.WatchSample(session_->run(), session_->producer(), step_.wait_for, [this] {
     if (change_.exchange(Change::kCame) == Change::kAwaited) changed_.Post(change_alarm_, loop_.queue());
   });
-  // Without a watch (the run is gone) the next look says so.
+  // Without a watch (the run is gone) the next check reports that.
   step_ = session_->Next(!watch.ok());
   if (step_.kind == ReadStep::Kind::kWait) new_watch_ = *std::move(watch);
 }
@@ -222,7 +223,7 @@ void ReadCall::Park() {
   if (!change_.compare_exchange_strong(before, Change::kAwaited)) changed_.Post(change_alarm_, loop_.queue());
 }
 
-// Ends the watch; the event that was promised for it comes in any case.
+// Ends the watch; the event that was promised for it is posted in any case.
 void ReadCall::Unpark() {
   watch_.reset();
   if (change_expected_ && change_.exchange(Change::kCame) == Change::kAwaited) {
@@ -260,7 +261,7 @@ void ReadCall::FinishWith(const absl::Status& status) {
   Unpark();
   waiting_place_.reset();
   for (grpc::Alarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
-  // While it is busy with what it asked for, its place stays: who ends calls does not have more done.
+  // While the worker is busy for it, the call keeps its place: ending calls early must not allow more work.
   Finish(status, /*keep_place=*/work_.busy());
 }
 

@@ -13,17 +13,17 @@ namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
 
-// None of the rows asked for is lost.
+// OK if no requested row is lost.
 SampleVerdict CheckLost(const SampleState& state, const SampleRead& asked) {
   if (state.lost_end <= state.committed_rows) return {};
   int64_t end = asked.rows.empty() ? state.lost_end : asked.rows.back().end;
   if (asked.num_tokens) end = std::max(end, *asked.num_tokens - 1);
   if (end <= state.committed_rows) return {};
   return {SampleStatus::kLost, absl::StrCat("rows ", ToString(RowRange{state.committed_rows, state.lost_end}),
-                                            " had been acknowledged, and the store came back without them")};
+                                            " were acknowledged, but the store lost them")};
 }
 
-// Committed rows are those of T tokens, and T is the expected one.
+// OK if the committed rows are those of the expected number of tokens.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
   if (!asked.num_tokens) {
     if (state.sealed() || !asked.rows.empty() || !until_seal) return {};
@@ -45,7 +45,7 @@ SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, boo
 SampleVerdict CheckRows(const SampleState& state, const SampleRead& asked) {
   const int64_t end = asked.rows.empty() ? 0 : asked.rows.back().end;
   if (end <= state.committed_rows) return {};
-  const std::string what = absl::StrCat("rows up to ", end, " asked, ", state.committed_rows, " committed");
+  const std::string what = absl::StrCat("rows up to ", end, " requested, ", state.committed_rows, " committed");
   if (state.sealed()) return {SampleStatus::kOutOfRange, what};
   return NotReady(what);
 }
@@ -88,13 +88,14 @@ SampleVerdict CheckRecorded(const SampleState& state) {
 
 constexpr int64_t kMinMessageBytes = 64 << 10;
 constexpr int64_t kMaxMessageBytes = 4 << 20;
-// What an entry of a message's table takes: its numbers, and each range that it lists.
+// Approximate memory of an entry of a message's table: its numbers, and each range that it lists.
 constexpr int64_t kRecordBytes = 64;
 constexpr int64_t kPieceBytes = 32;
 constexpr int64_t kRangeBytes = 12;
-// Below this a copy is cheaper than a slice of its own.
+// Shorter pieces are copied, which is cheaper than a slice of their own.
 constexpr int64_t kReferenceBytes = 4 << 10;
-// What a copy takes beside its bytes: a few rows of one block each would take far more than they are long.
+// Memory of a copied piece in addition to its bytes: for a few rows each of many blocks, this is far more than their
+// length.
 constexpr int64_t kCopyBytes = 256;
 
 SampleRecord MakeRecord(int32_t index, SampleState state, SampleVerdict verdict) {
@@ -139,8 +140,8 @@ absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes
   detail.field = kReadRequests;
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat(kReadRequests, ": the request takes ", bytes, " bytes, and ", memory.limit() - memory.used(), " of ",
-                   memory.limit(), " are free; read fewer samples at a time, or try again later"),
+      absl::StrCat(kReadRequests, ": the request takes ", bytes, " bytes, but only ", memory.limit() - memory.used(),
+                   " of ", memory.limit(), " are free; read fewer samples at a time, or try again later"),
       detail);
 }
 
@@ -161,7 +162,7 @@ absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, B
       ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
       detail.layer = layer;
       return MakeError(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("layers: decoder layer ", layer, " carries no routes"), detail);
+                       absl::StrCat("layers: decoder layer ", layer, " has no routes"), detail);
     }
     session->ordinals_.push_back(*ordinal);
   }
@@ -172,7 +173,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   ReadStep step;
   pieces_.clear();
   table_bytes_ = copied_bytes_ = 0;
-  message_memory_.Release();  // Whoever asks for the next message has sent the last one.
+  message_memory_.Release();  // The caller has sent the last message when it asks for the next.
   auto message = memory_.Reserve(message_bytes_);
   room_ = message.ok() ? message_bytes_ : kMinMessageBytes;
   TakeWithdrawal(step);
@@ -278,7 +279,7 @@ void ReadSession::AddPieces(ReadStep& step) {
     }
     const int32_t end = RunEnd({loaded_->view, stored.rows}, next_layer_, Room(step));
     AddRun(step, stored.rows, next_layer_, end);
-    if (next_rows_ >= snapshot_.rows.size()) return;  // Withdrawn.
+    if (next_rows_ >= snapshot_.rows.size()) return;  // It was withdrawn.
     next_layer_ = end;
     if (next_layer_ == layers) {
       next_layer_ = 0;
@@ -288,8 +289,8 @@ void ReadSession::AddPieces(ReadStep& step) {
   }
 }
 
-// The longest run of layers from `layer_begin` on whose cuts share one bit offset and fit into `room`; at least one
-// layer.
+// End of the longest run of layers from `layer_begin` on whose cuts have the same bit offset and fit into `room`; at
+// least one layer.
 int32_t ReadSession::RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const {
   const BlockView& block = stored.block;
   const int64_t row = stored.rows.begin - block.rows.begin;
@@ -328,8 +329,7 @@ void ReadSession::AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int
   pieces_.push_back(std::move(piece));
 }
 
-// Planes of neighbouring ordinals lie side by side in the block: they go out as one slice, by reference where it is
-// long.
+// Planes of neighbouring ordinals are adjacent in the block: they are sent as one slice, by reference if it is long.
 void ReadSession::AddWholePlanes(ReadStep& step, const Piece& piece) {
   const BlockView& block = loaded_->view;
   for (int32_t i = piece.layer_begin, end = piece.layer_begin + piece.layer_count; i < end;) {
@@ -375,8 +375,8 @@ void ReadSession::StopSample(const absl::Status& status) {
   next_rows_ = snapshot_.rows.size();
 }
 
-// The open sample turned out to be damaged: a second record takes back the first, and nothing more of it is sent. It
-// begins a message of its own, behind every piece that it takes back.
+// The open sample turned out to be damaged: a second record cancels the first, and nothing more of it is sent. The
+// record begins a new message, after all pieces that it cancels.
 void ReadSession::Withdraw(const absl::Status& lost) {
   withdrawal_ = SampleRecord{.index = static_cast<int32_t>(next_sample_),
                              .status = SampleStatus::kLost,

@@ -20,12 +20,12 @@ namespace routing_replay::server {
 
 struct SampleVerdict {
   SampleStatus status = SampleStatus::kOk;
-  std::string message;  // Why, when not OK.
+  std::string message;  // The reason, when not OK.
 };
 
-// kNotReady means: may become OK (or something else) when the sample grows or is sealed; everything else is final for
-// this revision. `until_seal`: a request without rows waits for the seal instead of taking what is committed. `matches`
-// tells whether a token check fits; nothing if it cannot be told.
+// kNotReady may change when the sample grows or is sealed; everything else is final for this revision. `until_seal`: a
+// request without rows waits for the seal instead of taking the committed rows. `matches` tells whether a token check
+// is equal; nothing if that is unknown.
 SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches);
 
@@ -40,7 +40,7 @@ struct ReadStep {
     kMessage,  // Send `header`, then `payload`.
     kWait,     // Nothing to send until `wait_for` changes; then call Next again.
     kDone,
-    kFailed,  // The store does not answer, which says nothing of any sample: end the call with `failure`.
+    kFailed,  // The store does not answer, so nothing is known of any sample: end the call with `failure`.
   };
   Kind kind = Kind::kDone;
   std::string header;
@@ -51,23 +51,22 @@ struct ReadStep {
   absl::Status failure;
 };
 
-// Memory for a read. RESOURCE_EXHAUSTED (kOverBudget) naming read-requests.
+// Reserves memory for a read. RESOURCE_EXHAUSTED (kOverBudget) naming read-requests.
 absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes);
 
 // Not thread-safe.
 //
-// Of `memory` it pays for the pieces and the lists of the sample at hand before it looks at them, and for what a
-// message copies until the next one. Where it is too little for a long message, messages are short; where it is
-// too little for a sample, the read fails.
+// It reserves from `memory` the state and the pieces of the present sample before it reads them, and the copied bytes
+// of a message until the next message. If there is too little for a long message, messages are short; if there is too
+// little for a sample, the read fails.
 class ReadSession {
  public:
-  // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer that carries no routes. `store` and `memory` must outlive the
-  // session.
+  // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer without routes. `store` and `memory` must outlive the session.
   static absl::StatusOr<std::unique_ptr<ReadSession>> Create(Store& store, ByteBudget& memory, ReadRequest request,
                                                              int64_t default_message_bytes);
 
-  // The next step. With `waiting_is_over` a sample that is still not ready, or not there, is answered NOT_READY or
-  // NOT_FOUND instead of waited for.
+  // The next step. With `waiting_is_over`, a sample that is still not ready or does not exist is answered NOT_READY or
+  // NOT_FOUND.
   ReadStep Next(bool waiting_is_over);
 
   const std::string& run() const { return request_.run; }
@@ -81,17 +80,17 @@ class ReadSession {
   Open OpenSample(ReadStep& step, bool waiting_is_over);
   // Adds pieces of the open sample until it ends or the message is full.
   void AddPieces(ReadStep& step);
-  // Rows of the loaded block.
+  // Adds rows of the loaded block.
   void AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end);
   void AddCut(ReadStep& step, Piece& piece);
   void AddWholePlanes(ReadStep& step, const Piece& piece);
-  // What the store says instead of rows: that the sample is damaged (DATA_LOSS), or why it does not answer.
+  // Handles an error of the store: the sample is damaged (DATA_LOSS), or the store does not answer.
   void StopSample(const absl::Status& status);
   void Withdraw(const absl::Status& lost);
   void TakeWithdrawal(ReadStep& step);
   int32_t RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const;
   void AddRecord(ReadStep& step, SampleRecord record);
-  // Bytes that the message may still take.
+  // Bytes that still fit into the message.
   int64_t Room(const ReadStep& step) const;
   bool Full(const ReadStep& step) const;
 
@@ -110,12 +109,12 @@ class ReadSession {
   std::optional<LoadedBlock> loaded_;  // … its block, once it is needed, …
   int32_t next_layer_ = 0;             // … and the position of the first layer not sent yet.
   std::optional<SampleRecord> withdrawal_;
-  absl::Status failure_;            // Ends the read once what was found before is sent.
-  std::vector<Piece> pieces_;       // Of the message at hand, …
-  int64_t table_bytes_ = 0;         // … what they and its records take, about, …
-  int64_t copied_bytes_ = 0;        // … bytes of its payload that are not the store's, …
-  int64_t room_ = 0;                // … and how long it may be.
-  ByteReservation message_memory_;  // Of the last message, with the samples that ended in it.
+  absl::Status failure_;            // Ends the read after the samples before it are sent.
+  std::vector<Piece> pieces_;       // Of the present message, …
+  int64_t table_bytes_ = 0;         // … approximate size of their table and the records, …
+  int64_t copied_bytes_ = 0;        // … bytes of its payload that are copies, …
+  int64_t room_ = 0;                // … and its limit.
+  ByteReservation message_memory_;  // For the last message, including the samples that ended in it.
 };
 
 }  // namespace routing_replay::server

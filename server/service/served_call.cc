@@ -28,7 +28,8 @@ absl::string_view Property(const grpc::AuthContext& connection, const char* name
   return values.empty() ? absl::string_view() : absl::string_view(values[0].data(), values[0].size());
 }
 
-// The certificate belongs to the connection, so that what is kept there is right for it. A Unix socket has none.
+// Checks the client certificate. It belongs to the connection, so the result can be cached there. A Unix socket has
+// none.
 absl::Status CheckConnection(ServiceContext& context, const grpc::ServerContextBase& call) {
   if (context.client_certificates == nullptr) return absl::OkStatus();
   const auto connection = call.auth_context();
@@ -48,7 +49,7 @@ void* CallEvent::Begin() {
 }
 
 void CallEvent::Post(grpc::Alarm& alarm, grpc::CompletionQueue* queue) {
-  // Long past: for now, gRPC would wait for the next millisecond.
+  // A time long past: for "now", gRPC would wait until the next millisecond.
   alarm.Set(queue, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
 }
 
@@ -101,14 +102,14 @@ void CallLoop::HandleEvent(CallEvent* event, bool ok) {
 }
 
 void CallLoop::DrainCalls() {
-  // A call may end others' existence but not its own here: deletion waits for an event.
+  // Draining a call may end others, but does not delete it here: deletion needs an event.
   const std::vector<Call*> calls(calls_.begin(), calls_.end());
   for (Call* call : calls) call->Drain();
 }
 
 RawService::RawService() {
   for (int i = 0; i < Description().method_count(); ++i) {
-    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // Which a raw method does without again.
+    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // A raw method does not need a handler.
     MarkMethodRaw(i);
   }
 }
@@ -157,7 +158,7 @@ void ServedCall::Await(std::unique_ptr<ServedCall> call) {
 
 void ServedCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
-  done_.Begin();                  // Promised only for calls that arrive.
+  done_.Begin();                  // This event is only promised for calls that arrive.
   Await(Successor());
   record_.emplace(context_.calls, method_, grpc_context_);
   if (absl::Status status = Admit(); !status.ok()) return FinishWith(status);
@@ -174,7 +175,7 @@ absl::Status ServedCall::Admit() {
 
 void ServedCall::OnRequestDue(bool fired) {
   if (!fired || request_came_ || finishing_) return;
-  FinishWith(absl::DeadlineExceededError("the request did not come within stall-timeout"));
+  FinishWith(absl::DeadlineExceededError("the request did not arrive within stall-timeout"));
 }
 
 void ServedCall::ReceiveRequest() {
@@ -186,7 +187,7 @@ void ServedCall::OnReceived(bool ok) {
   request_came_ = true;
   request_alarm_.Cancel();
   if (finishing_) return;
-  if (!ok) return FinishWith(absl::CancelledError("no request came"));
+  if (!ok) return FinishWith(absl::CancelledError("no request arrived"));
   OnRequest();
 }
 
@@ -233,10 +234,10 @@ class UnaryCall final : public ServedCall {
 
   void OnRequest() override {
     if (const auto bytes = static_cast<int64_t>(request_.Length()); bytes > unary_.max_bytes) {
-      return FinishWith(
-          MakeError(absl::StatusCode::kResourceExhausted,
-                    absl::StrCat("the request has ", bytes, " bytes; at most ", unary_.max_bytes, ", ask in parts"),
-                    {.reason = Reason::kLength}));
+      return FinishWith(MakeError(
+          absl::StatusCode::kResourceExhausted,
+          absl::StrCat("the request has ", bytes, " bytes; at most ", unary_.max_bytes, "; split the request"),
+          {.reason = Reason::kLength}));
     }
     const absl::Status taken = StartWork(workers_, [this] { Answer(); });
     if (taken.ok()) return;
@@ -244,11 +245,11 @@ class UnaryCall final : public ServedCall {
     FinishWith(taken);
   }
 
-  // On a worker's thread.
+  // Runs on a worker's thread.
   void Answer() {
     const CallDeadline deadline(CallerDeadline(grpc_context_));
     if (gone_) {
-      // Its caller may have asked again: what it does now, it would do to what came after.
+      // The caller may have repeated the request: executing the cancelled one now could undo the effect of later calls.
       answer_ = absl::CancelledError("cancelled by the client while queued");
     } else if (context_.draining) {
       answer_ = DrainingError();
@@ -262,7 +263,7 @@ class UnaryCall final : public ServedCall {
       context_.metrics.CountStoreError(answer_.status());
       return FinishWith(answer_.status());
     }
-    // The answer may be long, and is held until the caller takes it. So its place is, too.
+    // The answer may be long, and is held until the caller reads it; so its place is kept, too.
     End(absl::OkStatus());
     answer_alarm_.Set(loop_.queue(), StallTime(), answer_due_.Begin());
     stream_.WriteAndFinish(*answer_, grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
@@ -283,7 +284,7 @@ class UnaryCall final : public ServedCall {
                         }};
   grpc::Alarm answer_alarm_;
   absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's while one is busy …
-  ByteReservation memory_;                   // … as is what it takes.
+  ByteReservation memory_;                   // … and the memory of the answer.
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The calls of the service. Every call waits to arrive, is admitted, and ends once; ServedCall has these steps, the
-// others what lies between them:
+// The calls of the service. Every call waits to arrive, is admitted, and ends once. ServedCall implements these steps;
+// the other files implement what happens in between:
 //
 //   Append  append_call.cc    a stream of appends of many samples, credited by bytes, one ack each (append.proto)
 //   Read    read_call.cc      a stream of the messages of a ReadSession
@@ -36,16 +36,17 @@ namespace routing_replay::server {
 
 class Call;
 
-// What a completion queue gives back when an operation ends: calls a member of the call that started it.
+// The tag of an operation in a completion queue: at its end, it calls a member of the call that started it.
 class CallEvent {
  public:
   CallEvent(Call* call, std::function<void(bool)> on_event) : call_(call), on_event_(std::move(on_event)) {}
   CallEvent(const CallEvent&) = delete;
   CallEvent& operator=(const CallEvent&) = delete;
 
-  // Says that an operation with this tag begins. Returns the tag.
+  // Marks the begin of an operation with this tag. Returns the tag.
   void* Begin();
-  // From any thread, at most once between two ends: an event without an operation. `alarm` must live until the event.
+  // Posts an event without an operation; from any thread, at most once between two ends. `alarm` must live until the
+  // event.
   void Post(grpc::Alarm& alarm, grpc::CompletionQueue* queue);
 
  private:
@@ -54,11 +55,11 @@ class CallEvent {
   const std::function<void(bool)> on_event_;
 };
 
-// A call in progress. Deleted by its loop when it has finished and no operation is open.
+// A call in progress. Its loop deletes it when it has finished and no operation is open.
 class Call {
  public:
   virtual ~Call() = default;
-  // The server is draining: end soon, with UNAVAILABLE (kDraining) where work remains.
+  // The server is draining: end soon, with UNAVAILABLE (kDraining) if work remains.
   virtual void Drain() = 0;
 
  protected:
@@ -78,14 +79,15 @@ class CallLoop {
   ~CallLoop() = default;
 
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
-  // Begins to wait for a first event of `call`, which the loop owns from now on. Before Start, or on the loop's thread.
+  // Takes ownership of `call` and waits for its first event. Call it before Start, or on the loop's thread.
   void Adopt(std::unique_ptr<Call> call);
 
   void Start();
   // From any thread: asks every call to drain.
   void Drain();
-  // After Server::Shutdown returned, which has cancelled all calls: the thread ends when the last of them has. Until
-  // then their events begin more operations, as the Finish after a Read that failed, so the queue stays open for them.
+  // Call it after Server::Shutdown has returned, which cancels all calls: the thread ends when the last call has ended.
+  // Until then the calls' events begin more operations, such as the Finish after a failed Read, so the queue stays open
+  // for them.
   void ShutdownAndJoin();
 
  private:
@@ -95,36 +97,37 @@ class CallLoop {
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
-  std::set<Call*> calls_;  // Touched by the loop's thread only (and before Start).
+  std::set<Call*> calls_;  // Used by the loop's thread only (and before Start).
   grpc::Alarm drain_alarm_;
   grpc::Alarm end_alarm_;
 };
 
-// The service as gRPC sees it: calls are told of when their headers have come, and what is received of them is their
-// handler's to say. Of a method with one request gRPC tells nobody before that request is there as a whole, and holds
-// what has come of it, or a thread that waits for it. So all are streams of bytes here, which nobody sees on the wire.
+// The service as gRPC sees it: handlers learn of a call when its headers have arrived, and decide what is received of
+// it. For a method with one request, gRPC would report the call only when the whole request is there; until then it
+// would hold the received part, or a thread that waits for it. So all methods are streams of bytes here, which makes no
+// difference on the wire.
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class RawService final : public v1::RoutingReplay::Service {
  public:
   RawService();
 
-  // The next call of `method`, a name of the service's; as RequestAppend of a generated service.
+  // Waits for the next call of `method`, a name of the service; as RequestAppend of a generated service.
   void RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream, grpc::CompletionQueue* call_queue,
                    grpc::ServerCompletionQueue* queue, void* tag);
 };
 
-// What a call asks of a store that may wait. Of one call, one thing at a time, which keeps the order of what a call
-// asks. Used on the loop's thread.
+// Work of one call for a store that may wait, one piece at a time, which keeps the order of the call's requests. Used
+// on the loop's thread.
 class StoreWork {
  public:
   // `on_done` is called on the loop's thread, or by Start.
   StoreWork(Call* call, std::function<void()> on_done)
       : done_(call, [this](bool) { Done(); }), on_done_(std::move(on_done)) {}
 
-  // Calls `work`, which may touch nothing of the call that the loop's thread uses while busy(), and then on_done.
-  // `workers`: null of a store that never waits: then both are called at once, as a change of threads would cost more
-  // than they do. Errors as those of WorkerPool::Run: neither is called.
+  // Calls `work`, and then on_done. While busy(), `work` must not use anything of the call that the loop's thread uses.
+  // `workers`: null for a store that never waits: then both are called at once, because changing threads would cost
+  // more. Errors of WorkerPool::Run: then neither is called.
   absl::Status Start(WorkerPool* workers, const std::string& owner, CallLoop& loop, std::function<void()> work) {
     busy_ = true;
     if (workers == nullptr) {
@@ -134,10 +137,10 @@ class StoreWork {
     }
     absl::Status taken = workers->Run(owner, [this, &loop, work = std::move(work)] {
       work();
-      done_.Post(alarm_, loop.queue());  // The last thing: the call may end with it.
+      done_.Post(alarm_, loop.queue());  // Must be last: the call may end with it.
     });
     busy_ = taken.ok();
-    if (taken.ok()) done_.Begin();  // Its event is taken on this thread, so later.
+    if (taken.ok()) done_.Begin();  // Its event is handled by this thread, and so later.
     return taken;
   }
   bool busy() const { return busy_; }
@@ -154,7 +157,7 @@ class StoreWork {
   bool busy_ = false;
 };
 
-// Where calls are served. All of it outlives them.
+// The environment of the served calls. Must outlive them.
 struct CallHome {
   ServiceContext& context;
   RawService& service;
@@ -164,46 +167,46 @@ struct CallHome {
 struct UnaryCaller {
   const grpc::ServerContext& call;
   const CallRecord& record;
-  // What the answer takes, of ServiceContext::control_memory: to be held until it is taken.
+  // Memory for the answer, from ServiceContext::control_memory: held until the answer is read.
   ByteReservation& memory;
 };
 
-// Of a request without payload: it is parsed by protobuf, and could be written so that its objects take thirty times
-// its length. Ten thousand of the longest sample ids, and as much again.
+// Limit of a request without payload: protobuf parses it, and a malicious one could take thirty times its length in
+// memory. Enough for ten thousand of the longest sample ids, twice.
 inline constexpr int64_t kMaxControlBytes = 4 << 20;
 
 struct UnaryMethod {
   const char* name;
-  // The answer to a request, of which nothing is left. May wait for the store. Asks whether the caller may; errors are
-  // the call's: INVALID_ARGUMENT if the bytes cannot be parsed.
+  // Answers a request; consumes it. May wait for the store. Checks permissions; errors become the call's status:
+  // INVALID_ARGUMENT if the bytes cannot be parsed.
   std::function<absl::StatusOr<grpc::ByteBuffer>(ServiceContext&, const UnaryCaller&, grpc::ByteBuffer& request)>
       answer;
-  // A longer request is RESOURCE_EXHAUSTED (kLength), before it waits for a thread, where it takes memory.
+  // A longer request is RESOURCE_EXHAUSTED (kLength), before it waits for a thread and takes memory.
   int64_t max_bytes = kMaxControlBytes;
 };
 
 // Put: one append in one call, counted against the budget when it arrives.
 const UnaryMethod& PutMethod();
-// Every method of the service but Append, Put and Read.
+// Every method of the service except Append, Put and Read.
 const std::vector<UnaryMethod>& ControlMethods();
 
-// Each waits on the loop for the next call of its kind, which makes its own successor when it comes.
+// Waits on the loop for the next call of its kind; each call that arrives makes its successor.
 void ListenForAppends(const CallHome& home);
 void ListenForReads(const CallHome& home);
-// `workers` answer; null: the loop's thread, where the store never waits. They must be finished before the loop is shut
-// down.
+// `workers` answer the calls; null: the loop's thread does, because the store never waits. They must be finished before
+// the loop is shut down.
 void Listen(const CallHome& home, const UnaryMethod& method, WorkerPool* workers);
 
-// Who calls, as of now; asked again for every message of a stream. Errors as AccessControl::Identify; counted.
+// Identifies the caller, by the present token file; called again for every message of a stream. Errors of
+// AccessControl::Identify; counts rejections.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
-// Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
-// are none.
+// The owner of a call for fair sharing: its token, however that is spelled, or its connection if there are no tokens.
 std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
-// Whether `rpc` is allowed on the run. Errors as Permissions::Check; counted.
+// Checks that `rpc` is allowed on the run. Errors of Permissions::Check; counts rejections.
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
-// Both.
+// Identify and Allow.
 absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run);
-// For a call that names no run: one of the scopes, on whatever run.
+// For a call that names no run: checks for one of the scopes on any run.
 absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
 
 class ServedCall : public Call {
@@ -216,18 +219,18 @@ class ServedCall : public Call {
       : home_(home), context_(home.context), loop_(home.loop), method_(method) {}
 
   virtual std::unique_ptr<ServedCall> Successor() const = 0;
-  // The caller may: it is known who calls, and there is room.
+  // The caller is known and may call, and there is room.
   virtual void OnAdmitted() { ReceiveRequest(); }
   virtual void OnRequest() {}
-  virtual void OnWorked() = 0;  // What StartWork began is done.
+  virtual void OnWorked() = 0;  // Called when the work of StartWork is done.
   virtual void OnWritten(bool ok) {}
-  virtual void OnStallLook() {}  // Once per stall_timeout, see WatchForStalls.
+  virtual void OnStallLook() {}  // Called once per stall_timeout, see WatchForStalls.
   virtual void OnTakesNothing() { grpc_context_.TryCancel(); }
-  virtual void OnGone() {}  // The call is over, by its end here or because its client went away.
+  virtual void OnGone() {}  // The call is over, ended here or because its client went away.
   virtual void OnEnded() { SetFinished(); }
   virtual void FinishWith(const absl::Status& status) = 0;
 
-  // Of a call with one request; the next event is OnRequest, or the call's end.
+  // For a call with one request; the next event is OnRequest, or the call's end.
   void ReceiveRequest();
   // See StoreWork. Errors end the call.
   absl::Status StartWork(WorkerPool* workers, std::function<void()> work) {
@@ -236,13 +239,14 @@ class ServedCall : public Call {
   // Sends a message; the next event is OnWritten. One at a time.
   void Write(grpc::ByteBuffer message);
   bool writing() const { return writing_; }
-  int64_t writes() const { return writes_; }  // Completed.
-  // From here on the call is looked at once per stall_timeout. OnTakesNothing: a write was open at two looks in a row.
+  int64_t writes() const { return writes_; }  // Completed writes.
+  // From here on the call is checked once per stall_timeout. OnTakesNothing is called if the same write was open at two
+  // checks in a row.
   void WatchForStalls() { stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin()); }
   bool has_arrived() const { return record_.has_value(); }
-  // What there is to do before gRPC is told of the end.
+  // Does everything that must happen before gRPC is told of the end.
   void End(const absl::Status& status);
-  // Ends it. `keep_place`: it goes on counting as one of its connection's calls.
+  // Ends the call. `keep_place`: it continues to count as one of its connection's calls.
   void Finish(const absl::Status& status, bool keep_place = false);
   std::chrono::system_clock::time_point StallTime() const {
     return std::chrono::system_clock::now() + context_.config.stall_timeout;
@@ -255,8 +259,8 @@ class ServedCall : public Call {
   RawStream stream_{&grpc_context_};
   grpc::ByteBuffer request_;
   std::optional<CallRecord> record_;  // Once the call has arrived.
-  // The call's place among those of its connection, given up with its end: before that is told, but for an answer that
-  // is held until the peer takes it.
+  // The call's place among those of its connection. It is given up before the end is reported, except while an answer
+  // is held until the peer reads it.
   std::unique_ptr<Place> connection_;
   StoreWork work_{this, [this] { OnWorked(); }};
   CallEvent ended_{this, [this](bool) { OnEnded(); }};
@@ -268,8 +272,8 @@ class ServedCall : public Call {
   void OnReceived(bool ok);
   void OnRequestDue(bool fired);
   void OnStallCheck(bool fired);
-  // It is known who calls, and the connection has not too many calls. Errors as Identify and ConnectionCalls::Enter,
-  // and DrainingError.
+  // Checks that the caller is known, and that the connection does not have too many calls. Errors of Identify and
+  // ConnectionCalls::Enter, and DrainingError.
   absl::Status Admit();
 
   const char* const method_;
@@ -290,7 +294,7 @@ class ServedCall : public Call {
   bool request_came_ = false;
   bool writing_ = false;
   int64_t writes_ = 0;
-  int64_t writes_at_look_ = -1;  // At the last look that found one open.
+  int64_t writes_at_look_ = -1;  // At the last check that found a write open.
 };
 
 }  // namespace routing_replay::server

@@ -1,4 +1,4 @@
-// What every handler needs.
+// State that every handler needs.
 #ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
 #define SERVER_SERVICE_SERVICE_CONTEXT_H_
 
@@ -30,16 +30,16 @@
 
 namespace routing_replay::server {
 
-// What requests of reads may take: a quarter of the budget beside it, and so much at least that the longest request and
-// the one with the most samples can be read.
+// Memory for requests of reads: a quarter of the budget, in addition to it; at least enough for the longest request and
+// for the one with the most samples.
 inline int64_t ReadRequestBytes(const ServerConfig& config) {
   constexpr int64_t kLeast = int64_t{64} << 20, kLongestMessages = 3, kMostMessages = 16;
   const int64_t share = std::max(config.memory_budget / 4, kLongestMessages * config.max_message_bytes);
   return std::max(kLeast, std::min(kMostMessages * config.max_message_bytes, share));
 }
 
-// What long requests of calls without payload may take as they are read, and long answers until they are taken: one of
-// the longest at least.
+// Memory for long requests of calls without payload while they are parsed, and for long answers until they are read: at
+// least enough for one of the longest.
 inline int64_t ControlBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{64} << 20, config.memory_budget / 16);
 }
@@ -75,20 +75,20 @@ struct ServiceContext {
   RunQuota quota;
   ConnectionCalls connections;
   ByteBudget control_memory;
-  // What reads under way take beside the rows: requests, what is known of the sample at hand, messages. Apart from the
-  // budget: a full server must still be read.
+  // Memory of reads in progress besides the rows: requests, the state of the present sample, messages. Separate from
+  // the budget: a full server must still be read.
   ByteBudget read_requests;
-  WaitingRoom waiting_reads;  // What those of them take that wait, which may be long.
+  WaitingRoom waiting_reads;  // The part of it that waiting reads take, possibly for long.
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
-  Mutex making_run;  // Held from the count of the runs to the end of making one more.
+  Mutex making_run;  // Held from counting the runs until another one is made.
   // Set before the first call.
   std::string advertised;
-  // Ask a store that may wait; null of one that never does: see StoreWork.
+  // Workers for a store that may wait; null if the store never waits: see StoreWork.
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
-  const ClientCertificates* client_certificates = nullptr;  // Null: no client is asked for one.
+  const ClientCertificates* client_certificates = nullptr;  // Null: clients need no certificate.
   std::atomic<bool> draining{false};
 
  private:
@@ -99,15 +99,15 @@ struct ServiceContext {
   }
 };
 
-// What calls get that come while the server drains. Clients go on to another server.
+// The error for calls that arrive while the server drains. Clients then try another server.
 inline absl::Status DrainingError() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
-// By Clock::Real(); in a hundred years where none was stated.
+// By Clock::Real(); in a hundred years if the caller gave no deadline.
 inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
   const auto now = std::chrono::system_clock::now();
-  // In ms first: "for ever" less any time fits them.
+  // Converts to ms first: "for ever" minus any time fits into them.
   const auto ms = [](auto time) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
   };

@@ -1,5 +1,4 @@
-// The calls without payload: generated messages in and out. What each takes of the memory beyond kFreeBytes is paid
-// before it is taken.
+// The calls without payload: generated messages in and out. Memory beyond kFreeBytes is reserved before it is used.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -25,30 +24,33 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kMaxNames = 16384;      // Samples that one Stat or Release may name.
-constexpr size_t kRunsAtATime = 256;  // Asked of the store.
-// Of an answer that lists things. Stock clients take messages of 4 MiB.
+constexpr int kMaxNames = 16384;      // Limit of samples that one Stat or Release may name.
+constexpr size_t kRunsAtATime = 256;  // Runs per request to the store.
+// Limit of an answer with a list. Stock clients accept messages of 4 MiB.
 constexpr size_t kAnswerBytes = 3 << 20;
-// A call that takes no more pays nothing, so that those who ask for much keep nobody else from being answered.
+// A call that needs no more memory than this reserves nothing, so that large requests do not keep small ones from being
+// answered.
 constexpr int64_t kFreeBytes = 64 << 10;
-// What a state is beside its C++ form while it becomes an answer: a message of protobuf, and its bytes.
+// Memory of a state while it becomes an answer, as a multiple of its C++ form: a protobuf message, and its bytes.
 constexpr int64_t kStateCopies = 4;
-constexpr size_t kRunCopies = 6;  // What a run's message takes, by its bytes: those of its layers are short.
-// An OpenRun of the most layers has a few thousand; its messages within messages could take thirty times their length.
+// Memory of a run's message, as a multiple of its bytes: those of its layers are short.
+constexpr size_t kRunCopies = 6;
+// An OpenRun with the most layers has a few thousand bytes; nested messages could take thirty times their length in
+// memory.
 constexpr int64_t kMaxOpenRunBytes = 64 << 10;
 constexpr size_t kNameBytes = 3;     // Before a name in an answer.
 constexpr size_t kHandleBytes = 10;  // Of a handle in one.
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
 
-// Options as asked; zeros become what is in force by default.
+// The requested options, with zeros replaced by the defaults.
 absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geometry& geometry,
                                        milliseconds default_ttl) {
   MessageFields f;
   const std::optional<Codec> codec = f.ReadAnyCodec("options.codec", asked.codec());
   const std::optional<Durability> durability = f.ReadAnyDurability("options.durability", asked.durability());
   if (!f.status().ok()) return f.status();
-  // The store rejects what is out of range; not all of that fits a Clock::Duration.
+  // The store rejects values out of range, but not all of them fit a Clock::Duration.
   const milliseconds ttl(std::clamp<int64_t>(asked.ttl_ms(), -1, ToMs(kMaxTtl).count() + 1));
   const auto rows = static_cast<int32_t>(std::min<uint32_t>(asked.block_rows(), INT32_MAX));
   return RunOptions{.ttl = asked.ttl_ms() == 0 ? default_ttl : ttl,
@@ -67,7 +69,7 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_shard_fingerprint(options.shard_fingerprint);
 }
 
-// Makes `memory` what a call needs that takes this many bytes.
+// Raises `memory` to what a call with this many bytes needs.
 absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory) {
   const int64_t missing = bytes - kFreeBytes - memory.bytes();
   if (missing <= 0) return absl::OkStatus();
@@ -80,7 +82,7 @@ absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory
   detail.field = "control-memory";
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("control-memory: the call takes ", bytes, " bytes and more, and ",
+      absl::StrCat("control-memory: the call takes ", bytes, " bytes or more, but only ",
                    context.control_memory.limit() - context.control_memory.used(), " of ",
                    context.control_memory.limit(), " are free; ask for fewer samples at a time, or try again later"),
       detail);
@@ -88,10 +90,11 @@ absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory
 
 absl::Status TooLong(absl::string_view what, int64_t is, int64_t most) {
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat(what, " ", is, "; at most ", most, ", ask in parts"), {.reason = Reason::kLength});
+                   absl::StrCat(what, " ", is, "; the limit is ", most, ": split the request"),
+                   {.reason = Reason::kLength});
 }
 
-// Each once, in the order asked. RESOURCE_EXHAUSTED (kLength).
+// The named samples without duplicates, in the order of the request. RESOURCE_EXHAUSTED (kLength).
 template <typename Samples, typename Handles>
 absl::StatusOr<std::vector<SampleRef>> ReadRefs(const Samples& samples, const Handles& handles) {
   const int64_t names = int64_t{samples.size()} + handles.size();
@@ -109,11 +112,12 @@ absl::StatusOr<std::vector<SampleRef>> ReadRefs(const Samples& samples, const Ha
 }
 
 absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
-  if (groups.begin() > groups.end()) return Invalid("groups", "begin is above end");
+  if (groups.begin() > groups.end()) return Invalid("groups", "begin must not be above end");
   return GroupRange{groups.begin(), groups.end()};
 }
 
-// The options asked for, if any; the store has the defaults. A fingerprint alone is asked for with what the run has.
+// The requested options, if any; the store fills in defaults. If only a fingerprint is given, the run's other options
+// are added.
 absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, const v1::OpenRunRequest& request,
                                                      const std::optional<Geometry>& geometry) {
   if (!request.has_options() && request.shard_fingerprint() == 0) return std::nullopt;
@@ -136,13 +140,13 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_bytes(released.bytes);
 }
 
-// Of what was asked and rejected, the journal tells. What failed may have been done, or a part of it.
+// Rejections are logged by the journal. A failed call may have been executed, or a part of it.
 void Audit(const UnaryCaller& caller, const char* action, const std::string& run, const absl::Status& status,
            const LogFields& what) {
   if (status.ok() || IsServersFault(status)) caller.record.Audit(action, run, status, what);
 }
 
-// OpenRun is three calls in one.
+// OpenRun has three uses with different scopes.
 absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext& call,
                               const v1::OpenRunRequest& request) {
   absl::Status status = Authorize(context, call, request.has_geometry() ? Rpc::kMakeRun : Rpc::kJoinRun, request.run());
@@ -150,7 +154,7 @@ absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext
   return status;
 }
 
-// How many runs there are that the grant covers; counts as far as `enough`.
+// How many existing runs the grant covers; stops counting at `enough`.
 absl::StatusOr<size_t> CountRunsOf(Store& store, const TokenGrant& grant, size_t enough) {
   size_t count = 0;
   std::string token;
@@ -169,7 +173,7 @@ absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
                    {.reason = Reason::kOverBudget, .field = limit});
 }
 
-// A run that nobody writes to is never idle, and takes memory.
+// A run that nobody writes to never expires, and takes memory.
 absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.making_run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
@@ -187,7 +191,7 @@ absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller,
   return NoRoomForRun("max_runs", absl::StrCat("the token covers ", *own, " runs"));
 }
 
-// Makes it if it is not there, one after the other: of those that are made at once each would find room.
+// Makes the run if it does not exist. One at a time: otherwise several that are made at once would each find room.
 absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run,
                                 const Geometry& geometry, const std::optional<RunOptions>& options) {
   if (context.store.GetRun(run).ok()) return context.store.OpenRun(run, &geometry, options);
@@ -256,25 +260,25 @@ absl::Status DoTruncate(ServiceContext& context, const UnaryCaller&, const v1::T
   return absl::OkStatus();
 }
 
-// States as they become an answer: paid before they are made, and no longer together than an answer may be.
+// Builds an answer of states: reserves memory before it is used, and limits the size of the answer.
 class AnswerOfStates {
  public:
   AnswerOfStates(ServiceContext& context, ByteReservation& memory)
       : context_(context), memory_(memory), paid_(memory.bytes()) {}
 
-  // Room for so much more than states. RESOURCE_EXHAUSTED (kLength, kOverBudget).
+  // Reserves room for `bytes` besides the states. RESOURCE_EXHAUSTED (kLength, kOverBudget).
   absl::Status Take(size_t bytes) {
     bytes_ += bytes;
     if (bytes_ > kAnswerBytes) return TooLong("samples: the bytes of the answer are", bytes_, kAnswerBytes);
     paid_ += static_cast<int64_t>(bytes);
     return Pay(context_, paid_, memory_);
   }
-  // One state fits always. Errors as those of Take; nothing was made.
+  // The first state always fits. Errors of Take; nothing was made then.
   absl::StatusOr<v1::SampleState> Make(const SampleState& state) {
     paid_ += kStateCopies * StateBytes(state);
     if (absl::Status paid = Pay(context_, paid_, memory_); !paid.ok()) return paid;
     v1::SampleState made = ToProto(state);
-    constexpr size_t kFieldBytes = 6;  // Before it: its number, and how long it is.
+    constexpr size_t kFieldBytes = 6;  // Before a state: its field number, and its length.
     const size_t before = bytes_;
     bytes_ += made.ByteSizeLong() + kFieldBytes;
     if (before > 0 && bytes_ > kAnswerBytes) {
@@ -286,7 +290,7 @@ class AnswerOfStates {
  private:
   ServiceContext& context_;
   ByteReservation& memory_;
-  int64_t paid_;      // Of the budget, or free.
+  int64_t paid_;      // Reserved, or free.
   size_t bytes_ = 0;  // On the wire.
 };
 
@@ -334,7 +338,7 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
   if (!limit.ok()) return limit.status();
   AnswerOfStates answer(context, caller.memory);
   std::string token = request.page_token();
-  // The page ends where the answer does.
+  // The page ends when the answer is full.
   do {
     const size_t left = *limit - static_cast<size_t>(response.samples_size());
     auto page = context.store.List(request.run(), producer, groups, static_cast<int32_t>(left), token);
@@ -357,14 +361,15 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
 absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {
   auto refs = ReadRefs(request.samples(), request.handles());
   if (!refs.ok()) return refs;
-  if (request.has_groups() && !refs->empty()) return Invalid("groups", "given together with samples or handles");
+  if (request.has_groups() && !refs->empty())
+    return Invalid("groups", "must not be given together with samples or handles");
   return refs;
 }
 
 absl::Status DoRelease(ServiceContext& context, const UnaryCaller&, const v1::ReleaseRequest& request,
                        v1::ReleaseResponse& response) {
   MessageFields f;
-  std::optional<Producer> producer;  // Unspecified: both.
+  std::optional<Producer> producer;  // Unspecified: both producers.
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) producer = f.ReadProducer("producer", request.producer());
   if (!f.status().ok()) return f.status();
   const auto refs = ReadReleaseRefs(request);
@@ -459,7 +464,7 @@ absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
   return absl::OkStatus();
 }
 
-// What a request takes once it is parsed, at most: names and numbers that are a few bytes long take far more.
+// Upper bound of a parsed request's memory: names and numbers of a few bytes take far more.
 int64_t ParsedBytes(grpc::ByteBuffer& bytes) {
   constexpr int64_t kFieldBytes = 160, kLongest = 8;
   const auto length = static_cast<int64_t>(bytes.Length());
@@ -479,7 +484,7 @@ absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
   Message message;
   const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
   bytes.Clear();
-  if (!parsed) return Invalid(Reason::kEncoding, "request", "not a message of this call");
+  if (!parsed) return Invalid(Reason::kEncoding, "request", "must be a message of this call");
   return message;
 }
 
@@ -503,7 +508,7 @@ UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxCont
           max_bytes};
 }
 
-// One that names a run, and is allowed by one rule. `answer`: as of Method. `action`: what it is audited as.
+// A method that names a run, and is allowed by one rule. `answer`: as for Method. `action`: its name in the audit log.
 template <typename Request, typename Response>
 UnaryMethod MethodOnRun(const char* name, Rpc rule,
                         absl::Status (*answer)(ServiceContext&, const UnaryCaller&, const Request&, Response&),

@@ -174,7 +174,7 @@ class MemoryBoundTest(unittest.TestCase):
         before = self.resident()
         rejected = self.rejected("Stat", M.StatRequest(run="r", samples=names))
         self.assertEqual(rejected.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
-        self.assertIn("ask in parts", rejected.details())
+        self.assertIn("split the request", rejected.details())
         some = self.at_once(
             16, lambda i: self.call("Stat", M.StatRequest(run="r", samples=names[10 * i : 10 * i + 10]))
         )

@@ -23,29 +23,29 @@ namespace routing_replay::server {
 namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-// Samples looked at in one go while filtering by group.
+// Samples examined at a time while filtering by group.
 constexpr size_t kScanBatch = 1024;
-// What an append may add to what is known of a sample, but for long lists.
+// How much an append may add to the state of a sample, apart from long lists.
 constexpr int64_t kMetadataRoom = 4 << 10;
 
-// Thread-safe. Methods mean what the same ones of Store mean.
+// Thread-safe. Methods mean the same as those of Store.
 class MemoryRun {
  public:
-  // `record`: of RecordBytes, held until nobody holds the run any more.
+  // `record`: a reservation of RecordBytes, held as long as anybody holds the run.
   MemoryRun(std::shared_ptr<const RunContext> context, ByteReservation record, HandleFunction handle_of)
       : context_(std::move(context)), record_(std::move(record)), handle_of_(std::move(handle_of)), index_(context_) {}
 
-  // What a run takes of the budget beside its samples.
+  // What a run takes of the budget, without its samples.
   static int64_t RecordBytes(const RunInfo& info);
 
   const RunInfo& info() const { return context_->info; }
   int64_t record_bytes() const { return record_.bytes(); }
   RunState State() const;
 
-  // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
+  // Adds a sample found at the start. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
-  // At most so much of the budget will Append take beside the command's reservation.
+  // Upper bound of what Append takes of the budget in addition to the command's reservation.
   int64_t RoomFor(const AppendCommand& command) const;
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
@@ -56,16 +56,16 @@ class MemoryRun {
   absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
   absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
-  // Calls `look` for every sample of one producer or the other; none is locked meanwhile.
+  // Calls `look` for every sample of both producers; none is locked meanwhile.
   void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
   // Removes at most `limit` idle samples of one shard of the index.
   int64_t Sweep(size_t shard, int64_t limit);
-  // Ends every sample. The run takes no new ones.
+  // Ends every sample. The run rejects new ones.
   ReleaseResult Drop();
 
  private:
   ParentRows FindParent(const AppendHeader& header) const;
-  // Ends the sample if it is alive and was not used since.
+  // Ends the sample if it is alive and was not used after `unused_since`.
   absl::Status RemoveOne(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
@@ -98,7 +98,7 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
 
 int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
   const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
-  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // A window that a reader holds.
+  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // For a window that a reader holds.
   for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
   return bytes - command.reservation.bytes();
 }
@@ -114,7 +114,7 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
     if (!sample.ok()) return sample.status();
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
     if (!ack) {
-      std::this_thread::yield();  // Until whoever ended it has taken it out of the index.
+      std::this_thread::yield();  // Until the thread that removed it has taken it out of the index.
       continue;
     }
     if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
@@ -213,10 +213,10 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
   const SampleIndex::Looked looked = index_.FindIdle(shard, now, limit);
-  // A use that cannot be written down counts from now on all the same, as long as this process lives.
+  // If a use cannot be written, it still counts as long as this process lives.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
   for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
-    // One that cannot be removed now is idle the next time, too.
+    // A sample that cannot be removed now is still idle the next time.
     RemoveOne(*sample, now - info().options.ttl, result).IgnoreError();
   }
   return result.samples;
@@ -225,7 +225,7 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
 ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
   for (std::shared_ptr<MemorySample>& sample : index_.Close()) {
-    sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
+    sample->RemoveUnborn();  // An append that was about to open it looks again, and finds no run.
     if (std::optional<MemorySample::Remains> remains = sample->End()) {
       ++result.samples;
       result.bytes += remains->Free();
@@ -327,17 +327,18 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::shared_ptr<BlockHome>> HomeOf(const RunInfo& info);
 
   const MemoryStoreOptions options_;
-  const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
+  const std::shared_ptr<RunKeeper> keeper_;  // Null: runs end with the process.
   ContentIds content_ids_;
 
-  // Held while a run is made or dropped, which may wait for a disk; taken before mutex_. Whoever uses a run, or joins
-  // one, does not wait for it.
+  // Held while a run is made or dropped, which may wait for a disk; taken before mutex_. Calls that use or join a run
+  // do not wait for it.
   Mutex runs_change_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  const std::unique_ptr<Spiller> spiller_;  // Null where there is no disk to spill to. Ends before what it looks at.
+  // Null without a disk to spill to. Destroyed before the members that it uses.
+  const std::unique_ptr<Spiller> spiller_;
 };
 
 MemoryStore::MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper)
@@ -438,7 +439,7 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
     if (keeper_ != nullptr) {
       if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
     }
-    if (!dropped.ok()) return ReleaseResult{};  // What was in a damaged one is not known.
+    if (!dropped.ok()) return ReleaseResult{};  // The contents of a damaged run are not known.
     MutexLock lock(mutex_);
     runs_.erase((*dropped)->info().run);
   }
@@ -449,7 +450,7 @@ absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
   if (!run.ok()) return run.status();
   if (spiller_ == nullptr) return (*run)->Append(std::move(command));
-  spiller_->MakeRoom((*run)->RoomFor(command));  // Where it cannot, the append is rejected if it needs it.
+  spiller_->MakeRoom((*run)->RoomFor(command));  // If that fails, the append is rejected if it needs the room.
   absl::StatusOr<AppendAck> ack = (*run)->Append(std::move(command));
   spiller_->Look();
   return ack;
@@ -502,7 +503,7 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   return runs;
 }
 
-// Of the budget, for all of the runs. Blocks that samples share are paid for once.
+// What the runs take of the budget. Blocks that samples share are counted once.
 int64_t BytesOf(absl::Span<const KeptRun> runs) {
   std::set<const StoredBlock*> shared;
   int64_t bytes = 0;
@@ -524,9 +525,9 @@ absl::Status CheckFits(int64_t bytes, const ByteBudget& budget) {
   if (bytes <= budget.limit()) return absl::OkStatus();
   const double times = static_cast<double>(bytes) / static_cast<double>(budget.limit());
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ",
-                                HumanBytes(budget.limit()), " are for it: start with a --memory-budget that is ",
-                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large, or more"),
+                   absl::StrCat("the kept runs take ", HumanBytes(bytes), " of memory, and ",
+                                HumanBytes(budget.limit()), " are available: start with a --memory-budget at least ",
+                                HumanNumber(std::ceil(times * kTenths) / kTenths), " times as large"),
                    {.reason = Reason::kOverBudget});
 }
 

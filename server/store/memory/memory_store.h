@@ -1,14 +1,14 @@
-// The index of samples and the rules of their lives, in memory; where blocks lie, and where changes are written before
-// they count, is behind BlockHome and SampleJournal. NewMemoryStore keeps blocks in memory, too, and writes nothing:
-// the default store, bounded by a byte budget. NewKeptStore is the same index over a RunKeeper, such as RocksDB's:
-// there the budget bounds the index alone, and what is said below of a restart is not so.
+// The index of samples and the rules of their lives, in memory. BlockHome hides where blocks are, and SampleJournal
+// where changes are written before they count. NewMemoryStore keeps blocks in memory, too, and writes nothing: it is
+// the default store, bounded by a byte budget. NewKeptStore puts the same index over a RunKeeper, such as RocksDB's:
+// its budget bounds the index alone, and its samples survive a restart.
 //
 //   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
 //   budget
 //
-// Samples are gone after a restart of the process; reads then say NOT_FOUND at once. With a disk to spill to, the bytes
-// of sealed samples that were not used for long go there when the budget gets short; what is known of them
-// stays in memory, and so do samples that are not sealed.
+// Without a RunKeeper, samples are gone after a restart of the process; reads then return NOT_FOUND at once. With a
+// disk to spill to, the bytes of sealed samples that were not used for long move there when the budget gets short;
+// their state stays in memory, and so do unsealed samples.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SERVER_STORE_MEMORY_MEMORY_STORE_H_
 
@@ -35,91 +35,93 @@
 namespace routing_replay::server {
 
 struct SpillOptions {
-  std::shared_ptr<SpillDisk> disk;            // None: nothing is spilled.
-  int64_t budget_bytes = int64_t{64} << 30;   // Of the disk.
-  int64_t segment_bytes = int64_t{64} << 20;  // Of one file.
-  double begin = 0.75;                        // Once so much of the memory budget is in use …
-  double end = 0.5;                           // … samples go until no more than this is.
-  bool background = true;                     // On a thread of its own; otherwise whoever calls Look does the work.
-  std::chrono::milliseconds pause{1000};      // After a failure, before the next try.
-  std::function<void(const std::string&)> warn = [](const std::string&) {};  // Once for failures in a row. Any thread.
+  std::shared_ptr<SpillDisk> disk;            // Null: nothing is spilled.
+  int64_t budget_bytes = int64_t{64} << 30;   // Limit on the disk.
+  int64_t segment_bytes = int64_t{64} << 20;  // Size of one file.
+  double begin = 0.75;                        // When this share of the memory budget is in use …
+  double end = 0.5;                           // … samples are spilled until only this share is.
+  bool background = true;                     // On a thread of its own; otherwise Look does the work.
+  std::chrono::milliseconds pause{1000};      // Time until the next try after a failure.
+  // Called once for consecutive failures. Any thread.
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
 struct MemoryStoreOptions {
-  const Clock* clock = &Clock::Real();             // Outlives the store.
-  ByteBudget* budget = nullptr;                    // Required. Outlives the store and every snapshot.
-  Clock::Duration default_ttl = RunOptions{}.ttl;  // Of runs that are made without options.
+  const Clock* clock = &Clock::Real();             // Must outlive the store.
+  ByteBudget* budget = nullptr;                    // Required. Must outlive the store and every snapshot.
+  Clock::Duration default_ttl = RunOptions{}.ttl;  // For runs that are made without options.
   HandleFunction handle_of = SampleHandle;         // Tests inject collisions here.
-  SpillOptions spill;                              // Not of a kept store, whose blocks lie elsewhere already.
+  SpillOptions spill;                              // Unused in a kept store, whose blocks are elsewhere already.
 };
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
 
-// The next content of a sample. What it does not name stays as it was written before.
+// The next content of a sample. Fields that it does not name stay as written before.
 struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;
   int32_t block_rows = kDefaultBlockRows;
-  const SampleContent& lists;  // All but the pieces, which it need not have.
+  const SampleContent& lists;  // Everything but the pieces, which may be missing here.
   int64_t first_window = 0;
-  int64_t windows_before = 0;         // That were written before; those behind the content's end go.
-  absl::Span<const RowPiece> pieces;  // All those of the windows from first_window on.
+  int64_t windows_before = 0;         // Windows written before; those behind the content's end are removed.
+  absl::Span<const RowPiece> pieces;  // All pieces of the windows from first_window on.
   absl::Span<const std::shared_ptr<StoredBlock>> added;
-  bool grows = false;  // Has more rows than before, with or without bytes.
+  bool grows = false;  // It has more rows than before, recorded or not.
 };
 
-// What is written before a sample changes. Of one run. Thread-safe; changes of one sample come one after the other.
+// Writes the changes of a run's samples before they take effect. Thread-safe; changes of one sample come one after the
+// other.
 class SampleJournal {
  public:
   virtual ~SampleJournal() = default;
 
-  // Wholly or not at all. When it returns, the change lasts as long as the run's durability says. RESOURCE_EXHAUSTED if
-  // there is no room for it, UNAVAILABLE for other failures of what is written to, NOT_FOUND (kNoRun) once the run is
-  // dropped; nothing is changed then.
+  // All or nothing. When it returns, the change is as durable as the run's durability says. RESOURCE_EXHAUSTED if there
+  // is no room for it, UNAVAILABLE for other failures of the storage, NOT_FOUND (kNoRun) once the run is dropped;
+  // nothing is changed then.
   virtual absl::Status Write(const SampleChange& change) = 0;
-  // The sample is in use now: told at the latest a TTL after a use that changed nothing.
+  // Records that the sample is in use. Called within a TTL of a use that changed nothing.
   virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
-  // As Write, of a sample that ends.
+  // As Write, for a sample that is removed.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
 };
 
 struct KeptSample {
   Producer producer = Producer::kRollout;
   std::string sample;
-  Clock::Duration idle{0};  // Since a change or a use of it was written.
+  Clock::Duration idle{0};  // Time since a change or a use was written.
   SampleContent content;
 };
 
-// A run as it was found.
+// A run as found at the start.
 struct KeptRun {
   RunInfo info;
   std::shared_ptr<BlockHome> home;
   std::vector<KeptSample> samples;
 };
 
-// What makes the runs of a store outlive the process. Thread-safe; Create and Drop come one after the other, while the
-// runs that are there are used. Errors as those of SampleJournal.
+// Makes the runs of a store outlive the process. Thread-safe; Create and Drop are called one after the other, while
+// existing runs are used. Errors as those of SampleJournal.
 class RunKeeper {
  public:
   virtual ~RunKeeper() = default;
 
-  virtual std::string name() const = 0;                             // Of the store.
+  virtual std::string name() const = 0;                             // Name of the store.
   virtual absl::Status Health() const { return absl::OkStatus(); }  // As Store::Health.
   virtual DurabilityLevels durability() const = 0;
-  // Between Begin and End, blocks that nobody holds any more are taken away. Before and after they stay: that a process
-  // forgets them does not mean that nobody wants them.
+  // Between Begin and End, blocks that nobody holds are deleted. Before and after, they stay: the process may release
+  // them without their being unwanted.
   virtual void Begin() = 0;
   virtual void End() = 0;
-  // Where a run that is not kept yet is to be.
+  // The home for a new run.
   virtual absl::StatusOr<std::shared_ptr<BlockHome>> Create(const RunInfo& run) = 0;
-  // Whether something is kept of a run that cannot be served. It can be dropped, and not be made again before.
+  // True if there are remains of a run that cannot be served. It must be dropped before it can be made again.
   virtual bool Damaged(absl::string_view /*run*/) const { return false; }
-  // Gone once it returns OK, even if what the run takes goes later; an error: nothing has changed.
+  // When it returns OK the run is gone, even if its space is freed later; on an error nothing has changed.
   virtual absl::Status Drop(absl::string_view run) = 0;
 };
 
-// A memory store with runs that outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
-// (kOverBudget) if the budget cannot hold what must be in memory of them; ALREADY_EXISTS (kHandleCollision).
+// A memory store whose runs outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
+// (kOverBudget) if the budget cannot hold the part that must be in memory; ALREADY_EXISTS (kHandleCollision).
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs);

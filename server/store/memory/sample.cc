@@ -86,7 +86,7 @@ MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
 absl::Status MemorySample::Adopt(SampleContent content) {
   MutexLock lock(mutex());
-  std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
+  std::vector<StoredBlock*> blocks;  // Blocks that are not counted for an earlier sample.
   int64_t bytes = content.metadata_bytes();
   for (const RowPiece& piece : content.pieces.all()) {
     if (piece.stored->charged()) continue;
@@ -386,7 +386,7 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
       }
       if (others.empty()) return Insert(shard, handle, id, producer, last_used);
     }
-    // alive() waits for an append that is opening the other sample. If that one is rejected, the handle is free.
+    // alive() waits for an append that is opening the other sample. If that append is rejected, the handle is free.
     if (AnyAlive(others)) return HandleCollisionError(id, others.front()->id());
     std::this_thread::yield();
   }
@@ -404,7 +404,7 @@ std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, 
 
 void SampleIndex::Remove(const MemorySample& sample) {
   Shard& shard = ShardOf(sample.handle());
-  std::shared_ptr<MemorySample> removed;  // Outlives the lock.
+  std::shared_ptr<MemorySample> removed;  // Must outlive the lock.
   MutexLock lock(shard.mutex);
   const auto it = shard.by_handle.find(HandleKey{sample.handle(), sample.producer()});
   if (it == shard.by_handle.end() || it->second.get() != &sample) return;
@@ -424,7 +424,7 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer,
     auto it = shard.by_id.upper_bound(id);
     for (; it != shard.by_id.end() && found.size() - middle < limit; ++it) {
       if ((*it)->producer() != producer) continue;
-      if (middle == limit && (*it)->id() > found[limit - 1]->id()) break;  // Nor do those behind it come in.
+      if (middle == limit && (*it)->id() > found[limit - 1]->id()) break;  // Samples behind it have higher ids, too.
       found.push_back(FindIn(shard, {(*it)->handle(), producer}));
     }
     std::inplace_merge(found.begin(), found.begin() + static_cast<int64_t>(middle), found.end(), by_id);
@@ -454,7 +454,7 @@ SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, i
     if (idle && static_cast<int64_t>(looked.idle.size()) == limit) break;
     (idle ? looked.idle : looked.used).push_back(std::move(sample));
   }
-  // A sample that was used since it was queued goes back with its new time, once per TTL.
+  // A sample that was used since it was queued is queued again with its new time, once per TTL.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) {
     shard.by_due.erase(sample.get());
     sample->set_due(sample->last_used() + ttl);
@@ -473,7 +473,7 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
     shard.by_id.clear();
     shard.by_due.clear();
   }
-  // A million samples are freed several times as fast in the order in which they lie in memory.
+  // Freeing a million samples is several times as fast in the order in which they lie in memory.
   std::sort(all.begin(), all.end());
   return all;
 }

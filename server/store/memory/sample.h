@@ -4,8 +4,8 @@
 //                           └──────first append rejected──────────────────────────▶
 //
 // An unborn sample is in the index only so that two appends that open it wait for each other; nobody else sees it.
-// Heavy work (comparing, merging) runs under the sample's own lock; what a change frees is destroyed after the lock is
-// gone.
+// Heavy work (comparing, merging) runs under the sample's own lock; memory that a change frees is destroyed after the
+// lock is released.
 #ifndef SERVER_STORE_MEMORY_SAMPLE_H_
 #define SERVER_STORE_MEMORY_SAMPLE_H_
 
@@ -33,10 +33,10 @@
 
 namespace routing_replay::server {
 
-// What the samples of a run share. Budget, clock and content ids belong to the store and outlive it.
+// State that the samples of a run share. Budget, clock and content ids belong to the store and outlive it.
 struct RunContext {
-  // A lock of its own would be a good part of what a small sample takes: many samples have one. No two samples are ever
-  // locked together.
+  // Many samples share a lock, because one per sample would be a good part of a small sample's memory. No two samples
+  // are ever locked together.
   Mutex& MutexOf(int64_t handle) const { return (*mutexes)[static_cast<uint64_t>(handle) % mutexes->size()]; }
 
   RunInfo info;
@@ -46,14 +46,14 @@ struct RunContext {
   std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget));
   SampleJournal* journal = home->journal();  // Null: samples do not outlive the process.
   std::shared_ptr<RunUsage> usage = home->usage();
-  // Prime, so that samples of one shard of the index share none more than others.
+  // Prime, so that samples of one shard of the index are spread over all locks.
   using Mutexes = std::array<Mutex, 509>;
   std::unique_ptr<Mutexes> mutexes = std::make_unique<Mutexes>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 
-// The prefix that an append wants to open with, looked up before the sample is locked, so that no two samples are ever
-// locked together. Used only if the append opens the sample.
+// The prefix that an append may open its sample with. It is looked up before the sample is locked, so that no two
+// samples are ever locked together. Used only if the append opens the sample.
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
@@ -68,10 +68,10 @@ class MemorySample final {
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
 
-  // An unborn sample comes to live with a content that was kept. RESOURCE_EXHAUSTED (kOverBudget).
+  // Makes an unborn sample alive with a kept content. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Adopt(SampleContent content);
 
-  // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` are used up.
+  // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` have been consumed.
   std::optional<absl::StatusOr<AppendAck>> Append(AppendCommand& command, ParentRows& parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
@@ -81,48 +81,49 @@ class MemorySample final {
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
 
-  // So much of the budget would Spill give back now: nothing unless it is alive and sealed.
+  // What Spill would free of the budget now: 0 unless the sample is alive and sealed.
   int64_t spillable_bytes() const;
-  // Moves the bytes of a sealed sample's blocks to the disk that its run's home has. What that gave back. Errors of
-  // StoredBlock::Spill: some may have moved all the same.
+  // Moves the bytes of a sealed sample's blocks to the disk of its run's home. Returns the bytes freed. Errors of
+  // StoredBlock::Spill: some blocks may have moved nevertheless.
   absl::StatusOr<int64_t> Spill() const;
 
   bool alive() const;
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
-  // When the index looks at it again. The index's own, under its lock.
+  // When the index examines it next. Used by the index only, under its lock.
   Clock::Time due() const { return due_; }
   void set_due(Clock::Time due) { due_ = due; }
 
-  // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
+  // The rest of a sample that ended: to be destroyed without a lock, after it is out of the index.
   struct Remains {
     RowPieces pieces;
     ByteReservation metadata;
 
-    // Destroys it, and tells how many bytes went back to the budget.
+    // Destroys it and returns how many bytes went back to the budget.
     int64_t Free();
   };
-  // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify. Errors of
-  // SampleJournal::Remove: it lives on.
+  // Ends an alive sample, if it was last used at or before `unused_since`. Does not call watchers: see Notify. After an
+  // error of SampleJournal::Remove it stays alive.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
-  // Writes down, where samples last, that it was used. Errors of SampleJournal::NoteUse.
+  // In a durable store, writes that it was used. Errors of SampleJournal::NoteUse.
   absl::Status NoteUse();
-  // Ends an alive sample of a run that ends.
+  // Ends an alive sample because its run ends.
   std::optional<Remains> End();
-  // Ends an unborn sample: true if it was one.
+  // Ends an unborn sample; returns true if it was unborn.
   bool RemoveUnborn();
-  // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
+  // Calls the watchers, who may call the store. The caller must hold no lock, and an ended sample must be out of the
   // index.
   void Notify() const { run_->watches->Notify(handle_, producer_); }
 
  private:
   enum class Phase : uint8_t { kUnborn, kAlive, kRemoved };
-  // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
+  // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is
+  // released.
   struct Work {
-    std::optional<SampleContent> incarnation;  // That the append begins.
+    std::optional<SampleContent> incarnation;  // The new incarnation that the append begins.
     std::optional<PieceChange> change;
-    std::optional<SampleContent> next;  // The content to come, without pieces; once committed, the one before.
+    std::optional<SampleContent> next;  // The next content, without pieces; once committed, the previous one.
     std::vector<RowPiece> replaced;
     ByteReservation pool;
     bool changed = false;
@@ -132,9 +133,10 @@ class MemorySample final {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status Prepare(AppendCommand& command, const AppendPlan& plan, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Writes work.next, with the pieces of its windows from first_window on, where samples last. Nothing has changed yet.
+  // In a durable store, writes work.next, with the pieces of its windows from first_window on. Changes nothing in
+  // memory.
   absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Puts work.next in the place of the content. Cannot fail.
+  // Replaces the content by work.next. Cannot fail.
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
   bool spillable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
@@ -144,11 +146,11 @@ class MemorySample final {
   absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  // Tops `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
+  // Fills `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
-  // What is charged for the metadata, no longer counted as stored.
+  // The charge for the metadata, which is no longer counted as stored.
   ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Charges what the metadata now takes, from the charge before and `pool`.
+  // Charges what the metadata takes now, using the earlier charge and `pool`.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.
@@ -158,9 +160,9 @@ class MemorySample final {
   const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
     return phase_ == Phase::kAlive ? &content_ : nullptr;
   }
-  // Adds (+1) or takes back (-1) the content in the run's totals.
+  // Adds (+1) or subtracts (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
-  // Shared with other samples, so that it is looked up and takes nothing here.
+  // Shared with other samples: it is looked up and takes no memory here.
   Mutex& mutex() const { return run_->MutexOf(handle_); }
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
@@ -176,21 +178,21 @@ class MemorySample final {
   int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.
 };
 
-// Spread over shards by handle, one lock each, held for look-ups only. One handle belongs to one id in the whole run,
-// whatever the producer. Thread-safe.
+// Samples by handle, spread over shards with one lock each, held for look-ups only. One handle belongs to one id in the
+// whole run, whatever the producer. Thread-safe.
 class SampleIndex {
  public:
   static constexpr size_t kShards = 16;
 
   explicit SampleIndex(std::shared_ptr<const RunContext> run) : run_(std::move(run)) {}
 
-  // Null if there is none; it may be unborn or removed. Without an id whichever has the handle is found.
+  // Null if there is none; the sample may be unborn or removed. Without an id it finds whichever sample has the handle.
   std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
-  // The sample, made unborn, and last used then, if there was none. ALREADY_EXISTS (kHandleCollision) if another id has
-  // the handle; NOT_FOUND (kNoRun) once closed.
+  // The sample; if there was none, a new unborn one whose last use is now. ALREADY_EXISTS (kHandleCollision) if another
+  // id has the handle; NOT_FOUND (kNoRun) once closed.
   absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
                                                              Clock::Time last_used);
-  // Takes the sample out. It must have ended already. No effect if another one is in its place.
+  // Takes the sample out of the index. It must have ended already. No effect if another sample is in its place.
   void Remove(const MemorySample& sample);
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
@@ -198,10 +200,10 @@ class SampleIndex {
   // All samples of a shard.
   std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard) const;
   struct Looked {
-    std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
-    std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.
+    std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit` samples that were not used for the run's TTL.
+    std::vector<std::shared_ptr<MemorySample>> used;  // Samples used since they were last examined, at least a TTL ago.
   };
-  // The samples of a shard that are due to be looked at. They stay in the index.
+  // The samples of a shard that are due for examination. They stay in the index.
   Looked FindIdle(size_t shard, Clock::Time now, int64_t limit);
   // Takes all samples out, and rejects new ones from now on.
   std::vector<std::shared_ptr<MemorySample>> Close();
@@ -214,7 +216,7 @@ class SampleIndex {
       return std::pair(absl::string_view(a->id()), a->producer()) <
              std::pair(absl::string_view(b->id()), b->producer());
     }
-    // All samples of an id are the same beside an id.
+    // Compares by id alone.
     bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
     bool operator()(absl::string_view a, const MemorySample* b) const { return a < b->id(); }
   };
@@ -227,8 +229,8 @@ class SampleIndex {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
     absl::flat_hash_map<HandleKey, std::shared_ptr<MemorySample>> by_handle ABSL_GUARDED_BY(mutex);
-    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // And producer.
-    // By when to look at a sample again: not later than last use + TTL.
+    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);  // And by producer.
+    // By the time of the next examination: at the latest last use + TTL.
     absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
   };
 

@@ -8,7 +8,7 @@
 namespace routing_replay::server {
 namespace {
 
-// Where nothing can be spilled, looking for it takes one part in so many of the time.
+// If nothing can be spilled, the search for candidates may take one part in this many of the time.
 constexpr int kLookShare = 10;
 
 }  // namespace
@@ -34,7 +34,7 @@ void Spiller::Look() {
   if (!Above(options_.begin)) return;
   if (!options_.background) return SpillCold();
   if (wanted_.exchange(true)) return;
-  MutexLock lock(mutex_);  // So that the thread is not just between its look and its wait.
+  MutexLock lock(mutex_);  // Makes sure that the thread is not between its check and its wait.
   wanted_changed_.NotifyAll();
 }
 
@@ -111,7 +111,7 @@ void Spiller::FindCandidates() {
   const auto wanted = static_cast<int64_t>(static_cast<double>(memory_.limit()) * (options_.begin - options_.end)) +
                       std::max<int64_t>(memory_.used() - memory_.limit(), 0);
   const auto colder = [](const Candidate& a, const Candidate& b) { return a.last_used < b.last_used; };
-  std::vector<Candidate> heap;  // The warmest on top.
+  std::vector<Candidate> heap;  // Warmest on top.
   int64_t bytes = 0;
   const auto start = std::chrono::steady_clock::now();
   visit_([&](std::shared_ptr<MemorySample> sample) {

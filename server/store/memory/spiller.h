@@ -21,23 +21,23 @@
 
 namespace routing_replay::server {
 
-// Spills sealed samples, those first that were not used for the longest time. Thread-safe.
+// Spills sealed samples, least recently used first. Thread-safe.
 class Spiller {
  public:
   // Calls its argument for all samples of the store.
   using VisitSamples = std::function<void(const std::function<void(std::shared_ptr<MemorySample>)>&)>;
 
-  // `memory` outlives it, as must what `visit` looks at. Requires a disk.
+  // `memory` must outlive it, as must what `visit` uses. Requires a disk.
   Spiller(const SpillOptions& options, ByteBudget& memory, VisitSamples visit);
   ~Spiller();
 
-  // Where homes of blocks that can be spilled are to put them.
+  // Passed to the homes of blocks that can be spilled.
   const std::shared_ptr<SpillArea>& area() const { return area_; }
 
-  // Something was stored. Cheap where there is nothing to do.
+  // Called after something was stored. Cheap if there is nothing to do.
   void Look();
-  // Spills until so many bytes of the memory budget are free: false if there is not enough to spill. Waits for the
-  // disk: no lock of a sample may be held.
+  // Spills until `bytes` of the memory budget are free: false if there is not enough to spill. Waits for the disk: the
+  // caller must not hold the lock of a sample.
   bool MakeRoom(int64_t bytes);
 
   Store::Totals::Spill GetTotals() const;
@@ -54,11 +54,11 @@ class Spiller {
   }
   bool Fits(int64_t bytes) const { return bytes <= memory_.limit() - memory_.used(); }
   void Run();
-  // Spills down to `end`.
+  // Spills until the use of the budget is down to `end`.
   void SpillCold();
   // Spills one sample; false if there is none that can be.
   bool SpillOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
-  // The coldest samples that together give back what is wanted.
+  // Finds the coldest samples that together free enough.
   void FindCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
   void Failed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(spilling_);
 
@@ -68,9 +68,10 @@ class Spiller {
   const VisitSamples visit_;
 
   Mutex spilling_;                                                // Held for one sample at a time.
-  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // The coldest is the last.
+  std::vector<Candidate> candidates_ ABSL_GUARDED_BY(spilling_);  // Coldest last.
   std::chrono::steady_clock::time_point next_try_ ABSL_GUARDED_BY(spilling_);
-  std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);  // At all samples.
+  // When all samples may be searched again.
+  std::chrono::steady_clock::time_point next_look_ ABSL_GUARDED_BY(spilling_);
   bool failing_ ABSL_GUARDED_BY(spilling_) = false;
 
   Mutex mutex_;

@@ -420,7 +420,7 @@ TEST_F(RocksStoreTest, ASmallerBudgetIsToldHowMuchItTakes) {
     const absl::Status rejected = open_with(bytes);
     EXPECT_THAT(rejected, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
     EXPECT_THAT(std::string(rejected.message()),
-                ::testing::HasSubstr(absl::StrCat("--memory-budget that is ", factor, " times as large")));
+                ::testing::HasSubstr(absl::StrCat("--memory-budget at least ", factor, " times as large")));
   };
   expect_rejected((used + 1) / 2, "2");
   expect_rejected(used / 2 - 1, "2.1");
