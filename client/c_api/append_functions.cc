@@ -1,4 +1,4 @@
-// Appenders, and whether a sample is in the store.
+// C functions for appenders, and for checking that a sample is in the store.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -27,14 +27,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Payloads from here on are worth the way to a thread.
+// Payloads of this size or more are handled on a thread.
 constexpr size_t kLargeBytes = size_t{1} << 18;
-// Of a flush, a close and a commit whose call says nothing.
+// For a flush, a close and a commit whose call gives no timeout.
 constexpr std::chrono::seconds kSettleTimeout(120);
 
 ErrorDetail DetailOf(const absl::Status& status) { return GetErrorDetail(status).value_or(ErrorDetail()); }
 
-// The same of append[index].
+// The same error, naming append[index].
 absl::Status AtIndex(const absl::Status& status, size_t index) {
   ErrorDetail detail = DetailOf(status);
   const std::string name = absl::StrCat("append[", index, "]");
@@ -60,7 +60,7 @@ class Appending {
         dropped_(dropped) {
     for (const rr_append& append : appends) {
       auto given = AppendFrom(append, tokens_[appends_.size()]);
-      if (!given.ok()) {  // Of a call that goes on behind it: those before are queued first.
+      if (!given.ok()) {  // For a call that continues in the background: earlier appends are queued first.
         wrong_ = given.status();
         return;
       }
@@ -69,14 +69,14 @@ class Appending {
     }
   }
 
-  // Nothing where that would wait or take long.
+  // Nothing if that would wait or take long.
   std::optional<CallEnd> TryDo() {
     if (bytes_ >= kLargeBytes) return std::nullopt;
     const absl::Status status = Queue(/*may_wait=*/false);
     if (status.ok() && queued_.sequences.size() < appends_.size()) return std::nullopt;
     return Finish(status);
   }
-  // The rest.
+  // Does the rest.
   CallEnd Do() { return Finish(Queue(/*may_wait=*/true)); }
 
  private:
@@ -114,7 +114,7 @@ absl::StatusOr<AppenderOptions> OptionsFrom(const rr_appender_options* given) {
   if (given->queue_timeout_ms >= 0) options.queue_timeout = milliseconds(given->queue_timeout_ms);
   if (given->append_timeout_ms >= 0) options.append_timeout = milliseconds(given->append_timeout_ms);
   if (given->on_full < RR_BLOCK || given->on_full > RR_RAISE) {
-    return Invalid("on_full", absl::StrCat(given->on_full, " is no rr_on_full"));
+    return Invalid("on_full", absl::StrCat(given->on_full, " is not an rr_on_full"));
   }
   if (given->on_full != RR_BLOCK) options.queue_timeout = milliseconds(0);
   options.drop_when_full = given->on_full != RR_RAISE;
@@ -158,7 +158,8 @@ template <typename Done>
 absl::Status KeptOutcomes::Await(Clock::Time deadline, const Done& done) {
   while (!done()) {
     if (absl::Status status = client::CheckCall(); !status.ok()) return status;
-    if (Clock::Real().Now() >= deadline) return absl::DeadlineExceededError("outcomes have not come, or not been seen");
+    if (Clock::Real().Now() >= deadline)
+      return absl::DeadlineExceededError("outcomes have not arrived in time, or were not taken");
     changed_.WaitUntil(mutex_, deadline);
   }
   return absl::OkStatus();
@@ -238,7 +239,7 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
     const auto appending = std::make_shared<Appending>(shared, absl::MakeConstSpan(appends, count), sequences, dropped);
-    if (call == nullptr || call->queue == nullptr) {  // Encodes beside other threads.
+    if (call == nullptr || call->queue == nullptr) {  // Encodes in parallel with other threads.
       if (shared->order.empty()) {
         if (std::optional<CallEnd> end = appending->TryDo()) return *std::move(end);
       }
@@ -264,7 +265,7 @@ rr_error* rr_appender_append(rr_appender* appender, const rr_append* appends, si
 
 namespace {
 
-// Flushes, or closes, and waits until outcomes that are kept have been seen.
+// Flushes or closes, and waits until kept outcomes have been taken.
 CallEnd Settle(SharedAppender& shared, bool close, milliseconds timeout) {
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   AppendFailures failures;

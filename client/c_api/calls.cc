@@ -43,7 +43,7 @@ bool Threads::Run(Work& work) {
     if (!(more && Start()) && running_.empty() && !resting_) return false;
     waiting_.emplace(next_++, std::move(work));
   }
-  work_.NotifyOne();  // Who wakes with the lock held by another would sleep again.
+  work_.NotifyOne();  // Waking a thread while another holds the lock would make it sleep again.
   return true;
 }
 
@@ -121,7 +121,7 @@ void Threads::BeginAnew() {
 
 namespace {
 
-// Calls under way and the ends of those that were. Thread-safe.
+// Calls in progress and the ends of earlier ones. Thread-safe.
 class Queue final : private client::ForkPart {
  public:
   Queue() : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
@@ -136,7 +136,7 @@ class Queue final : private client::ForkPart {
     MutexLock lock(mutex_);
     if (closed_) return absl::FailedPreconditionError("the queue is being freed");
     if (under_way_.emplace(tag, std::move(cancellation)).second) return absl::OkStatus();
-    return Invalid("tag", absl::StrCat(tag, " is under way already"));
+    return Invalid("tag", absl::StrCat(tag, " is already in use by a call in progress"));
   }
 
   void End(uint64_t tag, const rr_error* error) {
@@ -160,8 +160,8 @@ class Queue final : private client::ForkPart {
     return taken;
   }
 
-  // One end; false if there is none by then. For one thread at a time. Cheaper than to poll the descriptor, which is
-  // not touched where the end comes meanwhile.
+  // Waits for one end; false if there is none until the deadline. For one thread at a time. Cheaper than polling the
+  // descriptor, which does not change for an end that arrives meanwhile.
   bool Wait(Clock::Time deadline, rr_ended& ended) {
     const Gate::Outside outside;
     MutexLock lock(mutex_);
@@ -200,7 +200,7 @@ class Queue final : private client::ForkPart {
   }
 
  private:
-  // Who frees a queue may be waiting for its calls in the parent.
+  // In the parent, a thread that frees the queue may be waiting for its calls.
   void BeginAnew() override {
     std::construct_at(&mutex_);
     std::construct_at(&changed_);
@@ -233,7 +233,7 @@ class Queue final : private client::ForkPart {
   bool signalled_ ABSL_GUARDED_BY(mutex_) = false;  // The descriptor is readable.
 };
 
-// Nothing: a fork has broken it off.
+// Nothing: a fork has interrupted it.
 std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   const Gate::Breakable breakable(cancellation);
   const client::CallScope scope(&cancellation);
@@ -242,12 +242,12 @@ std::optional<CallEnd> TryDo(const std::function<CallEnd()>& work, Cancellation&
     return over.ok() ? work() : CallEnd(std::move(over));
   });
   if (!end.status.ok() && cancellation.cancelled()) return CallEnd(absl::CancelledError("the call was cancelled"));
-  // What a flush says of failures is said once.
+  // A flush reports failures only once, so its end must not be lost.
   if (!end.status.ok() && cancellation.broken_off() && end.failures.appends == 0) return std::nullopt;
   return end;
 }
 
-// Outside of the pool.
+// Without the threads of the pool.
 CallEnd Do(const std::function<CallEnd()>& work, Cancellation& cancellation) {
   while (true) {
     if (std::optional<CallEnd> end = TryDo(work, cancellation)) return *std::move(end);
@@ -298,7 +298,7 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
       return false;
     }
     const rr_error* error = NewError(*end);
-    work = nullptr;  // What it holds goes before its end is told.
+    work = nullptr;  // Objects that it holds are destroyed before its end is reported.
     queue->End(tag, error);
     return true;
   };

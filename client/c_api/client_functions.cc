@@ -1,5 +1,4 @@
-// Clients: what they are made from, runs and servers; and runs: what they are, the states of their samples, and single
-// appends.
+// C functions for clients, servers and runs, the states of samples, and single appends.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -19,17 +18,17 @@ namespace routing_replay::c_api {
 
 namespace {
 
-// Between looks for a run that is waited for.
+// Pauses between attempts to find a run that is waited for.
 constexpr std::chrono::milliseconds kFirstLook(50), kLongestLook(1000);
 
-// All that makes two clients different.
+// Everything in which two clients can differ.
 auto KeyOf(const ClientOptions& options) {
   const SecuritySettings& security = options.security;
   return std::tuple(options.endpoint, options.use_http_proxy, options.call_timeout, security.tls, security.cacert,
                     security.cert, security.key, security.server_name, security.token_file);
 }
 
-// The clients of the process: equal ones share a transport.
+// The clients of the process: equal ones share a connection.
 class Clients {
  public:
   static Clients& Shared() {
@@ -69,7 +68,7 @@ absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {
   return options;
 }
 
-// What an opening asks for. No geometry: joins only.
+// What OpenRun requests. No geometry: joins only.
 struct Opening {
   std::string name;
   std::optional<Geometry> geometry;

@@ -1,4 +1,4 @@
-// Around fork(): gRPC, which has threads and locks of its own, is shut down for it, and both sides start it again.
+// Around fork(): gRPC, which has threads and locks of its own, is shut down before and started again on both sides.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/c_api.h"
 
-// Of gRPC, in no header of its own: the last part of a shutdown may be done by a thread of its.
+// A function of gRPC without a header: one of its threads may do the last part of a shutdown.
 void grpc_maybe_wait_for_async_shutdown();
 
 namespace routing_replay::c_api {
@@ -37,12 +37,11 @@ namespace routing_replay::c_api {
 namespace {
 
 constexpr std::chrono::seconds kLongestWait(5);
-constexpr std::chrono::seconds kLongestEnd(1);  // Of a thread that has nothing to do any more.
+constexpr std::chrono::seconds kLongestEnd(1);  // For a thread that has nothing left to do.
 constexpr std::chrono::microseconds kPoll(100);
 
-// Whether threads of gRPC run or are about to. It does not join those that it ends, and a lock of Abseil that one holds
-// with its last breath would stay locked in the child. Threads of other copies of gRPC look the same: those mostly
-// sleep.
+// True if threads of gRPC run or are about to. gRPC does not join the threads that it ends, and a lock of Abseil that
+// one still holds would stay locked in the child. Threads of other copies of gRPC look the same, but mostly sleep.
 bool ThreadsOfGrpcRun() {
   static constexpr absl::string_view kNames[] = {"grpc_", "event_engine", "timer_manager", "default-exec",
                                                  "resolver-exec"};
@@ -59,10 +58,10 @@ bool ThreadsOfGrpcRun() {
   return false;
 }
 
-// Brings all to rest, on a thread of its own: who forks does not wait for it for ever.
+// Brings everything to rest, on a thread of its own, so that the forking thread need not wait for ever.
 class Resting {
  public:
-  // Whether it is done by then, and nothing of gRPC is left.
+  // Returns true if it is done in time, and nothing of gRPC is left.
   bool Begin(Clock::Time deadline) {
     ended_ = false;
     try {
@@ -85,11 +84,12 @@ class Resting {
  private:
   void Rest(Clock::Time deadline) {
     const bool used = grpc_is_initialized() != 0;
-    if (used) grpc_init();  // So that the last shutdown is not by one of its own threads, as far as this can say it.
+    if (used) grpc_init();  // So that, as far as possible, the last shutdown is not done by one of gRPC's own threads.
     client::ForkPart::RestAll();
     if (used) grpc_shutdown_blocking();
     grpc_maybe_wait_for_async_shutdown();
-    while (grpc_is_initialized() != 0 && Clock::Real().Now() < deadline) {  // By connections, which its threads close.
+    // Waits for connections, which gRPC's threads close.
+    while (grpc_is_initialized() != 0 && Clock::Real().Now() < deadline) {
       std::this_thread::sleep_for(kPoll);
       grpc_maybe_wait_for_async_shutdown();
     }
@@ -106,7 +106,8 @@ class Resting {
   std::thread thread_;
 };
 
-// An epoll set that gRPC keeps past its shutdown, with the descriptor that wakes it. Parent and child would share both.
+// An epoll set that gRPC keeps after its shutdown, with the descriptor that wakes it. Parent and child would share
+// both.
 struct WakeUp {
   int set = -1, descriptor = -1;
   epoll_event event{};
@@ -118,7 +119,7 @@ bool IsOfGrpc(uint64_t address) {
          dladdr(reinterpret_cast<void*>(address), &other) != 0 && grpc.dli_fbase == other.dli_fbase;
 }
 
-// What is in the epoll set, if it is gRPC's: then its data is an address in gRPC.
+// The contents of the epoll set, if it belongs to gRPC: then its data is an address inside gRPC.
 std::optional<WakeUp> WakeUpOf(int set) {
   const std::string path = absl::StrCat("/proc/self/fdinfo/", set);
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
@@ -145,7 +146,7 @@ std::vector<WakeUp> FindWakeUps() {
   return found;
 }
 
-// Puts others in their places, which only this process has.
+// Replaces both by new ones, which only this process has.
 bool Replace(WakeUp& old) {
   const int set = epoll_create1(EPOLL_CLOEXEC);
   const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -157,7 +158,7 @@ bool Replace(WakeUp& old) {
   return done;
 }
 
-// Of the thread that forks, while the gate is shut.
+// State of the forking thread, while the gate is shut.
 struct Fork {
   Resting resting;
   bool at_rest = false;

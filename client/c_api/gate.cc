@@ -8,7 +8,7 @@ namespace routing_replay::c_api {
 
 namespace {
 
-constinit thread_local int depth = 0;  // Functions of this thread, one called from another by a callback.
+constinit thread_local int depth = 0;  // How many functions this thread is in: a callback may call another.
 constinit thread_local bool forks = false;
 constinit std::atomic<Gate*> of_process = nullptr;
 
@@ -19,7 +19,7 @@ Gate& Gate::Shared() {
   return *gate;
 }
 
-// A fork that nobody has announced leaves a child with locks of threads that it does not have.
+// After a fork without rr_fork_before, the child would have locks held by threads that it does not have.
 Gate::Gate() {
   of_process = this;
   pthread_atfork(nullptr, nullptr, [] {

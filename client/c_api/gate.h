@@ -1,4 +1,4 @@
-// The door through which every C function goes in, shut while the process forks.
+// The gate that every C function passes, shut while the process forks.
 #ifndef CLIENT_C_API_GATE_H_
 #define CLIENT_C_API_GATE_H_
 
@@ -18,16 +18,16 @@ namespace routing_replay::c_api {
 // Thread-safe.
 class Gate {
  public:
-  // Of the library; lives for ever.
+  // The library's; never destroyed.
   static Gate& Shared();
 
-  // Of this thread, for one C function. Waits while the process forks. False where it must not do anything: in a child
-  // that cannot use the library.
+  // For this thread and one C function. Waits while the process forks. False if the function must not do anything: in a
+  // child that cannot use the library.
   bool Enter();
   void Leave();
 
-  // While it lives, this thread waits in a function without being inside: it must hold no lock when this ends, and a
-  // child has nothing of it.
+  // While it lives, this thread waits in a function without counting as inside. The thread must hold no lock when this
+  // is destroyed, and a child does not have the thread.
   class Outside {
    public:
     Outside();
@@ -36,7 +36,7 @@ class Gate {
     Outside& operator=(const Outside&) = delete;
   };
 
-  // A call that a fork may break off, as long as it lives.
+  // A call that a fork may interrupt, as long as it lives.
   class Breakable {
    public:
     explicit Breakable(client::Cancellation& call);
@@ -48,24 +48,24 @@ class Gate {
     client::Cancellation& call_;
   };
 
-  // How many forks it is away from the process that made the library's first call.
+  // The number of forks between this process and the one that made the library's first call.
   uint64_t generation() const { return generation_; }
   bool usable() const { return usable_; }
 
-  // The rest is for rr_fork_before and its partners. Waits until no other thread forks, shuts, and breaks calls off.
-  // False where nothing can be used anyway.
+  // The rest is for rr_fork_before and its partners. Waits until no other thread forks, shuts the gate, and interrupts
+  // calls. False if the library cannot be used anyway.
   bool Shut();
-  // Whether all threads are outside by then.
+  // Returns true if all threads are outside in time.
   bool AwaitNobody(Clock::Time deadline);
   void Open();
-  // In the child: as one that nobody uses, to be opened.
+  // In the child: resets the gate, ready to be opened.
   void BeginAnew(bool usable);
 
  private:
   Gate();
   void GoOut();
 
-  std::atomic<int64_t> inside_ = 0;  // Threads.
+  std::atomic<int64_t> inside_ = 0;  // Number of threads inside.
   std::atomic<bool> shut_ = false;   // Changes with mutex_ held.
   std::atomic<bool> usable_ = true;
   std::atomic<uint64_t> generation_ = 0;
@@ -74,7 +74,7 @@ class Gate {
   std::set<client::Cancellation*> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One C function, for the thread that is in it.
+// Passes the gate for one C function.
 class Inside {
  public:
   Inside() : usable_(Gate::Shared().Enter()) {}
@@ -99,7 +99,7 @@ rr_error* Guard(Body&& body) noexcept {
   return NewError(WithoutExceptions(std::forward<Body>(body)));
 }
 
-// … and of every other: an exception, for want of memory, ends the process. Does nothing where nothing can be used.
+// … and of every other one: an exception (out of memory) ends the process. Does nothing if the library cannot be used.
 template <typename Body>
 auto Always(Body&& body) noexcept {
   const Inside inside;
@@ -108,7 +108,7 @@ auto Always(Body&& body) noexcept {
   return Value();
 }
 
-// An object that takes part in calls: it goes while nobody forks.
+// An object that is used by calls: it is freed while nobody forks.
 class GatedObject : public Object {
  public:
   void Free() noexcept override {

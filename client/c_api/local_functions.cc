@@ -1,5 +1,5 @@
-// What needs no server: geometries, handles, token ids, lines of the log; and what engines emit: payloads inside
-// files and bodies.
+// C functions that need no server: geometries, handles, token ids, log lines, and payloads inside files and bodies of
+// engines.
 #include <utility>
 #include <variant>
 #include <vector>
@@ -74,7 +74,7 @@ constexpr char kTensorPath[] = "append.tensor";
 
 absl::Span<const uint8_t> Bytes(const void* data, size_t size) { return {static_cast<const uint8_t*>(data), size}; }
 
-// Where in `whole` a part of it is.
+// The position of `part` in `whole`.
 rr_range PartOf(absl::Span<const uint8_t> whole, absl::Span<const uint8_t> part) {
   const int64_t begin = part.data() - whole.data();
   return {begin, begin + static_cast<int64_t>(part.size())};

@@ -1,4 +1,4 @@
-// What is behind the opaque types of c_api.h. What they hold outlives them in calls under way.
+// The objects behind the opaque types of c_api.h. Calls in progress keep their contents alive.
 #ifndef CLIENT_C_API_OBJECTS_H_
 #define CLIENT_C_API_OBJECTS_H_
 
@@ -18,7 +18,7 @@
 
 namespace routing_replay::c_api {
 
-// What calls under way share with the object that they were made on.
+// State that calls in progress share with the object on which they were made.
 template <typename T>
 class SharedObject : public GatedObject {
  public:
@@ -27,13 +27,13 @@ class SharedObject : public GatedObject {
   const std::shared_ptr<T> shared;
 };
 
-// A run, and the appenders that were made of it here. Thread-safe.
+// A run, and the appenders that were made from it here. Thread-safe.
 class SharedRun {
  public:
   explicit SharedRun(std::shared_ptr<Run> shared) : run(std::move(shared)) {}
 
   void Add(const std::shared_ptr<Appender>& appender);
-  // Those that are there.
+  // The appenders that exist.
   std::vector<std::shared_ptr<Appender>> Appenders();
 
   const std::shared_ptr<Run> run;
@@ -43,16 +43,16 @@ class SharedRun {
   std::vector<std::weak_ptr<Appender>> appenders_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Outcomes of an appender, until somebody takes them. Thread-safe. The child of a fork has none.
+// Outcomes of an appender, until somebody takes them. Thread-safe. Empty in the child of a fork.
 class KeptOutcomes final : private client::ForkPart {
  public:
   void Put(const AppendOutcome& outcome);
-  // What was taken before has been seen. Waits for more: none once it is closed and all were taken. DEADLINE_EXCEEDED,
-  // CANCELLED.
+  // Marks the outcomes taken before as seen, and waits for more: none once it is closed and all were taken.
+  // DEADLINE_EXCEEDED, CANCELLED.
   absl::StatusOr<std::vector<AppendOutcome>> Take(Clock::Time deadline);
-  // Waits until all that was put has been seen; the same errors.
+  // Waits until all outcomes have been seen; the same errors.
   absl::Status AwaitSeen(Clock::Time deadline);
-  // No more come.
+  // No more outcomes will come.
   void Close();
 
  private:
@@ -64,22 +64,22 @@ class KeptOutcomes final : private client::ForkPart {
   Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Some were given that have not been seen.
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;  // Some were taken and not marked as seen.
   std::vector<AppendOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct SharedAppender {
   std::shared_ptr<Run> run;
-  std::shared_ptr<KeptOutcomes> kept;  // Null: nobody takes them.
+  std::shared_ptr<KeptOutcomes> kept;  // Null: outcomes are not kept.
   std::shared_ptr<Appender> appender;
-  // Appends that were called with a queue and are not queued yet.
+  // Appends called with a queue that are not queued yet.
   client::CallOrder order;
-  // Held where a call takes its place in the order and then a thread, so that the first place always has one.
+  // Held while a call takes its place in the order and then a thread, so that the first place always has a thread.
   Mutex calling;
 };
 
 struct SharedTrajectory {
-  // FAILED_PRECONDITION in a child: its appends are the parent's.
+  // FAILED_PRECONDITION in a child: its appends belong to the parent.
   absl::Status CheckProcess() const {
     if (generation == Gate::Shared().generation()) return absl::OkStatus();
     return absl::FailedPreconditionError("the trajectory is of the process that was forked: begin one in this process");

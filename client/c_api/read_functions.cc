@@ -1,4 +1,4 @@
-// Rows out: reads, and runs to directories and back.
+// C functions for reads, exports and imports.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,9 +19,9 @@ using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 
-// How long a read takes where nothing is said.
+// Timeout of a read if none is given.
 constexpr std::chrono::seconds kReadTimeout(120);
-// An import's append that waits too long for room would fail it.
+// An append that waits too long for room would make an import fail.
 constexpr std::chrono::hours kImportQueueTimeout(24);
 
 SampleRead SampleFrom(const rr_sample_read& given) {

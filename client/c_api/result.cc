@@ -9,7 +9,7 @@
 
 namespace routing_replay::c_api {
 
-// Lies before the object.
+// Stored in front of the object.
 struct alignas(std::max_align_t) Arena::Head {
   std::pmr::monotonic_buffer_resource memory;
   std::vector<Buffer> kept;
@@ -94,7 +94,7 @@ int32_t rr_abi_version(void) { return RR_ABI_VERSION; }
 
 const char* rr_version(void) { return ROUTING_REPLAY_VERSION; }
 
-// Takes nothing but memory, and so may be called at any time, also by this library.
+// Only frees memory, so it may be called at any time, also by this library.
 void rr_free(const void* result) { Arena::Free(result); }
 
 void rr_object_free(void* object) {

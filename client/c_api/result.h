@@ -1,4 +1,4 @@
-// What the C functions return: structs of c_api.h with all that they point to, errors among them, and objects.
+// Results of the C functions: structs of c_api.h with all that they point to, errors among them, and objects.
 #ifndef CLIENT_C_API_RESULT_H_
 #define CLIENT_C_API_RESULT_H_
 
@@ -24,22 +24,22 @@
 
 namespace routing_replay::c_api {
 
-// Pieces of memory that go together. Throws std::bad_alloc. Not thread-safe.
+// Pieces of memory that are freed together. Throws std::bad_alloc. Not thread-safe.
 class Arena {
  public:
-  // Begins with an object of so many bytes.
+  // Begins with an object of this size.
   explicit Arena(size_t object);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   void* object() const;
-  // Zeros.
+  // Returns zeroed memory.
   void* Allocate(size_t bytes);
   void Keep(Buffer buffer);
-  // The object, for Free.
+  // Gives up the object, which Free accepts.
   void* Release();
-  // What Release gave; null is allowed.
+  // Frees an object from Release; null is allowed.
   static void Free(const void* object);
 
  private:
@@ -48,7 +48,7 @@ class Arena {
   Head* head_;
 };
 
-// What a result points to, as it is made.
+// Allocates what a result points to.
 class ResultMemory {
  public:
   template <typename Item>
@@ -83,7 +83,7 @@ class ResultMemory {
   Arena arena_;
 };
 
-// A result of the C functions.
+// A result of the C functions, while it is built.
 template <typename T>
 class Result : public ResultMemory {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -93,14 +93,14 @@ class Result : public ResultMemory {
 
   T* operator->() { return value_; }
   T& operator*() { return *value_; }
-  // Gives it to the caller, for Arena::Free.
+  // Passes it to the caller, who frees it by Arena::Free.
   T* Release() { return static_cast<T*>(arena_.Release()); }
 
  private:
   T* const value_;
 };
 
-// A result that is a list, which `fill(value, memory, item)` makes of values.
+// A result that is a list; `fill(value, memory, item)` converts each value.
 template <typename List, typename Values, typename Fill>
 List* NewList(const Values& values, const Fill& fill) {
   using Item = std::remove_const_t<std::remove_pointer_t<decltype(List::data)>>;
@@ -111,7 +111,7 @@ List* NewList(const Values& values, const Fill& fill) {
   return result.Release();
 }
 
-// How a call ended. A flush says which appends failed.
+// The end of a call. A flush also reports the appends that failed.
 struct CallEnd {
   CallEnd(absl::Status ended = absl::OkStatus()) : status(std::move(ended)) {}  // NOLINT(google-explicit-constructor)
   CallEnd(absl::Status ended, AppendFailures which) : status(std::move(ended)), failures(std::move(which)) {}
@@ -128,7 +128,7 @@ inline std::optional<int64_t> Optional(const rr_integer& value) {
   return value.present != 0 ? std::optional(value.value) : std::nullopt;
 }
 
-// The end of a call that gives what `made` holds, as `make` makes it for C, in *out.
+// The end of a call whose result is in `made`; `make` converts it for C and stores it in *out.
 template <typename Out, typename T, typename Make>
 CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
   if (!made.ok()) return made.status();
@@ -136,13 +136,13 @@ CallEnd Into(Out* out, const absl::StatusOr<T>& made, const Make& make) {
   return {};
 }
 
-// NULL if it is OK. Dies where there is no memory for it.
+// NULL if it is OK. Aborts if there is no memory for it.
 rr_error* NewError(const CallEnd& end) noexcept;
 // The same as part of a result.
 void FillError(const absl::Status& status, ResultMemory& memory, rr_error& error);
 
-// What `body` returns; no exception leaves: one of the libraries below becomes INTERNAL, and no
-// memory RESOURCE_EXHAUSTED.
+// Returns the result of `body`. No exception leaves it: one of a library becomes INTERNAL, and out of memory
+// RESOURCE_EXHAUSTED.
 template <typename Body>
 CallEnd WithoutExceptions(Body&& body) {
   try {
@@ -156,13 +156,13 @@ CallEnd WithoutExceptions(Body&& body) {
   }
 }
 
-// Base of what is behind the opaque types of c_api.h and of the trainer's capi.h.
+// Base class of the objects behind the opaque types of c_api.h and of the trainer's capi.h.
 class Object {
  public:
   Object() = default;
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
-  // For rr_object_free.
+  // Called by rr_object_free.
   virtual void Free() noexcept { delete this; }
 
  protected:

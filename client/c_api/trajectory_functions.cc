@@ -16,7 +16,7 @@ using namespace routing_replay::client;  // NOLINT(build/namespaces)
 
 namespace {
 
-// That a fork waits for acknowledged rows, where its call says nothing.
+// How long a fork waits for acknowledged rows, if its call gives no timeout.
 constexpr std::chrono::seconds kForkWait(1);
 
 absl::StatusOr<Trajectory::Existing> ExistingFrom(absl::string_view name) {
@@ -38,7 +38,7 @@ absl::Status CheckRow(int64_t row, absl::string_view field) {
   return Invalid(field, absl::StrCat(row, " is not in [0, ", kMaxRows, "]"));
 }
 
-// A turn as it was given. Owns all but the payload. Stays where it is.
+// A turn as the caller gave it. Owns everything but the payload. Must not move.
 struct GivenTurn {
   GivenTurn() = default;
   GivenTurn(const GivenTurn&) = delete;
@@ -66,7 +66,7 @@ struct GivenTurn {
   absl::Status ReadTokens(const rr_turn& given) {
     if (const std::optional<int64_t> cut = Optional(given.cut)) {
       turn.cut = true;
-      if (*cut < 1) return Invalid("turn.cut", "a history has at least one token");
+      if (*cut < 1) return Invalid("turn.cut", "a history must have at least one token");
       turn.tokens = absl::Span<const uint32_t>();
       turn.tokens_start = *cut;
       return absl::OkStatus();

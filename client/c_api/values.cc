@@ -28,7 +28,7 @@ constexpr Named<LayerBasis> kLayerBases[] = {{"ALL_LAYERS", LayerBasis::kAllLaye
                                              {"MOE_LAYERS", LayerBasis::kMoeLayers},
                                              {"EXPLICIT", LayerBasis::kExplicit}};
 
-// An absent name leaves `value` as it is.
+// An absent name leaves `value` unchanged.
 template <typename Enum, size_t count>
 absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_view path, const char* field,
                   Enum& value) {
@@ -40,7 +40,7 @@ absl::Status Find(const Named<Enum> (&names)[count], rr_text name, absl::string_
   }
   std::string all;
   for (const Named<Enum>& known : names) absl::StrAppend(&all, all.empty() ? "" : ", ", known.name);
-  return Invalid(absl::StrCat(path, ".", field), absl::StrCat("is none of ", all));
+  return Invalid(absl::StrCat(path, ".", field), absl::StrCat("must be one of ", all));
 }
 
 template <typename Enum, size_t count>
@@ -67,7 +67,7 @@ absl::StatusOr<std::optional<Producer>> ProducerOrBoth(int32_t producer) {
   if (producer == 0) return std::nullopt;
   if (producer == RR_ROLLOUT) return Producer::kRollout;
   if (producer == RR_TRAINER) return Producer::kTrainer;
-  return Invalid("producer", absl::StrCat(producer, " is no producer"));
+  return Invalid("producer", absl::StrCat(producer, " is not a producer"));
 }
 
 absl::StatusOr<std::optional<Codec>> CodecFrom(absl::string_view name) {
@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<Codec>> CodecFrom(absl::string_view name) {
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     if (name == CodecName(codec)) return codec;
   }
-  return Invalid("codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
+  return Invalid("codec", absl::StrCat("\"", name, "\" must be RAW or PACKED"));
 }
 
 absl::StatusOr<Geometry> GeometryFrom(const rr_geometry& geometry) {
@@ -91,8 +91,7 @@ absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings) {
   if (!codec.ok()) return codec.status();
   const auto durability = DurabilityFromName(View(settings.durability));
   if (!durability && settings.durability.size != 0) {
-    return Invalid("durability",
-                   absl::StrCat("\"", View(settings.durability), "\" is none of memory, written, synced"));
+    return Invalid("durability", absl::StrCat("\"", View(settings.durability), "\" must be memory, written or synced"));
   }
   return RunSettings{.ttl = std::chrono::milliseconds(settings.ttl_ms),
                      .strict = settings.strict != 0,

@@ -1,4 +1,4 @@
-// Structs of c_api.h as values of C++, and back.
+// Converts structs of c_api.h to C++ values, and back.
 #ifndef CLIENT_C_API_VALUES_H_
 #define CLIENT_C_API_VALUES_H_
 
@@ -20,7 +20,7 @@ namespace routing_replay::c_api {
 inline absl::string_view View(rr_text text) { return {text.data == nullptr ? "" : text.data, text.size}; }
 inline std::string String(rr_text text) { return std::string(View(text)); }
 
-// All that give a StatusOr: INVALID_ARGUMENT naming the field and what is wrong with it.
+// Functions that return a StatusOr: INVALID_ARGUMENT naming the field and what is wrong with it.
 
 // 0: rollout.
 absl::StatusOr<Producer> ProducerFrom(int32_t producer);
@@ -44,11 +44,11 @@ absl::StatusOr<TensorDescription> TensorFrom(const rr_tensor& tensor, absl::stri
 inline absl::Span<const uint8_t> PayloadOf(const rr_tensor& tensor) {
   return {static_cast<const uint8_t*>(tensor.data), tensor.size};
 }
-// The ids; none where nothing is said. Errors of TokenIds (proto/wire/token_ids.h).
+// The ids; none if there are no tokens. Errors of TokenIds (proto/wire/token_ids.h).
 absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::string_view field,
                                                  absl::string_view sample);
 
-// Owns all but the payload and the ids of its tokens, which are put into `tokens`.
+// Owns everything but the payload and the token ids, which are stored in `tokens`.
 absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens);
 
 void Fill(const Geometry& geometry, ResultMemory& memory, rr_geometry& out);

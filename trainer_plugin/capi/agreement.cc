@@ -1,4 +1,4 @@
-// What all ranks do with a step, and what they recorded put together.
+// C functions for agreements, and for merging records.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -115,15 +115,15 @@ json ToJson(const StepDecision& decision) {
   return out;
 }
 
-// The same micro-batch on all ranks, of whole samples.
+// Checks that all ranks planned the same micro-batch, of whole samples.
 absl::Status CheckMerge(absl::Span<const rrt_plan* const> plans) {
   if (plans.empty()) return Invalid(Reason::kLength, "plans", "must not be empty");
   for (const rrt_plan* plan : plans) {
     if (!plan->described.pieces.empty())
-      return Invalid(Reason::kField, "plans", "a sequence is put together of pieces");
+      return Invalid(Reason::kField, "plans", "must not have sequences that consist of pieces");
     if (plan->described.samples != plans[0]->described.samples ||
         plan->described.layout != plans[0]->described.layout) {
-      return Invalid(Reason::kField, "plans", "are of other micro-batches");
+      return Invalid(Reason::kField, "plans", "must be plans of the same micro-batch");
     }
   }
   return absl::OkStatus();

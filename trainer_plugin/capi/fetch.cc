@@ -1,4 +1,4 @@
-// Fetches: told, cached, ended, realigned here or staged for a device.
+// C functions for fetches: options, cache, end, and realigning here or staging for a device.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -25,7 +25,7 @@ struct rrt_staged final : c_api::Object {
   rrt_staged(const rrt_plan& of, const StagedRows& rows, RealignPlan realigned)
       : plan(of), staged(rows), realign(std::move(realigned)), size(SizeOfPackedPlan(of.layout, realign)) {}
 
-  // The staged rows are aligned as whatever allocates device memory aligns.
+  // The staged rows are aligned like allocated device memory.
   int64_t staging_offset() const { return RoundUp(size.bytes, kBufferAlignment); }
   int64_t bytes() const { return staging_offset() + static_cast<int64_t>(staged.staging.size()); }
 
@@ -38,7 +38,7 @@ struct rrt_staged final : c_api::Object {
 namespace {
 
 absl::Status NotEnded() {
-  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
+  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: must have ended", {.field = "fetch"});
 }
 
 FetchSequence SequenceFrom(const rrt_sequence& given) {
@@ -53,7 +53,7 @@ FetchSequence SequenceFrom(const rrt_sequence& given) {
   return sequence;
 }
 
-// What realigns an ended fetch.
+// The plan that realigns an ended fetch.
 absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_fetch& fetch) {
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
@@ -176,7 +176,7 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
     if (!fetch->ended) {
       StagingSink& sink = fetch->sink == nullptr ? fetch->NewSink() : *fetch->sink;
       status = sink.GiveUp(View(why));
-      // Also where the policy rejects it: others wait for what this fetch was to read.
+      // Done even if the policy rejects it: others wait for the rows of this fetch.
       if (fetch->cached != nullptr) fetch->cached->Give(fetch->staged);
     }
     if (!status.ok()) return status;
@@ -227,7 +227,7 @@ rr_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size) {
 
 rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache) {
   return Guard([&]() -> absl::Status {
-    if (max_bytes < 0) return Invalid(Reason::kField, "max_bytes", "is negative");
+    if (max_bytes < 0) return Invalid(Reason::kField, "max_bytes", "must be at least 0");
     *cache = new rrt_step_cache(max_bytes);
     return absl::OkStatus();
   });
@@ -235,7 +235,7 @@ rr_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache) {
 
 rr_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead) {
   return Guard([&]() -> absl::Status {
-    if (ahead < 0 || ahead > 2) return Invalid(Reason::kField, "ahead", "is not 0, 1 or 2");
+    if (ahead < 0 || ahead > 2) return Invalid(Reason::kField, "ahead", "must be 0, 1 or 2");
     if (fetch->cached != nullptr) return Invalid(Reason::kField, "fetch", "has a cache already");
     fetch->cached = std::make_unique<CachedFetch>(cache->cache, fetch->plan.described.plan, fetch->sequences,
                                                   fetch->options, fetch->run, static_cast<FetchTime>(ahead));
@@ -253,16 +253,15 @@ rr_error* rrt_step_cache_detach(rrt_fetch* fetch) {
 rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads) {
   return Guard([&]() -> absl::Status {
     CachedFetch* cached = fetch->cached.get();
-    if (cached == nullptr) return Invalid(Reason::kField, "fetch", "has no cache");
+    if (cached == nullptr) return Invalid(Reason::kField, "fetch", "must have a cache");
     if (fetch->ended) cached->Give(fetch->staged);
     if (cached->IsReading()) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: what it was to read has not ended",
-                       {.field = "fetch"});
+      return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: its read has not ended", {.field = "fetch"});
     }
     fetch->ended = false;
     auto slices = cached->Next(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms)));
     if (!slices.ok()) {
-      // The fetch has nothing of its own that is being read; giving up takes what is there.
+      // No read of this fetch is in progress; giving up takes what is there.
       fetch->ended = true;
       return slices.status();
     }

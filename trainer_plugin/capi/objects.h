@@ -1,4 +1,4 @@
-// What is behind the opaque types of capi.h, and how its functions take and give values.
+// The objects behind the opaque types of capi.h, and conversions of values for its functions.
 #ifndef TRAINER_PLUGIN_CAPI_OBJECTS_H_
 #define TRAINER_PLUGIN_CAPI_OBJECTS_H_
 
@@ -28,28 +28,28 @@ struct rrt_plan final : routing_replay::c_api::Object {
 
   const routing_replay::trainer::DescribedPlan described;
   const routing_replay::trainer::BufferLayout layout;
-  // For every fetch of it.
+  // Used by every fetch of the plan.
   const std::vector<routing_replay::trainer::LocalRow> row_map;
   const std::vector<int64_t> last_rows;
 };
 
-// Its parts refer to each other, so it stays where it is made.
+// Its parts refer to each other, so it must not move.
 struct rrt_fetch final : routing_replay::c_api::Object {
   explicit rrt_fetch(const rrt_plan& of) : plan(of) {}
 
-  // It reads these slices of its plan next; what it staged before is gone.
+  // Selects these slices of its plan for the next read; discards what it staged before.
   void Ask(std::vector<int32_t> next);
-  // For what a read of them brings.
+  // A sink for the next read.
   routing_replay::trainer::StagingSink& NewSink();
 
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
   std::string run;
-  std::vector<int32_t> slices;                         // Of the plan, those being read …
-  routing_replay::trainer::FetchOptions read_options;  // … and how.
+  std::vector<int32_t> slices;                         // The slices that are being read …
+  routing_replay::trainer::FetchOptions read_options;  // … and the options of the read.
   routing_replay::trainer::StagedRows staged;
-  std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Where a cache stands before the source.
+  std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // If a cache is in front of the source.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;
   bool ended = false;
 };
@@ -59,7 +59,7 @@ namespace routing_replay::capi {
 using c_api::Result;
 using c_api::View;
 
-// The body of every function that can fail. Unlike those of c_api.h these may be in use while the process forks.
+// The body of every function that can fail. Unlike those of c_api.h, these may be running while the process forks.
 template <typename Body>
 rr_error* Guard(Body&& body) noexcept {
   return c_api::NewError(c_api::WithoutExceptions([&]() -> c_api::CallEnd { return std::forward<Body>(body)(); }));
@@ -76,7 +76,7 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
   return {static_cast<const uint8_t*>(data), size};
 }
 
-// What a fetch or an inspection is told.
+// The options of a fetch or an inspection.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
 // rrt_fetch_result.

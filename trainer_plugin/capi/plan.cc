@@ -1,4 +1,4 @@
-// Plans, and diagnosis: what a rank's routers were given, or chose, beside what was recorded.
+// C functions for plans and for diagnosis.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -40,7 +40,7 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
   const int32_t top_k = geometry.max_top_k();
   if (given.sequences != described.sequences()) {
     return Invalid(Reason::kShape, "recorded",
-                   absl::StrCat("of ", given.sequences, " sequences, the plan has ", described.sequences()));
+                   absl::StrCat("has ", given.sequences, " sequences, expected ", described.sequences()));
   }
   Ids ids;
   size_t at = 0;
@@ -55,7 +55,7 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
     at += *size;
   }
   if (at != given.recorded_count) {
-    return Invalid(Reason::kShape, "recorded", absl::StrCat(given.recorded_count, " ids, the rows have ", at));
+    return Invalid(Reason::kShape, "recorded", absl::StrCat(given.recorded_count, " ids, expected ", at));
   }
   if (!described.pieces.empty()) {
     auto joined = JoinPieces(geometry, described.layout, described.pieces, ids.recorded);
@@ -90,7 +90,7 @@ rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* ro
   return Guard([&]() -> absl::Status {
     const std::vector<LocalRow>& map = plan->row_map;
     if (count != map.size()) {
-      return Invalid(Reason::kLength, "count", absl::StrCat(count, " is not the ", map.size(), " local rows"));
+      return Invalid(Reason::kLength, "count", absl::StrCat(count, " must be the number of local rows, ", map.size()));
     }
     for (size_t i = 0; i < count; ++i) {
       const bool pad = map[i].state == RowState::kPad;

@@ -1,4 +1,4 @@
-// rrt_router, as all C interfaces of the router read it.
+// Converts rrt_router for all C functions of the router.
 #ifndef TRAINER_PLUGIN_CAPI_ROUTER_CONFIG_H_
 #define TRAINER_PLUGIN_CAPI_ROUTER_CONFIG_H_
 

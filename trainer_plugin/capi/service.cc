@@ -1,4 +1,4 @@
-// Fetches and inspections from a run of the service.
+// C functions for fetches and inspections through the service.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@ using c_api::CallEnd;
 
 namespace {
 
-// How long a read takes where nothing is said.
+// Timeout of a read if none is given.
 constexpr std::chrono::seconds kReadTimeout(120);
 
 }  // namespace

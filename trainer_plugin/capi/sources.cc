@@ -1,4 +1,4 @@
-// Where rows come from without the service: the host's memory, and exported runs.
+// C functions for sources without the service: the host's memory, and exported runs.
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,13 +17,13 @@ struct rrt_source final : c_api::Object {
   explicit rrt_source(std::unique_ptr<LocalSource> made) : local(made.get()), source(std::move(made)) {}
   explicit rrt_source(std::unique_ptr<const DirectorySource> opened) : source(std::move(opened)) {}
 
-  LocalSource* const local = nullptr;  // What rows are added to; none of a directory.
+  LocalSource* const local = nullptr;  // The source to which rows are added; null for a directory.
   const std::unique_ptr<const Source> source;
 };
 
 namespace {
 
-absl::Status NotLocal() { return Invalid(Reason::kField, "source", "is a directory"); }
+absl::Status NotLocal() { return Invalid(Reason::kField, "source", "must be a local source, not a directory"); }
 
 }  // namespace
 

@@ -16,7 +16,7 @@ namespace routing_replay::trainer {
 struct DirectorySource::Contents {
   std::filesystem::path directory;
   ExportedRun run;
-  std::unordered_map<std::string, const ExportedSample*> by_name;  // Of run.samples, as the next.
+  std::unordered_map<std::string, const ExportedSample*> by_name;  // Points into run.samples, as the next member.
   std::unordered_map<int64_t, const ExportedSample*> by_handle;
 
   const ExportedSample* Find(const SampleRead& asked) const {
@@ -77,7 +77,7 @@ SampleRecord DirectorySource::Answer(const SampleRead& asked, Producer producer)
   if (producer != this->producer()) {
     return {.status = SampleStatus::kNotFound,
             .message = absl::StrCat("the exported run holds rows of producer ", ProducerName(this->producer()),
-                                    ", asked for those of ", ProducerName(producer))};
+                                    ", requested ", ProducerName(producer))};
   }
   const ExportedSample* sample = contents_->Find(asked);
   if (sample == nullptr) return NoSuchSample(asked);

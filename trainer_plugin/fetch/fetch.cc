@@ -5,7 +5,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// The service is slow or gone, as opposed to one that rejects.
+// True if the service is slow or gone, rather than rejecting.
 bool IsOutOfReach(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
 }

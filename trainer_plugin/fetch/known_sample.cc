@@ -31,7 +31,7 @@ void KnownSample::Judge(const SampleRead& asked, SampleRecord& record) const {
   const int64_t rows = num_tokens - 1;
   if (!asked.rows.empty() && asked.rows.back().end > rows) {
     return reject(SampleStatus::kOutOfRange,
-                  absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows));
+                  absl::StrCat("requested rows up to ", asked.rows.back().end, ", has ", rows));
   }
   for (const TokenCheck& check : asked.token_checks) {
     const std::optional<uint32_t> known = TokenCheckAt(check.rows);
@@ -68,7 +68,7 @@ absl::Status HandleCollision(const std::string& sample, const std::string& other
 
 namespace {
 
-// Rows of one block, as one piece.
+// Stages rows of one block as one piece.
 absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const BlockView& block, RowRange rows,
                        int32_t index, StagingSink& sink) {
   std::vector<uint8_t>& staging = *sink.staging();

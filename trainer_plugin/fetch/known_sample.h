@@ -1,4 +1,4 @@
-// What sources whose rows are at hand (Source: local, directory) say of a sample and stage of it.
+// How sources whose rows are in memory or files (local, directory) answer for a sample and stage its rows.
 #ifndef TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 #define TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
 
@@ -18,19 +18,19 @@
 
 namespace routing_replay::trainer {
 
-// What a source without a server knows of a sample, and how it answers what is asked of it.
+// What a source without a server knows of a sample, and its answers.
 
 // Rows 0 … num_tokens − 2 of a sealed sample.
 struct KnownSample {
   int64_t num_tokens = 0;
   std::vector<RowRange> unrecorded;      // Normal list.
-  std::vector<uint32_t> token_ids;       // Of all rows' positions, or none.
-  std::vector<TokenCheck> token_checks;  // Known where there are no token ids.
+  std::vector<uint32_t> token_ids;       // For all rows' positions, or empty.
+  std::vector<TokenCheck> token_checks;  // Given if there are no token ids.
   int64_t revision = 0;
   uint64_t content_id = 0;
   std::vector<WeightSpan> weights;
 
-  // The record of a read, its index 0: the status that a server would give. A token check that is not known does not
+  // The record of a read, with index 0 and the status that a server would give. A token check that is unknown does not
   // match.
   SampleRecord Answer(const SampleRead& asked) const;
 
@@ -39,16 +39,16 @@ struct KnownSample {
   void Judge(const SampleRead& asked, SampleRecord& record) const;
 };
 
-// The same of a sample that is not there.
+// The record of a sample that does not exist.
 SampleRecord NoSuchSample(const SampleRead& asked);
 
-// ALREADY_EXISTS: a source tells samples apart by their handles, too.
+// ALREADY_EXISTS: a source also identifies samples by their handles.
 absl::Status HandleCollision(const std::string& sample, const std::string& other);
 
-// Rows of blocks in memory into the staging of a fetch.
+// Copies rows of blocks in memory into the staging buffer of a fetch.
 
-// Of a sample's blocks the rows asked for, as far as they are there, and all layers of the plan, as the pieces of the
-// read's sample number `index`. Planes are compared with their CRCs.
+// Stages the requested rows of a sample's blocks, as far as they exist, with all layers of the plan, as pieces of the
+// read's sample number `index`. Checks planes against their CRCs.
 absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const Block> blocks,
                          absl::Span<const RowRange> rows, int32_t index, StagingSink& sink);
 

@@ -23,7 +23,7 @@ struct LocalSource::Entry {
 
 namespace {
 
-// A decoder speaks of an append; here the caller's names are those of LocalSource::Add.
+// The decoder names fields of an append; this replaces them by the names of LocalSource::Add.
 absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
   auto detail = GetErrorDetail(status);
   if (!detail) return status;
@@ -37,7 +37,7 @@ absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample)
   return MakeError(status.code(), message, *detail);
 }
 
-// Different for different rows, unrecorded ranges or lengths.
+// Differs for different rows, unrecorded ranges or lengths.
 uint64_t HashOf(const DecodedRows& rows) {
   std::vector<int64_t> words = {rows.rows.begin, rows.rows.end};
   for (const Block& block : rows.blocks) {
@@ -47,7 +47,7 @@ uint64_t HashOf(const DecodedRows& rows) {
   return XXH64(words.data(), words.size() * sizeof(int64_t), 0);
 }
 
-// The layout's layers are those of the geometry, in order and of one K.
+// Checks that the layout's layers are those of the geometry, in order and with one K.
 absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout, size_t rows, size_t bytes) {
   bool same = layout.geometry() == geometry && layout.num_layers() == geometry.num_moe_layers();
   for (int32_t slot = 0; same && slot < layout.num_layers(); ++slot) {
@@ -55,22 +55,22 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
            layout.layer(slot).id_bytes() == layout.layer(0).id_bytes();
   }
   if (!same) {
-    return Invalid(Reason::kGeometryMismatch, "layout", "its layers are not those of the source, or differ in K");
+    return Invalid(Reason::kGeometryMismatch, "layout", "must have the layers of the source, with one K");
   }
   if (static_cast<int64_t>(rows) == layout.rows() && static_cast<int64_t>(bytes) == layout.bytes()) {
     return absl::OkStatus();
   }
   return Invalid(Reason::kLength, "indices",
-                 absl::StrCat(bytes, " bytes and ", rows, " rows are not the ", layout.bytes(), " and ", layout.rows(),
+                 absl::StrCat(bytes, " bytes and ", rows, " rows, expected ", layout.bytes(), " and ", layout.rows(),
                               " of the layout"));
 }
 
 constexpr int64_t kNowhere = -1;
 constexpr uint64_t kNoContentId = 0;
-// The wire's limit on a payload is the server's; here the bytes are in memory already.
+// Servers limit the payload of a message; here the bytes are in memory already.
 constexpr int64_t kMaxPayloadBytes = int64_t{1} << 40;
 
-// Per row of the sequence the local row that shows it.
+// For each row of the sequence, the local row that shows it.
 std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
   std::vector<int64_t> local(rows, kNowhere);
   for (size_t i = 0; i < row_map.size(); ++i) {
@@ -82,7 +82,7 @@ std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t seq
   return local;
 }
 
-// Rows that none shows.
+// Rows that no local row shows.
 std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
   std::vector<RowRange> ranges;
   for (int64_t row = 0; row < static_cast<int64_t>(local.size()); ++row) {
@@ -112,9 +112,10 @@ absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription
 absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
                                       absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices) {
   if (!sample.num_tokens || *sample.num_tokens < 1 || *sample.num_tokens > kMaxLocalRows) {
-    return Invalid(Reason::kField, "num_tokens", "is not given, or out of range");
+    return Invalid(Reason::kField, "num_tokens", "must be given and in range");
   }
-  if (!sample.unrecorded.empty()) return Invalid(Reason::kField, "unrecorded", "is for the row map to say");
+  if (!sample.unrecorded.empty())
+    return Invalid(Reason::kField, "unrecorded", "must be empty: the row map determines it");
   if (auto status = CheckRecorded(geometry_, layout, row_map.size(), indices.size()); !status.ok()) return status;
   const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
   LocalSample recorded = sample;
@@ -141,7 +142,7 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
   if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
   DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = kMaxPayloadBytes};
   if (sample.num_tokens && *sample.num_tokens < 1) {
-    return Invalid(Reason::kField, "num_tokens", absl::StrCat(*sample.num_tokens, " is below 1"));
+    return Invalid(Reason::kField, "num_tokens", absl::StrCat("must be at least 1, got ", *sample.num_tokens));
   }
   if (sample.num_tokens) options.expected_rows = *sample.num_tokens - 1;
   auto rows = DecodeTensor(geometry_, tensor, payload, options);

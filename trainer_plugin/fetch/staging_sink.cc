@@ -56,7 +56,7 @@ absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const Sam
 absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
   for (const PlanSlice& slice : plan.slices) {
     if (static_cast<size_t>(slice.sequence) < sequences.size()) continue;
-    return Invalid("sequences", absl::StrCat("the plan reads sequence ", slice.sequence, ", ", sequences.size(),
+    return Invalid("sequences", absl::StrCat("the plan reads sequence ", slice.sequence, ", but ", sequences.size(),
                                              " sequences are named"));
   }
   return absl::OkStatus();
@@ -133,7 +133,7 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
   out_.records[slice] = record;
   out_.records[slice].index = slice;
   const bool readable = record.status == SampleStatus::kOk;
-  // It is not another sample than was agreed on, and it has none of the tokens for any rank that names some.
+  // It is still the sample that was agreed on, and has no tokens to compare with for any rank that names some.
   const bool uncompared = record.status == SampleStatus::kTokensNotKnown && options_.missing != MissingPolicy::kStrict;
   if (named.content_id && !uncompared && (!readable || record.content_id != *named.content_id)) {
     return NotAsAgreed(sequence, named, record);
@@ -178,7 +178,7 @@ namespace {
 
 constexpr int64_t kNoRows = 0;
 
-// Rows that the sample must have by what is said of it.
+// Rows that the sample must have, judging by what is expected of it.
 int64_t ExpectedRows(const FetchSequence& sequence) {
   if (sequence.num_tokens) return *sequence.num_tokens > 1 ? *sequence.num_tokens - 1 : kNoRows;
   int64_t rows = kNoRows;
@@ -186,10 +186,10 @@ int64_t ExpectedRows(const FetchSequence& sequence) {
   return rows;
 }
 
-// Whether the sample may have no row at all: of one token.
+// True if the sample may have no rows: it may have one token.
 bool MayHaveNoRows(const FetchSequence& sequence) { return !sequence.num_tokens && ExpectedRows(sequence) == kNoRows; }
 
-// Nothing where the sample has no rows.
+// Nothing if the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
   if (MayHaveNoRows(sequence)) return {RowRange::OfSize(0, 1)};
   const int64_t rows = ExpectedRows(sequence);
@@ -223,12 +223,12 @@ InspectSink::InspectSink(absl::Span<const FetchSequence> sequences) : records_(s
 absl::Status InspectSink::OnRecord(const SampleRecord& record) {
   SampleRecord& kept = records_[record.index];
   kept = record;
-  // A row was asked for only to ask at all. A read of all rows of this sample finds that none is missing.
+  // A row was requested only because a read must request something. A read of all rows of this sample succeeds.
   if (record.status == SampleStatus::kOutOfRange && record.num_tokens == 1 && may_have_no_rows_[record.index]) {
     kept.status = SampleStatus::kOk;
     kept.message.clear();
   }
-  // What ranks agree on must be what each of them reads later: an unsealed sample grows, and its content id with it.
+  // Ranks must later read what they agree on: an unsealed sample may grow, which changes its content id.
   if (record.status == SampleStatus::kOk && !record.num_tokens) {
     kept.status = SampleStatus::kNotReady;
     kept.message = absl::StrCat("not sealed; ", record.committed_rows, " rows committed");

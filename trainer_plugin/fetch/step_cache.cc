@@ -10,7 +10,7 @@
 namespace routing_replay::trainer {
 namespace {
 
-// Beside its rows: the entry, its places in map and list, the record.
+// In addition to its rows: the entry, its places in map and list, the record.
 constexpr int64_t kEntryBytes = 1024;
 
 int64_t BytesOf(const StagedRows& rows, const std::string& key) {
@@ -25,7 +25,7 @@ std::vector<std::vector<StagedPiece>> PiecesBySequence(const StagedRows& rows) {
   return pieces;
 }
 
-// One slice out of a read: its pieces lie behind each other, up to the next one's.
+// One slice of a read: its pieces follow each other, up to those of the next slice.
 std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice, int32_t sequence,
                                            std::vector<StagedPiece> pieces) {
   auto one = std::make_shared<StagedRows>();
@@ -45,7 +45,7 @@ std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice
   return one;
 }
 
-// As a read of `index` would tell it.
+// Passes the slice to a sink, as a read of sample `index` would.
 absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
   SampleRecord record = one.records[0];
   record.index = index;
@@ -91,11 +91,11 @@ struct StepCache::Entry {
 
   std::string key;
   State state = State::kReading;
-  std::shared_ptr<const StagedRows> rows;  // kReady
-  int64_t bytes = 0;                       // Kept ones.
-  int64_t keep_until = 0;                  // The last step that has asked for it.
+  std::shared_ptr<const StagedRows> rows;  // Set when kReady.
+  int64_t bytes = 0;                       // Of kept entries.
+  int64_t keep_until = 0;                  // The last step that has requested it.
   bool awaited = false;                    // Read ahead and not used yet.
-  std::list<EntryPtr>::iterator place;     // Of kept ones.
+  std::list<EntryPtr>::iterator place;     // Of kept entries.
   bool kept = false;
 };
 
@@ -171,9 +171,9 @@ struct CachedFetch::Slice {
   int32_t sequence = 0;
   std::string key;
   int64_t expected_bytes = 0;
-  StepCache::EntryPtr own;                 // This fetch reads it.
-  StepCache::EntryPtr other;               // Another one does.
-  std::shared_ptr<const StagedRows> rows;  // There, or its record says why not.
+  StepCache::EntryPtr own;                 // Set if this fetch reads it.
+  StepCache::EntryPtr other;               // Set if another fetch reads it.
+  std::shared_ptr<const StagedRows> rows;  // Set if it is there; its record may say why it has no rows.
   bool settled = false;
 };
 
@@ -199,7 +199,7 @@ CachedFetch::~CachedFetch() {
     if (slice.own != nullptr) Close(slice, nullptr);
     slice.rows = nullptr;
   }
-  cache_->changed_.NotifyAll();  // What it held may make room.
+  cache_->changed_.NotifyAll();  // Its entries may now be evicted.
 }
 
 absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
@@ -211,7 +211,7 @@ absl::StatusOr<std::vector<int32_t>> CachedFetch::Next(Clock::Time deadline) {
     if (cache_->changed_.WaitUntil(cache_->mutex_, deadline)) continue;
     if (Clock::Real().Now() < deadline) continue;
     return MakeError(absl::StatusCode::kDeadlineExceeded,
-                     "fetch: what another fetch reads, or room in the cache, did not come in time", {});
+                     "fetch: timed out waiting for another fetch, or for room in the cache", {});
   }
 }
 
@@ -253,14 +253,14 @@ void CachedFetch::Use(Slice& slice, const StepCache::EntryPtr& entry) {
   entry->awaited = false;
   if (entry->kept) cache_->kept_.splice(cache_->kept_.end(), cache_->kept_, entry->place);
   ++cache_->counters_.hits;
-  cache_->changed_.NotifyAll();  // A fetch ahead may take its place when it is used.
+  cache_->changed_.NotifyAll();  // A fetch ahead may be waiting for its room.
 }
 
 bool CachedFetch::Open(Slice& slice) {
   if (time_ == FetchTime::kNow) {
     ++cache_->counters_.misses;
   } else {
-    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // Not for a cache of this size.
+    slice.settled = slice.expected_bytes > cache_->max_bytes_;  // Too large for this cache.
     if (slice.settled || !cache_->MakeRoom(slice.expected_bytes)) return false;
     ++cache_->counters_.ahead;
     cache_->reserved_bytes_ += slice.expected_bytes;

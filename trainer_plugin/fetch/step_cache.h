@@ -21,33 +21,33 @@
 
 namespace routing_replay::trainer {
 
-// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited, and
-// what cannot be read at once is left to the fetch that needs it.
+// The purpose of a fetch. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited, and
+// leaves slices that cannot be read at once to the fetch that needs them.
 enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
 
 struct StepCacheCounters {
-  int64_t hits = 0;        // Slices that a fetch for now found, or that another fetch was reading.
+  int64_t hits = 0;        // Slices that a fetch for now found, or that another fetch was already reading.
   int64_t misses = 0;      // Slices that it had to read itself.
   int64_t ahead = 0;       // Slices read ahead.
-  int64_t stale = 0;       // Kept slices that were not used, as the ranks had agreed on another content id.
-  int64_t evictions = 0;   // To make room.
-  int64_t not_kept = 0;    // There was no room.
-  int64_t bytes = 0;       // Held now.
-  int64_t most_bytes = 0;  // Held at any time.
-  int64_t slices = 0;      // Held now.
-  int64_t bytes_read = 0;  // Of slices that were read.
+  int64_t stale = 0;       // Kept slices that were not used because the ranks had agreed on another content id.
+  int64_t evictions = 0;   // Slices removed to make room.
+  int64_t not_kept = 0;    // Slices not kept for lack of room.
+  int64_t bytes = 0;       // Present value.
+  int64_t most_bytes = 0;  // Largest value so far.
+  int64_t slices = 0;      // Present value.
+  int64_t bytes_read = 0;  // Bytes of all slices read.
 };
 
-// What is read of one slice: run, producer, layers with their E, K and place in the geometry, sample or handle, what is
-// expected of it, row ranges. Slices of one source with the same key hold the same bytes as long as the sample's
-// content stays, whatever micro-batch they are read for.
+// Identifies what is read of one slice: run, producer, layers with their E, K and ordinal, sample or handle,
+// expectations, row ranges. As long as the sample's content stays, slices of one source with the same key hold the same
+// bytes, whatever micro-batch they are read for.
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run);
 
-// Staged slices of one rank, at most `max_bytes` of them, each with its key. A slice that several fetches need at one
-// time is read by one of them. Only what could be read is kept: a sample that falls back is asked for again. When room
-// is needed, the slices go that were used least recently, but none that a fetch holds and none that was read ahead for
-// this step or the next and not used yet; where that leaves no room the slice is not kept. Thread-safe.
+// Staged slices of one rank, at most `max_bytes`, each with its key. If several fetches need a slice at the same time,
+// one of them reads it. Only readable slices are kept: a sample that falls back is requested again. When room is
+// needed, the least recently used slices are evicted, except those that a fetch holds, and those that were read ahead
+// for this step or the next and not used yet; if that leaves no room, the new slice is not kept. Thread-safe.
 class StepCache {
  public:
   using Counters = StepCacheCounters;
@@ -57,9 +57,9 @@ class StepCache {
   StepCache(const StepCache&) = delete;
   StepCache& operator=(const StepCache&) = delete;
 
-  // Drops what was not read ahead for the next step, which begins.
+  // Begins the next step: drops everything except what was read ahead for it.
   void EndStep();
-  // Whoever waits, and whoever will, gets CANCELLED.
+  // All waiting calls, present and future, get CANCELLED.
   void Stop();
   Counters counters() const;
 
@@ -69,17 +69,17 @@ class StepCache {
   using EntryPtr = std::shared_ptr<Entry>;
 
   EntryPtr Find(const std::string& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops kept entries that nobody holds or awaits, the least recently used first, until `bytes` more fit. False, and
-  // nothing is dropped, if they are not enough.
+  // Drops kept entries that nobody holds or awaits, least recently used first, until `bytes` more fit. False, with
+  // nothing dropped, if that is not enough.
   bool MakeRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Keep(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const EntryPtr& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All that no step from this one on has asked for.
+  // Drops entries that no step from `step` on has requested.
   void DropBefore(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t max_bytes_;
   mutable Mutex mutex_;
-  CondVar changed_;  // An entry is no longer being read, there may be room, or stopped_.
+  CondVar changed_;  // Signalled when an entry has been read, there may be room, or stopped_ is set.
   std::unordered_map<std::string, EntryPtr> entries_ ABSL_GUARDED_BY(mutex_);  // Kept, or being read.
   std::list<EntryPtr> kept_ ABSL_GUARDED_BY(mutex_);                           // The least recently used first.
   int64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                         // Of slices that are being read ahead.
@@ -98,8 +98,8 @@ class StepCache {
 //   }
 //   absl::StatusOr<StagedRows> staged = fetch.Take("");
 //
-// What it was to read and did not is free for others when it goes. Used by one thread. plan, sequences and options must
-// outlive it.
+// When it is destroyed, slices that it did not read are free for others. Used by one thread. plan, sequences and
+// options must outlive it.
 class CachedFetch {
  public:
   CachedFetch(std::shared_ptr<StepCache> cache, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
@@ -108,18 +108,18 @@ class CachedFetch {
   CachedFetch(const CachedFetch&) = delete;
   CachedFetch& operator=(const CachedFetch&) = delete;
 
-  // What is to be read next by this fetch; none: everything is there. First waits, if it must, for what other fetches
-  // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
+  // The slices that this fetch must read next; empty: everything is there. First waits, if necessary, for other
+  // fetches, and a fetch ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
-  // As its slices are to be read: as it was told, but ahead it waits for no rows, or those that are there would wait
-  // with it, and no sample is rejected that nobody needs yet.
+  // The options for reading its slices: those of the fetch, but ahead it waits for no rows (rows that are there would
+  // have to wait with them), and rejects no sample, because nobody needs it yet.
   FetchOptions read_options() const;
-  // The answer to the last Next: its records and pieces of the slices that were to be read.
+  // The result of reading the slices of the last Next: their records and pieces.
   void Give(const StagedRows& read);
-  // Between a Next with something to read and the Give of it.
+  // True between a Next with slices to read and its Give.
   bool IsReading() const;
-  // All slices of the plan, as one fetch without a cache gives them; any that is not there is kNotReady, and the
-  // message says why. Nothing for a fetch ahead. Errors as StagingSink.
+  // All slices of the plan, as a fetch without a cache returns them; missing ones are kNotReady with `why_not` as the
+  // message. Nothing for a fetch ahead. Errors as StagingSink.
   absl::StatusOr<StagedRows> Take(absl::string_view why_not) const;
 
  private:
@@ -140,7 +140,7 @@ class CachedFetch {
   const FetchOptions& options_;
   const FetchTime time_;
   int64_t keep_until_ = 0;     // The last step that it reads for.
-  std::vector<Slice> slices_;  // Of the plan those that are to be read at all.
+  std::vector<Slice> slices_;  // The plan's slices that must be read at all.
 };
 
 }  // namespace routing_replay::trainer

@@ -52,15 +52,15 @@ RR_HOST_DEVICE inline void ClearUnit(uint8_t* to) {
 #endif
 }
 
-// Lane `lane`'s part of `units` units next to each other.
+// Copies lane `lane`'s part of `units` adjacent units.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyUnits(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t units) {
   RR_NO_UNROLL
   for (int32_t i = lane; i < units; i += lanes) CopyUnit<kBytes>(to + i * kBytes, from + i * kBytes);
 }
 
-// Bytes before the first multiple of kBytes, units, bytes behind the last one. Requires addresses that are alike modulo
-// kBytes.
+// Splits a range into bytes before the first multiple of kBytes, units, and bytes behind the last unit. Requires
+// addresses that are equal modulo kBytes.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyAlike(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t bytes) {
   const int32_t past = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % kBytes);
@@ -81,16 +81,16 @@ RR_HOST_DEVICE inline void CopyBytes(int32_t lane, int32_t lanes, uint8_t* to, c
   CopyUnits<1>(lane, lanes, to, from, bytes);
 }
 
-// Filler: expert ids for rows that no route exists for, spread evenly over the ranks of the expert-parallel group.
+// Filler: expert ids for rows without a route, spread evenly over the ranks of the expert-parallel group.
 //
 // Dispatchers need K distinct experts in every row, pads included. With o the ordinal of the row among the filler rows
 // of this rank (counted after context-parallel slicing), j the slot, l the layer and G the group size:
 //
 //   a = o·K + j + l·G·K      rank = a mod G      local = ⌊a / G⌋ mod (E / G)      id = rank·(E / G) + local
 //
-// a mod E ↔ id is one to one where G divides E, so K <= E consecutive values of a give distinct ids, and any run of
-// rows loads the ranks alike up to one id. The term in l makes layers differ. Nothing is random: a recompute fills
-// alike.
+// a mod E ↔ id is one to one if G divides E, so K <= E consecutive values of a give distinct ids, and any run of rows
+// loads the ranks equally, up to one id. The term in l makes layers differ. Nothing is random: a recompute gives the
+// same filler.
 
 struct FillerShape {
   int32_t num_experts = 0;  // E <= 65535, a multiple of ep_size.
@@ -99,7 +99,7 @@ struct FillerShape {
 };
 
 // The id in slot `slot` of filler row `ordinal` in the MoE layer with this ordinal (global, so that the choice does not
-// depend on the pipeline split). Only a mod E matters, so the terms are taken mod E first and 32 bits hold everything.
+// depend on the pipeline split). Only a mod E matters, so the terms are reduced mod E first and fit into 32 bits.
 RR_HOST_DEVICE inline uint16_t FillerId(const FillerShape& shape, uint32_t ordinal, uint32_t slot, uint32_t layer) {
   const uint32_t experts = static_cast<uint32_t>(shape.num_experts), top_k = static_cast<uint32_t>(shape.top_k);
   const uint32_t group = static_cast<uint32_t>(shape.ep_size), per_rank = experts / group;

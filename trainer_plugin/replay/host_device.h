@@ -1,5 +1,6 @@
-// RR_HOST_DEVICE marks functions that the CPU code and the CUDA kernels share; RR_UNROLL, before a loop, says that its
-// arrays must become registers in a kernel; RR_NO_UNROLL, that few passes are not worth many registers.
+// RR_HOST_DEVICE marks functions that the CPU code and the CUDA kernels share. Before a loop, RR_UNROLL says that its
+// arrays must become registers in a kernel; RR_NO_UNROLL says that the loop has few passes and is not worth many
+// registers.
 #ifndef TRAINER_PLUGIN_REPLAY_HOST_DEVICE_H_
 #define TRAINER_PLUGIN_REPLAY_HOST_DEVICE_H_
 

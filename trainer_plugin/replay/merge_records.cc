@@ -20,13 +20,14 @@ absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecor
   const auto reject = [index](Reason reason, absl::string_view what) {
     return Reject(reason, "records", absl::StrCat("record ", index, " ", what));
   };
-  if (!(record.layout.geometry() == geometry)) return reject(Reason::kGeometryMismatch, "is of another geometry");
+  if (!(record.layout.geometry() == geometry)) return reject(Reason::kGeometryMismatch, "has another geometry");
   if (record.row_map.rows != record.layout.rows()) {
     return reject(Reason::kLength,
-                  absl::StrCat("has a row map of ", record.row_map.rows, " rows, not ", record.layout.rows()));
+                  absl::StrCat("has a row map of ", record.row_map.rows, " rows, expected ", record.layout.rows()));
   }
   if (static_cast<int64_t>(record.indices.size()) != record.layout.bytes()) {
-    return reject(Reason::kLength, absl::StrCat("has ", record.indices.size(), " bytes, not ", record.layout.bytes()));
+    return reject(Reason::kLength,
+                  absl::StrCat("has ", record.indices.size(), " bytes, expected ", record.layout.bytes()));
   }
   return absl::OkStatus();
 }
@@ -80,7 +81,7 @@ class Merger {
   std::vector<MergedSequence> Take() { return std::move(merged_); }
 
  private:
-  // Most layers are in the same records as their neighbours.
+  // Cached, because most layers are in the same records as their neighbours.
   absl::StatusOr<absl::Span<const SequenceMerge>> MergeOf(const std::vector<int32_t>& records) {
     const auto found = merges_.find(records);
     if (found != merges_.end()) return absl::MakeConstSpan(found->second);
@@ -144,7 +145,7 @@ class Merger {
   const MicroBatchLayout& layout_;
   const absl::Span<const RankRecord> records_;
   const MergeOptions& options_;
-  std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;  // By the records that take part.
+  std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;  // By the records that have the layer.
   std::vector<MergedSequence> merged_;
 };
 

@@ -1,7 +1,7 @@
-// The form of a packed plan, and how its units are carried out: shared by the CPU code and the CUDA kernel.
+// The format of a packed plan, and the execution of its units: shared by the CPU code and the CUDA kernel.
 //
-// The lanes of a unit never meet: each does its own part, so that they may run one after the other. Offsets are 64-bit
-// throughout; counts inside a unit are small.
+// The lanes of a unit do not interact: each does its own part, so they may also run one after the other. Offsets are
+// 64-bit throughout; counts inside a unit are small.
 #ifndef TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 #define TRAINER_PLUGIN_REPLAY_PACKED_REALIGN_H_
 
@@ -20,7 +20,7 @@ inline constexpr int32_t kUnitStates = 1024;
 
 // header | layers | copies | fills | states, each on a multiple of 16 bytes.
 struct PackedHeader {
-  int64_t copies_offset = 0;  // From the header on. The layers follow it.
+  int64_t copies_offset = 0;  // From the beginning of the header. The layers follow the header.
   int64_t fills_offset = 0;
   int64_t states_offset = 0;
   int64_t num_copies = 0;
@@ -96,14 +96,14 @@ RR_HOST_DEVICE inline void FillRows(int32_t lane, const PackedLayer& layer, int3
   }
 }
 
-// What lane `lane` of kUnitLanes does of unit `unit` < NumUnits.
+// Executes lane `lane`'s part (of kUnitLanes) of unit `unit` < NumUnits.
 RR_HOST_DEVICE inline void RunUnit(int32_t lane, int64_t unit, const uint8_t* packed, const uint8_t* staging,
                                    uint8_t* indices, RowState* states) {
   const PackedHeader& header = *reinterpret_cast<const PackedHeader*>(packed);
   if (unit < header.num_copies) {
     return CopyIds(lane, reinterpret_cast<const PackedCopy*>(packed + header.copies_offset)[unit], staging, indices);
   }
-  // 32 bits, which divide fast, hold the number of filler units: rows / 32 · layers.
+  // The number of filler units, rows / 32 · layers, fits into 32 bits, which divide faster.
   unit -= header.num_copies;
   const auto fill_units = static_cast<uint32_t>(UnitsOf(header.num_fills, kUnitFills));
   if (unit < header.num_layers * int64_t{fill_units}) {

@@ -1,4 +1,4 @@
-// Realign: the layout of index buffers, the plan that checks staged pieces, and carrying it out: on the CPU, or packed
+// Realign: the layout of index buffers, the plan that checks staged pieces, and its execution on the CPU, or packing
 // for a device.
 #include "routing_replay/trainer/realign.h"
 
@@ -30,7 +30,7 @@ absl::Status CheckOrdinals(const Geometry& geometry, absl::Span<const int32_t> o
       return InvalidLayout("ordinals", absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
     }
     const LayerRouting& layer = geometry.layer(ordinal);
-    if (seen[ordinal]) return InvalidLayout("ordinals", absl::StrCat(ordinal, " stands twice"), layer.layer_id);
+    if (seen[ordinal]) return InvalidLayout("ordinals", absl::StrCat(ordinal, " occurs twice"), layer.layer_id);
     seen[ordinal] = true;
     if (layer.num_experts % ep_size != 0) {
       return InvalidLayout(
@@ -48,7 +48,7 @@ absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, cons
   if (options.rows < 0 || options.rows > kMaxLocalRows) {
     return InvalidLayout("rows", absl::StrCat(options.rows, " is not in 0 … ", kMaxLocalRows));
   }
-  if (options.ep_size < 1) return InvalidLayout("ep_size", absl::StrCat(options.ep_size, " is below 1"));
+  if (options.ep_size < 1) return InvalidLayout("ep_size", absl::StrCat("must be at least 1, got ", options.ep_size));
   if (auto s = CheckOrdinals(geometry, options.ordinals, options.ep_size); !s.ok()) return s;
   BufferLayout layout(geometry);
   layout.ordinals_ = options.ordinals;
@@ -95,7 +95,7 @@ struct Run {
   int64_t local_row = 0;
 };
 
-// Everything of one sequence that takes part. Runs are sorted by their first row and may overlap.
+// The input of one sequence. Runs are sorted by their first row and may overlap.
 struct SequenceWork {
   std::vector<Run> runs;
   std::vector<int32_t> pieces;
@@ -121,13 +121,13 @@ absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, i
                                                " are not among the ", layout.num_layers(), " local ones"));
   }
   if (piece.rows.empty() || !RowRange{0, kMaxRows}.contains(piece.rows)) {
-    return reject(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " cannot be"));
+    return reject(Reason::kField, absl::StrCat("rows ", ToString(piece.rows), " are invalid"));
   }
   const bool known_codec = piece.codec == Codec::kRaw || piece.codec == Codec::kPacked;
   const int32_t max_bit_offset = piece.codec == Codec::kPacked ? 7 : 0;
   if (!known_codec || piece.bit_offset < 0 || piece.bit_offset > max_bit_offset) {
     return reject(Reason::kField, absl::StrCat("codec ", static_cast<int>(piece.codec), " with bit offset ",
-                                               piece.bit_offset, " cannot be"));
+                                               piece.bit_offset, " is invalid"));
   }
   const int64_t bytes = PieceBytes(layout, piece);
   if (piece.offset < 0 || piece.offset > input.staging_bytes || bytes > input.staging_bytes - piece.offset) {
@@ -140,7 +140,7 @@ absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, i
 absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) {
   if (static_cast<int64_t>(input.row_map.size()) != layout.rows()) {
     return Reject(Reason::kLength, "row_map",
-                  absl::StrCat("has ", input.row_map.size(), " rows, the layout ", layout.rows()));
+                  absl::StrCat("has ", input.row_map.size(), " rows, expected ", layout.rows()));
   }
   for (size_t i = 0; i < input.row_map.size(); ++i) {
     const LocalRow& row = input.row_map[i];
@@ -165,7 +165,7 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   return CheckRowMap(layout, input);
 }
 
-// States with the declared rows taken out, and the runs of what is left.
+// Sets the states, with the declared rows taken out, and returns the runs of the remaining rows.
 std::vector<SequenceWork> FindRuns(const RealignInput& input, RealignPlan& plan) {
   std::vector<SequenceWork> work(input.unrecorded.size());
   const auto& map = input.row_map;
@@ -200,7 +200,7 @@ std::vector<SequenceWork> FindRuns(const RealignInput& input, RealignPlan& plan)
   return work;
 }
 
-// What the pieces of one sequence deliver for one slot, as a normal list.
+// The rows that the pieces of one sequence deliver for one slot, as a normal list.
 absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, const SequenceWork& sequence,
                                                     int32_t slot) {
   std::vector<RowRange> ranges;
@@ -219,7 +219,7 @@ absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, c
   return delivered;
 }
 
-// The rows that all runs together show, as a normal list.
+// The rows that the runs show together, as a normal list.
 std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
   std::vector<RowRange> needed;
   for (const Run& run : sequence.runs) {
@@ -255,7 +255,7 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
 void AddCopies(const RealignInput& input, const SequenceWork& sequence, std::vector<RealignCopy>& copies) {
   for (int32_t index : sequence.pieces) {
     const RowRange rows = input.pieces[index].rows;
-    // Sorted by begin, a run that starts more than the longest run's length earlier cannot reach the piece.
+    // Sorted by begin: a run that starts earlier than the piece by more than the longest run's length cannot reach it.
     auto run = std::lower_bound(sequence.runs.begin(), sequence.runs.end(), rows.begin - sequence.longest_run,
                                 [](const Run& r, int64_t begin) { return r.rows.begin < begin; });
     for (; run != sequence.runs.end() && run->rows.begin < rows.end; ++run) {
@@ -321,7 +321,7 @@ absl::Status CheckSize(absl::string_view field, int64_t size, int64_t wanted) {
                    {.reason = Reason::kLength, .field = absl::StrCat("realign.", field)});
 }
 
-// Decodes `copy`'s rows out of one cut of its piece: a cut of a cut.
+// Decodes `copy`'s rows from one cut of its piece: a cut of a cut.
 void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy, int32_t slot,
               absl::Span<const uint8_t> cut, absl::Span<uint8_t> slab) {
   const Geometry& geometry = layout.geometry();

@@ -77,7 +77,7 @@ absl::Status CheckRouterConfig(const RouterConfig& config) {
     return Reject(Reason::kField, "pre_softmax", "needs the softmax score function");
   }
   if (config.rounding > Rounding::kEachStep) return Reject(Reason::kField, "rounding", "must be once or each step");
-  if (!std::isfinite(config.scaling_factor)) return Reject(Reason::kField, "scaling_factor", "is not finite");
+  if (!std::isfinite(config.scaling_factor)) return Reject(Reason::kField, "scaling_factor", "must be finite");
   return CheckGroups(config);
 }
 

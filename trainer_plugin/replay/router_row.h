@@ -1,4 +1,4 @@
-// What a router does with one row, on the CPU and in a kernel: replay forward and backward, compare.
+// The work of a router on one row, on the CPU and in a kernel: replay forward and backward, compare.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
@@ -14,11 +14,11 @@ namespace routing_replay::trainer {
 
 // One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
 //
-// T is the dtype of logits: anything that converts to float and back. Math and Lanes are of row_math.h: every lane of a
-// row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
-// Configurations are checked ones.
+// T is the dtype of logits: anything that converts to float and back. Math and Lanes are those of row_math.h: every
+// lane of a row calls these functions with the same arguments. Arrays of ids, probabilities and gradients hold the
+// lane's slots. Configurations must have been checked.
 
-// Tensors as router.h describes them; those that may be left out there may be null.
+// Tensors as in router.h; those that are optional there may be null.
 template <typename T>
 struct RouterForwardTensors {
   int32_t id_bytes;  // Of one compact id.
@@ -41,13 +41,13 @@ struct RouterBackwardTensors {
   T* grad_logits;
 };
 
-// What a lane saw in its slots of a row.
+// Counts of a lane over its slots of a row.
 struct SlotCounts {
   int32_t clamped_ids = 0;
   int32_t zero_probabilities = 0;
 };
 
-// Whether a row in this state takes the live choice.
+// True if a row in this state takes the live choice.
 RR_HOST_DEVICE inline bool ChoosesLive(RowState state) {
   return state == RowState::kUnrecorded || state == RowState::kLive;
 }
@@ -58,7 +58,7 @@ RR_HOST_DEVICE inline int64_t& RowsOfState(RouterCounters& counters, RowState st
   return state == RowState::kPad ? counters.pad_rows : counters.replayed_rows;
 }
 
-// Reads the K ids of row `row`, ids >= E clamped to E - 1, and gives the number of those.
+// Reads the K ids of row `row`, clamps ids >= E to E - 1, and returns the number of clamped ids.
 template <typename Lanes>
 RR_HOST_DEVICE inline int32_t LoadRowIds(const Lanes& lanes, const RouterConfig& config, const uint8_t* ids,
                                          int32_t id_bytes, int64_t row, uint16_t* out) {
@@ -98,7 +98,7 @@ RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConf
   }
 }
 
-// The ids of a row by its state: those given, or the live choice. Returns how many were clamped.
+// The ids of a row by its state: the given ones, or the live choice. Returns the number of clamped ids.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig& config,
                                          const RouterForwardTensors<T>& tensors, int64_t row, uint16_t* ids) {
@@ -107,7 +107,7 @@ RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig&
   return 0;
 }
 
-// The forward pass of a row: everything that router.h says is written of it.
+// The forward pass of a row: writes all outputs that router.h describes.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline SlotCounts ForwardRow(const Lanes& lanes, const RouterConfig& config,
                                             const RouterForwardTensors<T>& tensors, int64_t row) {
@@ -154,7 +154,7 @@ RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const Lanes& lanes, const Route
       config.top_k);
 }
 
-// The gradient by the E logits of a row; its part of grad_logits is fully overwritten.
+// The gradient with respect to the E logits of a row; overwrites its part of grad_logits completely.
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterConfig& config,
                                              const RouterBackwardTensors<T>& tensors, int64_t row) {
@@ -198,7 +198,7 @@ struct CompareTensors {
 
 // The comparison of one row.
 struct RowComparison {
-  int32_t rows = 0;  // 0 if the row takes no part.
+  int32_t rows = 0;  // 0 if the row is not compared.
   int32_t different_rows = 0;
   int32_t disjoint_rows = 0;
   int32_t common_ids = 0;
@@ -212,7 +212,7 @@ RR_HOST_DEVICE inline void LoadUncheckedIds(const Lanes& lanes, const RouterConf
   });
 }
 
-// Both as sets, given the lane's slots of each.
+// Compares both as sets, given the lane's slots of each.
 template <typename Lanes>
 RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, const uint16_t* replayed,
                                                 const uint16_t* live) {
@@ -236,7 +236,7 @@ RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, c
   return {.rows = 1, .different_rows = lanes.SumLanes(alone) > 0, .disjoint_rows = common == 0, .common_ids = common};
 }
 
-// Every lane gets the row's comparison.
+// Returns the row's comparison on every lane.
 template <typename Lanes>
 RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
                                                const CompareTensors& tensors, int64_t row) {

@@ -1,5 +1,5 @@
-// The arithmetic of one router row, shared by the CPU code and the CUDA kernels: in what precision, over which lanes,
-// the scores and their gradients, and the live choice.
+// The arithmetic of one router row, shared by the CPU code and the CUDA kernels: precision, division over lanes, scores
+// and their gradients, and the live choice.
 #ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
 #define TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
 
@@ -13,7 +13,7 @@
 
 namespace routing_replay::trainer {
 
-// In what precision a router row is computed, shared by the CPU code and the CUDA kernels.
+// The precision in which a router row is computed, shared by the CPU code and the CUDA kernels.
 
 // Rounding::kOnce: fp32 throughout.
 struct FloatArithmetic {
@@ -21,15 +21,15 @@ struct FloatArithmetic {
   RR_HOST_DEVICE static float Round(float x) { return x; }
 };
 
-// Rounding::kEachStep: scores and softmax in fp32, everything after them rounded to D as torch's operators on D do,
-// which compute in fp32 (in fp64 where D is that).
+// Rounding::kEachStep: scores and softmax in fp32; everything after them is rounded to D, as torch's operators on D do,
+// which compute in fp32 (in fp64 if D is fp64).
 template <typename D>
 struct SteppedArithmetic {
   using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;
   RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
 };
 
-// Calls `body` with the arithmetic that the rounding asks for.
+// Calls `body` with the arithmetic for the rounding.
 template <typename D, typename Body>
 void WithArithmetic(Rounding rounding, Body&& body) {
   if (rounding == Rounding::kOnce) {
@@ -39,7 +39,7 @@ void WithArithmetic(Rounding rounding, Body&& body) {
   }
 }
 
-// Who computes a router row: one lane that holds all K slots (the CPU), or the 32 lanes of a warp that share them
+// The lanes that compute a router row: one lane with all K slots (the CPU), or the 32 lanes of a warp that share them
 // (warp_rows.h). The row's arithmetic is written once, for any such `Lanes`:
 //
 //   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
@@ -51,15 +51,15 @@ void WithArithmetic(Rounding rounding, Body&& body) {
 //   MaxExperts(n, term), SumExperts(n, term)   over term(e) of all experts e < n
 //   WriteRow(...)          a row over the experts, all zero or what `fill` says, but for the chosen ones
 //
-// Every lane calls all of them, and all lanes get the same result. Sums have one order whatever the lanes, so that both
-// give the same bits: slots in slot order; experts in 32 strided sums, which a tree then joins.
+// Every lane must call all of them, and all lanes get the same result. Sums have the same order for any lanes, so that
+// both give the same bits: slots in slot order; experts in 32 strided sums, which a tree then adds up.
 
 // Most ids of a row (the wire's kMaxTopK): the size of per-row scratch.
 inline constexpr int32_t kMaxSlots = 64;
 // Strided sums over experts.
 inline constexpr int32_t kStrides = 32;
 
-// Says that WriteRow leaves zeros where no expert is chosen.
+// Tells WriteRow to write zeros for experts that are not chosen.
 struct ZeroFill {};
 
 struct OneLane {
@@ -124,10 +124,9 @@ struct OneLane {
 
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
-// Written for any `Lanes`, whose orders of summation make two runs of the same code give the same bits.
-// Formulas: router.h.
-// Where a quotient is differentiated the order of operations is autograd's, (a / A) / A and not a / A²: A² underflows
-// where A does not.
+// Written for any `Lanes`, whose summation orders make two runs of the same code give the same bits. Formulas:
+// router.h. Where a quotient is differentiated, the order of operations is autograd's, (a / A) / A and not a / A²: A²
+// underflows where A does not.
 
 // Megatron's guard against a zero sum.
 inline constexpr double kSumEpsilon = 1e-20;
@@ -241,8 +240,8 @@ RR_HOST_DEVICE inline void ScoreBackward(const Lanes& lanes, ScoreFunction funct
   });
 }
 
-// The choice of a row that has no route: top-k of the live scores. What is ranked and in what order is shared by the
-// CPU code and the CUDA kernels; the search is the CPU's.
+// The choice of a row without a route: top-k of the live scores. The CPU code and the CUDA kernels share the scores and
+// their order; this search is the CPU's.
 
 // Most groups of a live choice: they make a bit mask.
 inline constexpr int32_t kMaxGroups = 64;
@@ -254,7 +253,7 @@ RR_HOST_DEVICE inline bool RanksBefore(float a, int32_t id_a, float b, int32_t i
   return a == b ? id_a < id_b : a > b;
 }
 
-// The best of what was offered, best first.
+// The best of the offered candidates, best first.
 struct TopList {
   float scores[kMaxSlots];
   uint16_t ids[kMaxSlots];
@@ -275,7 +274,7 @@ struct TopList {
   }
 };
 
-// What Megatron ranks by: logits (softmax post), their softmax (pre), or score plus expert bias.
+// The scores by which Megatron ranks: logits (softmax post), their softmax (pre), or score plus expert bias.
 template <typename Math, typename T>
 struct SelectionScores {
   const RouterConfig& config;
@@ -317,7 +316,7 @@ uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>
   return mask;
 }
 
-// Writes the K ids, best first. `config` is a checked one. That of a warp: warp_rows.h.
+// Writes the K ids, best first. `config` must have been checked. The version for a warp is in warp_rows.h.
 template <typename Math, typename T>
 void ChooseLive(const OneLane& lane, const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
   const SelectionScores<Math, T> scores(lane, config, logits, bias);

@@ -1,4 +1,4 @@
-// A warp's lanes as a row sees them, and its live choice. Warp is a GPU's, or one of fibers in tests.
+// The lanes of a warp for row_math.h, and the live choice of a warp. Warp is a GPU's, or one of fibers in tests.
 #ifndef TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 #define TRAINER_PLUGIN_REPLAY_WARP_ROWS_H_
 
@@ -11,13 +11,13 @@
 
 namespace routing_replay::trainer {
 
-// A router row on the 32 lanes of a warp: slot s is lane s % 32's, in place s / 32 of its arrays (row_math.h).
+// A router row on the 32 lanes of a warp: slot s belongs to lane s % 32, at index s / 32 of its arrays (row_math.h).
 //
-// Warp is what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value, lane)
-// and ShuffleXor(value, mask). warp_rows.cuh has that of the GPU; the tests have one that runs on the CPU.
+// Warp provides what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value,
+// lane) and ShuffleXor(value, mask). warp_rows.cuh has the GPU's; the tests have one that runs on the CPU.
 
 inline constexpr int32_t kWarpSize = 32;
-// Of the tile in which a warp puts a row together before it goes out in wide stores: 512 floats.
+// Size of the tile in which a warp assembles a row before it is written in wide stores: 512 floats.
 inline constexpr int32_t kTileBytes = 2048;
 inline constexpr int32_t kTileAlignment = 16;
 
@@ -26,7 +26,7 @@ class WarpLanes {
  public:
   static constexpr int32_t kSlotsPerLane = kMaxSlots / kWarpSize;
 
-  // `tile`: kTileBytes bytes of this warp's own, on a multiple of kTileAlignment.
+  // `tile`: kTileBytes bytes for this warp alone, aligned to kTileAlignment.
   RR_HOST_DEVICE WarpLanes(const Warp& warp, uint8_t* tile) : warp_(warp), tile_(tile) {}
 
   RR_HOST_DEVICE const Warp& warp() const { return warp_; }
@@ -71,13 +71,13 @@ class WarpLanes {
     return MaxOfLanes(max);
   }
 
-  // body(e) for each of the lane's experts, which stand next to those of the neighbouring lanes.
+  // body(e) for each of the lane's experts, which are adjacent to those of the neighbouring lanes.
   template <typename Body>
   RR_HOST_DEVICE void ForEachExpert(int32_t begin, int32_t end, Body&& body) const {
     for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
   }
 
-  // The same in little code, for what few rows do: the compiler unrolls the other, so that loads overlap.
+  // The same in less code, for rare rows: the compiler unrolls the other version, so that loads overlap.
   template <typename Body>
   RR_HOST_DEVICE void VisitExperts(int32_t begin, int32_t end, Body&& body) const {
     RR_NO_UNROLL
@@ -101,7 +101,7 @@ class WarpLanes {
     return sum;
   }
 
-  // As OneLane's. Tile by tile: fill, put the chosen ones over it, copy out.
+  // As OneLane's. Tile by tile: fills it, writes the chosen values over it, copies it out.
   template <typename T, typename Fill>
   RR_HOST_DEVICE void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
     constexpr int32_t kTile = kTileBytes / static_cast<int32_t>(sizeof(T));
@@ -144,12 +144,12 @@ class WarpLanes {
   uint8_t* tile_;
 };
 
-// The live choice of a row on the lanes of a warp: what row_math.h says, found in rounds.
+// The live choice of a row on the lanes of a warp: defined in row_math.h, found in rounds.
 //
-// Each round gives the best expert of those that rank after the last one found. Nothing is stored between rounds but
-// that one, whatever E is; scores are computed once where the tile holds them, and again in each round otherwise.
+// Each round finds the best expert of those that rank after the last one found. Between rounds only that one is stored,
+// whatever E is; scores are computed once if the tile can hold them, and again in each round otherwise.
 
-// An expert or a group in the running.
+// An expert or a group that may be chosen.
 struct Candidate {
   float score = 0.0f;
   int32_t id = -1;  // -1: none.
@@ -159,13 +159,14 @@ RR_HOST_DEVICE inline bool RanksBefore(const Candidate& a, const Candidate& b) {
   return a.id >= 0 && (b.id < 0 || RanksBefore(a.score, a.id, b.score, b.id));
 }
 
-// Takes `offered` if it beats `best` and was not found yet: `last` is what the round before found, if there was one.
+// Replaces `best` by `offered` if that ranks before it and was not found yet: `last` is the result of the previous
+// round, if there was one.
 RR_HOST_DEVICE inline void Offer(const Candidate& offered, const Candidate& last, Candidate& best) {
   if (last.id >= 0 && !RanksBefore(last, offered)) return;
   if (RanksBefore(offered, best)) best = offered;
 }
 
-// The best of what the lanes offer, on all of them.
+// The best of the lanes' candidates, on all lanes.
 template <typename Warp>
 RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
   RR_UNROLL
@@ -176,11 +177,11 @@ RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
   return best;
 }
 
-// SelectionScores that lie in the tile where they fit in.
+// SelectionScores stored in the tile if they fit.
 template <typename Math, typename T>
 struct TiledScores {
   SelectionScores<Math, T> scores;
-  const float* tile;  // Null where they do not fit.
+  const float* tile;  // Null if they do not fit.
 
   template <typename Warp>
   RR_HOST_DEVICE TiledScores(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
@@ -236,7 +237,7 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const 
   return mask;
 }
 
-// Writes the lane's slots of the K ids, best first. `config` is a checked one.
+// Writes the lane's slots of the K ids, best first. `config` must have been checked.
 template <typename Math, typename Warp, typename T>
 RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
                                       const float* bias, uint16_t* ids) {
@@ -256,7 +257,7 @@ RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const Router
       if (slot == found) ids[i] = static_cast<uint16_t>(last.id);
     });
   }
-  lanes.warp().Sync();  // The tile is free again.
+  lanes.warp().Sync();  // The tile can be reused.
 }
 
 }  // namespace routing_replay::trainer

@@ -77,7 +77,7 @@ class AgreedTest(unittest.TestCase):
                     begun = self.steps("drop").begin(order)
                     self.assertEqual(begun.counts, {status: 1})
         with self.assertRaisesRegex(
-            trainer.FailedPreconditionError, f"rows up to {tokens} asked, there are {tokens - 1}"
+            trainer.FailedPreconditionError, f"needs rows up to {tokens}, has {tokens - 1}"
         ):
             self.steps("strict").begin(asked)
 

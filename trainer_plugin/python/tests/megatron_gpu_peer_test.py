@@ -115,7 +115,7 @@ class NoKernelsTest(NoKernels, MegatronTest):
         self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
 
     def test_why_is_said_once(self) -> None:
-        too_old = errors.FailedPreconditionError("cuda.driver: it is of CUDA 12.2", code_name="FAILED_PRECONDITION")
+        too_old = errors.FailedPreconditionError("cuda.driver: supports CUDA 12.2", code_name="FAILED_PRECONDITION")
         _KERNELS.cache_clear()
         self.addCleanup(_KERNELS.cache_clear)
         with (

@@ -1,5 +1,4 @@
-// What the host calls of each kernel's file. Arguments are checked ones and nothing is empty; the result is
-// cudaGetLastError().
+// The host functions of each kernel file. Arguments must be checked and not empty; the result is cudaGetLastError().
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 #define TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
 
@@ -12,8 +11,8 @@
 
 namespace routing_replay::trainer {
 
-// Load what the functions below launch, for the current device: the first launch would do that otherwise, and could not
-// in a capture.
+// These load the kernels of the functions below for the current device: otherwise the first launch would, which is
+// impossible in a capture.
 cudaError_t LoadRealign();
 cudaError_t LoadRouterForward();
 cudaError_t LoadRouterBackward();

@@ -1,4 +1,4 @@
-// Realign: one warp per unit of a packed plan, as many warps as the usual plan has units.
+// Realign: one warp per unit of a packed plan; the grid has as many warps as the usual plan has units.
 #include "trainer_plugin/replay/cuda/kernels.h"
 #include "trainer_plugin/replay/cuda/warp_rows.cuh"
 #include "trainer_plugin/replay/packed_realign.h"
@@ -8,7 +8,7 @@ namespace {
 
 static_assert(kUnitLanes == kWarpSize, "a warp carries a unit out");
 
-// More warps than this wait for others to end anyway.
+// More warps would only wait for others to end.
 constexpr int64_t kMaxWarps = 1 << 16;
 
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)

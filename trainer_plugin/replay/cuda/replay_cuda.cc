@@ -25,19 +25,19 @@ absl::Status NoDriver(cudaError_t error) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  if (driver == 0) return Missing("driver", absl::StrCat("no driver of CUDA is here: ", cudaGetErrorString(error)));
-  return Missing("driver", absl::StrCat("it is of CUDA ", VersionText(driver), ", and the kernels were built with ",
+  if (driver == 0) return Missing("driver", absl::StrCat("there is no CUDA driver: ", cudaGetErrorString(error)));
+  return Missing("driver", absl::StrCat("supports CUDA ", VersionText(driver), ", and the kernels were built with ",
                                         VersionText(runtime), ": ", cudaGetErrorString(error)));
 }
 
-// With `device` as the current one.
+// Runs with `device` as the current one.
 absl::Status CheckCode(int32_t device) {
   cudaError_t error = cudaSuccess;
   for (const auto load : {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadCompare}) {
     if (error == cudaSuccess) error = load();
   }
   if (error == cudaSuccess) return absl::OkStatus();
-  cudaGetLastError();  // Or it would be that of the next launch.
+  cudaGetLastError();  // Clears the error, which the next launch would report otherwise.
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
@@ -90,7 +90,7 @@ absl::Status CheckRows(absl::string_view call, int64_t rows) {
   return Reject(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
 }
 
-// What all calls of a router have in common. Pointers are not looked at where there are no rows.
+// The checks that all calls of a router share. Pointers are not checked if there are no rows.
 absl::Status CheckCall(absl::string_view call, const RouterConfig& config, int64_t rows,
                        std::initializer_list<Pointer> pointers) {
   absl::Status status = CheckRouterConfig(config);
@@ -109,10 +109,10 @@ absl::Status Launched(absl::string_view call, cudaError_t error) {
 absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
   constexpr absl::string_view kCall = "realign";
   if (call.units < 0) return Reject(kCall, "units", "is negative");
-  // A rank without layers has no index buffer, one without recorded rows nothing staged.
+  // A rank without layers has no index buffer; a rank without recorded rows has nothing staged.
   if (auto s = CheckThere(kCall, {{"packed_plan", call.packed_plan}, {"states", call.states}}); !s.ok()) return s;
   if (reinterpret_cast<uintptr_t>(call.packed_plan) % kPackedPlanAlignment != 0) {
-    return Reject(kCall, "packed_plan", absl::StrCat("is not on a multiple of ", kPackedPlanAlignment));
+    return Reject(kCall, "packed_plan", absl::StrCat("must be aligned to ", kPackedPlanAlignment));
   }
   return Launched(kCall, RunRealign(call.packed_plan, call.staging, call.indices, call.states, call.units, stream));
 }

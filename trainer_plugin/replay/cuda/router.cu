@@ -1,5 +1,5 @@
-// The kernels of a router, one warp per row: replay forward and backward, compare. Products and sums are
-// rounded apart, as torch's operators and the CPU code do: a fused one would differ from both.
+// The kernels of a router, one warp per row: replay forward and backward, compare. Products and sums are rounded
+// separately, as torch's operators and the CPU code do: fused operations would differ from both.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cstddef>
@@ -48,7 +48,7 @@ void ForEachRowTypes(Body&& body) {
   }
 }
 
-// Places of the members, in 64-bit numbers.
+// Positions of the members, counted in 64-bit numbers.
 inline constexpr int32_t kReplayedRows = offsetof(RouterCounters, replayed_rows) / sizeof(int64_t);
 inline constexpr int32_t kLiveRows = offsetof(RouterCounters, live_rows) / sizeof(int64_t);
 inline constexpr int32_t kPadRows = offsetof(RouterCounters, pad_rows) / sizeof(int64_t);

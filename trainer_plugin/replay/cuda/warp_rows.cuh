@@ -1,4 +1,4 @@
-// One warp of a GPU per row: lanes, blocks, and what a block counts.
+// One warp of a GPU per row: lanes, blocks, and a block's counters.
 #ifndef TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 #define TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
 
@@ -10,7 +10,7 @@ namespace routing_replay::trainer {
 
 // The Warp of warp_rows.h on a GPU.
 
-// All 32 lanes take part in everything. On the host, where these are never called, they do nothing.
+// All 32 lanes must take part in every call. On the host, where these are never called, they do nothing.
 struct DeviceWarp {
   static constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
@@ -48,8 +48,8 @@ struct DeviceWarp {
 
 inline constexpr int32_t kWarpsPerBlock = 8;
 inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;
-// So many blocks must fit: 64 registers a thread, which is enough. Left to itself, the compiler aims at more blocks and
-// spills registers for that.
+// This many blocks must fit: 64 registers per thread, which is enough. Otherwise the compiler would aim at more blocks
+// and spill registers.
 inline constexpr int32_t kBlocksPerProcessor = 4;
 
 inline uint32_t BlocksFor(int64_t warps) {
@@ -65,7 +65,7 @@ cudaError_t LoadKernels(Kernels*... kernels) {
   return error;
 }
 
-// Among all warps of the grid. The same for the lanes of a warp.
+// Index among all warps of the grid. The same for all lanes of a warp.
 __device__ inline int64_t WarpIndex() {
   return static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int64_t>(threadIdx.x / kWarpSize);
 }
@@ -74,8 +74,8 @@ struct alignas(kTileAlignment) Tile {
   uint8_t bytes[kTileBytes];
 };
 
-// Counts of a block, added to the counters in device memory once: rows would queue up at one address.
-// All threads of the block call Clear and AddTo.
+// Counters of a block, added to the counters in device memory once, because rows would queue up at one address. All
+// threads of the block must call Clear and AddTo.
 template <int32_t kCounts>
 struct BlockCounts {
   uint32_t counts[kCounts];
