@@ -138,7 +138,7 @@ class PluginTest(ServerTest):
 
         with self.assertLogs("routing_replay", logging.WARNING) as logs:
             self.assertEqual(asyncio.run(play()), [TEXT])
-        self.assertIn("several guesses", logs.output[0])
+        self.assertIn("several drafts", logs.output[0])
         self.assertIsNone(hook.attachment)
 
     def test_requests_that_do_not_ask_for_rows_are_no_samples(self) -> None:

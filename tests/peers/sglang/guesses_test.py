@@ -40,11 +40,11 @@ class SeveralGuessesTest(EngineTest):
         with self.assertLogs("routing_replay", "WARNING") as logs:
             attachment = attach.sglang(self.engine, self.run_)
         self.assertFalse(attachment.attached)
-        self.assertIn("several guesses", logs.output[0])
+        self.assertIn("several drafts", logs.output[0])
         wrong = 0
         for _ in range(20):  # Which guesses it makes depends on what it computes together.
             wrong = wrong or self.wrong_sets()
-        self.assertGreater(wrong, 0, "rows of several guesses are right: attach to such engines")
+        self.assertGreater(wrong, 0, "rows of several drafts are right: attach to such engines")
         self.assertEqual(self.run_.list(), [])
 
     def wrong_sets(self) -> int:

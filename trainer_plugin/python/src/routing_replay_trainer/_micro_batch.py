@@ -63,7 +63,7 @@ class MicroBatch:
 
     @property
     def named_layout(self) -> dict[str, Any]:
-        """Whether its rows are the same, except those of unnamed documents, which are padding in it."""
+        """The layout without the unnamed documents: their rows are padding in it, all others stay the same."""
         sequences = self.layout["sequences"]
         return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
