@@ -24,7 +24,11 @@ class MistakesTest(RrctlTest):
             (["ls", "--json"], 2, "-w json is for every command"),
             (["status", "--timeout", "0"], 2, "(see rrctl --help)"),
             (["--endpoint", "https://a:1", "ls"], 2, "is a URL; use --tls"),
-            (["--endpoint", "127.0.0.1:1", "--timeout", "1", "ls"], 3, "; run `rrctl doctor` for the cause and the fix\n"),
+            (
+                ["--endpoint", "127.0.0.1:1", "--timeout", "1", "ls"],
+                3,
+                "; run `rrctl doctor` for the cause and the fix\n",
+            ),
             (["plan"], 1, "is not JSON at byte 2 of 1"),
         ):
             self.assertIn(said, self.run_rrctl(*words, code=code, stdin=b"{"), words)

@@ -90,7 +90,8 @@ rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* ro
   return Guard([&]() -> absl::Status {
     const std::vector<LocalRow>& map = plan->row_map;
     if (count != map.size()) {
-      return Invalid(Reason::kLength, "count", absl::StrCat("must be the number of local rows, ", map.size(), ", got ", count));
+      return Invalid(Reason::kLength, "count",
+                     absl::StrCat("must be the number of local rows, ", map.size(), ", got ", count));
     }
     for (size_t i = 0; i < count; ++i) {
       const bool pad = map[i].state == RowState::kPad;

@@ -76,9 +76,7 @@ class AgreedTest(unittest.TestCase):
                 for order in (asked[::-1], asked):
                     begun = self.steps("drop").begin(order)
                     self.assertEqual(begun.counts, {status: 1})
-        with self.assertRaisesRegex(
-            trainer.FailedPreconditionError, f"needs rows up to {tokens}, has {tokens - 1}"
-        ):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, f"needs rows up to {tokens}, has {tokens - 1}"):
             self.steps("strict").begin(asked)
 
     def test_what_only_compares_binds_nothing(self) -> None:
