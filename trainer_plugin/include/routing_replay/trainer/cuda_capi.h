@@ -1,17 +1,16 @@
 /* The trainer plugin's kernels for other languages: realign, router replay and compare on a GPU. The library
- * behind it, librouting_replay_trainer_cuda.so, has CUDA's runtime in it and needs the driver alone; it can be loaded
- * where there is no driver, and then rrt_cuda_check_device says so. It shows no symbol but these.
+ * behind it, librouting_replay_trainer_cuda.so, contains CUDA's runtime and needs only the driver. It can be loaded
+ * without a driver; rrt_cuda_check_device then returns an error. It exports no other symbols.
  *
- * Each function puts one kernel on `stream` (a cudaStream_t of the current device; NULL is the default stream). It
- * neither waits nor allocates nor makes streams, so it may be captured in a CUDA graph, which keeps addresses and
- * everything that is passed by value. Tensors are device memory, contiguous, aligned to their elements, and the
- * caller's until the stream has passed the call. What they are is said in capi.h, where the same functions run on the
- * CPU; what is computed is the same, sums in the same order. States are not looked at before: one that is not a state
- * counts as replayed. Counters lie in device memory, on a multiple of 8, and are only added to; they may be NULL where
- * nobody counts.
+ * Each function puts one kernel on `stream` (a cudaStream_t of the current device; NULL is the default stream). It does
+ * not wait, allocate or make streams, so it may be captured in a CUDA graph, which keeps addresses and everything that
+ * is passed by value. Tensors are device memory, contiguous and aligned to their elements; the caller must keep them
+ * until the stream has passed the call. capi.h describes them, and has the same functions for the CPU; both compute the
+ * same, with sums in the same order. States are not checked: an unknown state counts as replayed. Counters are in
+ * device memory, at a multiple of 8, and calls only add to them; they may be NULL.
  *
- * Functions return NULL, or an error for rr_free of librouting_replay.so, which is of one version with this library:
- * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's words where it rejects the launch. Thread-safe. */
+ * Functions return NULL, or an error for rr_free of librouting_replay.so, which must have the version of this library:
+ * INVALID_ARGUMENT naming the field, INTERNAL with CUDA's message if it rejects the launch. Thread-safe. */
 #ifndef ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 #define ROUTING_REPLAY_TRAINER_CUDA_CAPI_H_
 
@@ -21,22 +20,22 @@
 extern "C" {
 #endif
 
-/* The number of this interface; raised when something in it changes its meaning. */
+/* The version of this interface; raised when the meaning of anything in it changes. */
 #define RRT_CUDA_ABI_VERSION 1
 RRT_API int32_t rrt_cuda_abi_version(void);
 
-/* Whether the kernels run on a device: to be asked once, before anything is launched there. FAILED_PRECONDITION whose
- * field is what is missing: "cuda.driver" (there is none, or it is too old for the CUDA that this was built with),
- * "cuda.device" (no such device), "cuda.architecture" (there is no code for it in this library). The current device
- * stays what it is. */
+/* Checks whether the kernels run on a device; call it once, before anything is launched there. FAILED_PRECONDITION
+ * whose field says what is missing: "cuda.driver" (there is none, or it is too old for the CUDA of this build),
+ * "cuda.device" (no such device), "cuda.architecture" (this library has no code for it). Does not change the current
+ * device. */
 RRT_API rr_error* rrt_cuda_check_device(int32_t device);
 
-/* The block of rrt_staged_write, copied to `block` (on a multiple of 16), into index buffers and states; all of these
- * in device memory. units: as rrt_staged_new says; a block with more or fewer runs all the same. */
+/* Realigns the block of rrt_staged_write, copied to `block` (at a multiple of 16), into index buffers and states; all
+ * in device memory. units: those of rrt_staged_new; another number changes only the speed. */
 RRT_API rr_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
                                    uint8_t* states, void* stream);
 
-/* counters: an rrt_router_counters. The backward pass counts clamped ids alone. */
+/* counters: an rrt_router_counters. The backward pass counts only clamped ids. */
 RRT_API rr_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits,
                                           const void* indices, const uint8_t* states, const float* expert_bias,
                                           void* probs, uint8_t* routing_map, void* compact_probs, void* chosen,
