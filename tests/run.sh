@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is needed, builds once and runs every test that this machine can run.
 #
-#   tests/run.sh [--packaging] [--sanitizers] [--debug] [--odr] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
+#   tests/run.sh [--packaging] [--sanitizers] [--debug] [--odr] [--peers] [--fuzz] [--coverage] [--no-install]
+#                [--chaos [DURATION [--store STORE] [--transport NAMES]]]
 #
 #   --packaging   also the tests that build wheels and Debian packages and install them, or Ray, into environments of
 #                 their own: minutes, where every other test takes 20 s at most
@@ -15,7 +16,10 @@
 #                 wheels in other Pythons, the client in one process with grpcio, protobuf, Flight, Ray and torch, and
 #                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark; and
 #                 --packaging
-#   --chaos       also the long runs that kill and stop processes
+#   --chaos       also the long runs that kill and stop processes; with a DURATION (90s, 20m, 3h) instead of these, for
+#                 so long with each store, histories of workers and of what is done to them, judged from their logs:
+#                 STORE is memory, spill, rocksdb, redis or redis-cluster, NAMES what ROUTING_REPLAY_TRANSPORT may be.
+#                 They go on after the last seed in tests/chaos/RESULTS.md and add to it
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
 #   --no-install  leaves the system's packages alone
@@ -30,11 +34,26 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/run.sh; }
 install=yes
 extras=()
 without_packaging=(-LE '^packaging$')
-for argument in "$@"; do
+chaos=() # Arguments of the histories.
+while [ $# -gt 0 ]; do
+  argument=$1
+  shift
   case $argument in
     --packaging) without_packaging=() ;;
     --peers) extras+=(peers) without_packaging=() ;;
-    --sanitizers | --debug | --odr | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
+    --chaos)
+      extras+=(chaos)
+      case ${1-} in [0-9]*) chaos=("$1") && shift ;; esac
+      ;;
+    --store | --transport)
+      if [ ${#chaos[@]} -eq 0 ] || [ $# -eq 0 ]; then
+        echo "$argument NAME goes with --chaos DURATION" >&2
+        exit 2
+      fi
+      chaos+=("$argument" "$1")
+      shift
+      ;;
+    --sanitizers | --debug | --odr | --fuzz | --coverage) extras+=("${argument#--}") ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown option $argument" >&2; usage >&2; exit 2 ;;
@@ -94,14 +113,14 @@ odr() {
   cmake --build build/odr -j "$jobs" --target odr_check || failed+=(odr)
 }
 
-# long NAME SCRIPT: the long runs of one kind. Exit status 77: they cannot run here, and the script has said why.
+# long NAME SCRIPT [arguments]: the long runs of one kind. Exit status 77: they cannot run here, and the script has said why.
 long() {
   local status=0
   if [ ! -x "$2" ]; then
     echo "$1: there are no long runs yet"
     return
   fi
-  "$2" || status=$?
+  "${@:2}" || status=$?
   [ $status -eq 0 ] || [ $status -eq 77 ] || failed+=("$1")
 }
 
@@ -129,7 +148,7 @@ for extra in "${extras[@]}"; do
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py
       ;;
-    chaos) long chaos tests/chaos/long.sh ;;
+    chaos) long chaos tests/chaos/long.sh "${chaos[@]}" ;;
     fuzz) long fuzz tests/fuzz/long.sh ;;
     coverage) long coverage tests/coverage.sh ;;
   esac

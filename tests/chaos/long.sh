@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
-# The long runs that kill processes: 200 servers under load with each store and durability that has to survive it, and 200
+# long.sh [DURATION [--store STORE] [--transport NAMES]]: the long runs that kill processes.
+#
+# With a DURATION: histories of workers and a nemesis for so long with each store, whose results are added to
+# tests/chaos/RESULTS.md (see history/history.py). Without one: 200 servers under load with each store and durability that has to survive it, and 200
 # masters of a Redis Cluster; 10,000 forks of a process whose client is at work; and half an hour of
 # calls that are cancelled at random moments, with the client under AddressSanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1
+export ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/release/lib ROUTING_REPLAY_SERVER=$PWD/build/release/bin/routing-replay-server
 cmake --preset release >/dev/null
+if [ $# -gt 0 ]; then
+  cmake --build build/release -j "$(nproc)" --target routing_replay_library routing-replay-server
+  exec /usr/bin/python3 tests/chaos/history/history.py "$@" --keep build
+fi
 cmake --build build/release -j "$(nproc)" --target durable_store_test redis_crash_test \
   routing_replay_library routing-replay-server
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/durable_store_test
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/redis_crash_test
-export ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/release/lib ROUTING_REPLAY_SERVER=$PWD/build/release/bin/routing-replay-server
-PYTHONPATH=$PWD/client/python/src /usr/bin/python3 tests/chaos/forks.py
+/usr/bin/python3 tests/chaos/forks.py
 cmake --preset asan >/dev/null
 cmake --build build/asan -j "$(nproc)" --target routing_replay_library
 # Python itself is not instrumented, and keeps what it has at its end.
 LD_PRELOAD=$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/asan/lib \
-  PYTHONPATH=$PWD/client/python/src /usr/bin/python3 tests/chaos/cancellations.py 1800
+  /usr/bin/python3 tests/chaos/cancellations.py 1800
