@@ -1,7 +1,8 @@
 """Run by gdb inside of a process: notes which functions of a plan are called, each once, until a SIGUSR2.
 
-The plan (JSON, named by JOURNEY_PLAN) has `binary`, its `functions` as [address, name, file], and two files: `ready` is
-made when all breakpoints stand, `hits` gets [thread, name, file] in the order of the first calls.
+The plan (JSON, named by JOURNEY_PLAN) has `binary`, its `functions` as [address, name, file], `served_in`, the folder
+that only threads which serve the call enter ("": all do), and two files: `ready` is made when all breakpoints stand,
+`hits` gets [thread, name, file] in the order of the first calls.
 """
 
 import json
@@ -16,13 +17,18 @@ def load_address(binary):
 
 
 def follow(plan):
-    functions, hits, ended = {}, [], []
+    functions, hits, ended, serving = {}, [], [], set()
 
     def on_stop(event):
         if isinstance(event, gdb.BreakpointEvent):
+            thread = gdb.selected_thread().num
             for point in event.breakpoints:
-                hits.append([gdb.selected_thread().num, *functions[point.number]])
-                point.enabled = False
+                name, file = functions[point.number]
+                if file.startswith(plan["served_in"]):
+                    serving.add(thread)
+                hits.append([thread, name, file])
+                # What another thread calls first, as the census does, is still to be noted for the call itself.
+                point.enabled = thread not in serving
         elif isinstance(event, gdb.SignalEvent) and event.stop_signal == "SIGUSR2":
             ended.append(event)
 

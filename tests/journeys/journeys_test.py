@@ -25,6 +25,7 @@ BUILD = Path(sys.argv[1]).resolve()
 SERVER = BUILD / "bin/routing-replay-server"
 LIBRARY = (BUILD / "lib/librouting_replay.so").resolve()
 MOST_ROOMS = {"append": 17, "read": 21}  # Today's. A way may become shorter, not longer.
+SERVED_IN = "server/service/"  # Whoever enters it serves a call.
 PATIENCE = 60
 
 
@@ -50,13 +51,21 @@ def sources():
 class Follower:
     """gdb, attached to a process."""
 
-    def __init__(self, pid, binary, owners, scratch):
+    def __init__(self, pid, binary, served_in, owners, scratch):
         self._pid = pid
         self._hits = scratch / f"{pid}.hits"
         ready, plan, log = (scratch / f"{pid}.{name}" for name in ("ready", "plan", "log"))
         functions = [(int(at, 16), name, owners[name]) for at, _, name in symbols(binary) if name in owners]
         plan.write_text(
-            json.dumps({"binary": str(binary), "functions": functions, "ready": str(ready), "hits": str(self._hits)})
+            json.dumps(
+                {
+                    "binary": str(binary),
+                    "served_in": served_in,
+                    "functions": functions,
+                    "ready": str(ready),
+                    "hits": str(self._hits),
+                }
+            )
         )
         script = Path(__file__).with_name("breakpoints.py")
         with open(log, "w") as out:
@@ -106,8 +115,8 @@ def walk(kind):
             ) as client:  # fmt: skip
                 assert client.stdout.readline() == "ready\n"
                 followers = [
-                    Follower(process.pid, binary, owners, scratch)
-                    for process, binary in ((client, LIBRARY), (server, SERVER))
+                    Follower(process.pid, binary, served_in, owners, scratch)
+                    for process, binary, served_in in ((client, LIBRARY, ""), (server, SERVER, SERVED_IN))
                 ]
                 client.stdin.write("go\n")
                 client.stdin.flush()
@@ -117,7 +126,7 @@ def walk(kind):
             server.kill()
             server.wait()
     # What else the server does meanwhile (upkeep, health) runs in other threads than the call.
-    threads = {thread for thread, _, file in served if file.startswith("server/service/")}
+    threads = {thread for thread, _, file in served if file.startswith(SERVED_IN)}
     return {
         "Python": [(str(Path(file).relative_to(ROOT)), name) for file, name in python],
         "library": [(file, name) for _, name, file in library],
