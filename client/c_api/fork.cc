@@ -61,7 +61,7 @@ bool ThreadsOfGrpcRun() {
 // Brings everything to rest, on a thread of its own, so that the forking thread need not wait for ever.
 class Resting {
  public:
-  // Returns true if it is done in time, and nothing of gRPC is left.
+  // Returns true if everything is at rest in time, and gRPC has no state left.
   bool Begin(Clock::Time deadline) {
     ended_ = false;
     try {

@@ -11,7 +11,7 @@ from scenario import WORKERS, Play
 
 
 def engine_gives(form: str, ids: NDArray[np.uint16]) -> NDArray[np.int32] | Payload:
-    """Rows as engines and their servers hand them over. All of these go in as they are."""
+    """Rows in the form in which an engine or its server gives them. `append` accepts all of these forms."""
     wide = ids.astype("<i4")
     if form == "RAW int32":
         return wide

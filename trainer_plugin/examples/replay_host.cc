@@ -1,8 +1,8 @@
-// A trainer of its own making: no Megatron, no Python. One micro-batch on one rank of two pipeline stages and two
+// A minimal trainer: no Megatron, no Python. One micro-batch on one rank of two pipeline stages and two
 // context-parallel ranks: plan, fetch, realign, router replay forward and backward.
 //
-//   replay_host --local                     rows of its own making
-//   replay_host ENDPOINT RUN SAMPLE…        samples of a run of a routing-replay-server
+//   replay_host --local                     with rows that it makes itself
+//   replay_host ENDPOINT RUN SAMPLE…        with samples of a run of a routing-replay-server
 #include <algorithm>
 #include <cmath>
 #include <iostream>

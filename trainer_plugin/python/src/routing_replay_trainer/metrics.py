@@ -205,14 +205,14 @@ class Contract:
             self._taken.clear()
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> int | None:
-        """Counts each sample once a step. Those of a step that ranks have begun are all taken then, before its passes.
-        A version is a number with its label. Returns how many versions the oldest row is behind the trainer's, where
-        both are known.
+        """Counts each sample once per step. If the ranks began the step, all its samples are counted then, before the
+        passes. A version is a number with its label. Returns how many versions the oldest row is behind the trainer's,
+        if both are known.
 
-        samples: "sample" and "weights" of each as `Batch.sequences` has them
+        samples: "sample" and "weights" of each, as in `Batch.sequences`
 
-        Under "strict" FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") naming the first sample with
-        rows of several versions, and these.
+        With "strict", FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") naming the first sample with
+        rows of several versions, and these versions.
         """
         lags = []
         for sample in samples:

@@ -1,12 +1,12 @@
-"""Integrations that frameworks load themselves, named in their own configuration: one module per framework, with the
-rollout's half and the trainer's. `trainer_plugin/README.md` has the lines for each.
+"""Integrations that frameworks load themselves, because their configuration names them: one module per framework, with
+a half for the rollout and one for the trainer. `trainer_plugin/README.md` has the configuration of each.
 
-Importing this package imports no framework. A module of it without its framework is an ImportError that names it.
+Importing this package imports no framework. Importing a module without its framework is an ImportError that names it.
 
-The environment of all processes of the job says what no framework has an option for:
+Environment variables of all processes of the job hold the settings for which frameworks have no options:
 
-    ROUTING_REPLAY_ENDPOINT      where the service is, with all that routing_replay.Client takes beside it
-    ROUTING_REPLAY_TRAINING_RUN  the run's name, in the place of the experiment's
+    ROUTING_REPLAY_ENDPOINT      where the service is; routing_replay.Client reads other variables, too
+    ROUTING_REPLAY_TRAINING_RUN  the run's name, instead of the experiment's name
     ROUTING_REPLAY_TTL           seconds after which an idle sample is removed, for the process that makes the run
     ROUTING_REPLAY_MODE          mode of `megatron.attach`: R3 if absent; shadow compares and changes nothing
 """

@@ -1,4 +1,4 @@
-"""What the integrations have in common: which run it is, how samples are said to it, and how a model is attached."""
+"""The common part of the integrations: names the run, puts and releases samples, and attaches a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from routing_replay import Client, Geometry, Run, aio, errors
 
 from routing_replay_trainer._core import unmet
 
-LIVE = 0  # The handle of what is no sample: padding, answers without rows.
+LIVE = 0  # The handle of sequences without a sample: padding, answers without rows.
 log = logging.getLogger("routing_replay_trainer")
 
 
 @contextlib.contextmanager
 def importing(framework: str) -> Iterator[None]:
-    """Around an integration's imports of its framework."""
+    """Wraps an integration's imports of its framework; improves the message of an ImportError."""
     try:
         yield
     except ImportError as error:
@@ -28,14 +28,14 @@ def importing(framework: str) -> Iterator[None]:
 
 
 def need(holds: bool, setting: str, got: Any, line: str) -> None:
-    """FailedPreconditionError naming the setting, and the line to start the framework with, unless that holds."""
+    """Unless `holds`, FailedPreconditionError naming the setting, and the line to start the framework with."""
     if not holds:
         raise unmet(setting, f"got {got}, with which no routes are replayed: start with `{line}`")
 
 
 def run_name(*said: Any) -> str:
-    """Of what the framework calls the experiment: its parts, of which some may be None; other bytes than those of a
-    run's name become '-'. FailedPreconditionError where nothing is said."""
+    """The run's name, from the parts of the framework's name for the experiment; parts may be None. Bytes that a run's
+    name cannot have become '-'. FailedPreconditionError if all parts are empty."""
     name = os.environ.get("ROUTING_REPLAY_TRAINING_RUN") or "/".join(str(part) for part in said if part)
     if not name:
         raise unmet("run", "the experiment has no name: give it one, or set ROUTING_REPLAY_TRAINING_RUN")
@@ -49,7 +49,7 @@ def _settings() -> dict[str, Any]:
 
 @functools.cache
 def open_run(name: str, geometry: Geometry | None = None) -> Run:
-    """This process's, made where nobody has; without a geometry it is only joined."""
+    """The run of this process; made if it does not exist, unless the geometry is None."""
     return Client().run(name, geometry, **(_settings() if geometry is not None else {}))
 
 
@@ -58,8 +58,8 @@ async def open_aio(name: str, geometry: Geometry) -> aio.Run:
 
 
 def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
-    """Arguments of `put` for all of a sample: what an engine was never fed (the last token, and what a tool said behind
-    the last answer) has no route."""
+    """Arguments of `put` for a whole sample. Tokens that no engine was fed (the last one, and text of a tool after the
+    last answer) have no route."""
     fed = len(tokens) - 1
     known = min(len(rows), fed)
     unrecorded = [(known, fed)] if known < fed else []
@@ -67,12 +67,12 @@ def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:
 
 
 def lost(sample: str) -> None:
-    """Within an except clause: says that the trainer lets the sample choose."""
+    """Called in an except clause: logs that the sample will route live in the trainer."""
     log.exception("%s: its routes are lost, the trainer lets it choose", sample)
 
 
 def release(run: str, samples: Iterable[str | int]) -> None:
-    """Those that were trained on. What the service cannot be told stays until the run's time to live is over."""
+    """Releases samples after their training. If the service cannot be reached, they stay until the run's TTL."""
     try:
         open_run(run).release(samples)
     except errors.RoutingReplayError:
@@ -80,7 +80,7 @@ def release(run: str, samples: Iterable[str | int]) -> None:
 
 
 def attach(model_chunks: Any, run: Run) -> Any:
-    """Megatron's model of this rank, to a run."""
+    """Attaches this rank's Megatron model to a run."""
     from megatron.core import parallel_state as mpu
 
     from routing_replay_trainer import ServiceSource, megatron

@@ -1,4 +1,4 @@
-"""The two halves of slime's integration and of miles', which comes from it."""
+"""The two halves of the integrations of slime and of miles, which is derived from slime."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ INIT = "--custom-megatron-init-path"
 
 
 def _run_name(args: Namespace) -> str:
-    """Of wandb's project and group, or else TensorBoard's."""
+    """The run's name, from wandb's project and group, or else TensorBoard's."""
     wandb = args.wandb_project, args.wandb_group
     return _shared.run_name(*(wandb if any(wandb) else (args.tb_project_name, args.tb_experiment_name)))
 
 
 class Rollout:
-    """In the rollout manager's process.
+    """Runs in the rollout manager's process.
 
     integration: the module's name
     begin: called before the first sample
@@ -40,8 +40,8 @@ class Rollout:
         self._opening = asyncio.Lock()
 
     async def publish(self, args: Namespace, sample: Any, evaluation: bool = False) -> None:
-        """After each answer: its rows leave, and unless it goes on, a handle takes their place. Of an answer that was
-        cut short and goes on, rows that are there already stay as they were made."""
+        """Called after each answer: moves its rows to the service, and puts a handle in their place once the answer is
+        complete. If an answer was cut short and continues, its earlier rows stay as they were made."""
         rows, sample.rollout_routed_experts = sample.rollout_routed_experts, None
         if evaluation:
             return
@@ -51,8 +51,8 @@ class Rollout:
             sample.rollout_routed_experts = np.array([handle])
 
     async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
-        """The sample's handle; LIVE where its rows have not come."""
-        name = sample.metadata.setdefault("routing_sample", uuid.uuid4().hex)  # An index is of several samples.
+        """The sample's handle; LIVE if its rows are not in the service."""
+        name = sample.metadata.setdefault("routing_sample", uuid.uuid4().hex)  # Several samples share an index.
         label = sample.weight_versions[-1] if sample.weight_versions else None
         try:
             run = await self.opened(args)
@@ -76,28 +76,28 @@ class Rollout:
 
 
 class Trainer:
-    """In each process of the trainer. Its methods are hooks of these names in the module of the integration.
+    """Runs in each process of the trainer. Its methods are the hooks of the same names in the integration's module.
 
-    framework: name of its package, and of how it pads
-    publish: the option that has the other half run, whose value is `integration.` and the last word of `publish`
+    framework: name of its package, and of its padding policy
+    publish: the option that makes the other half run, and the name of the function in `integration` that it must name
     """
 
     def __init__(self, framework: str, integration: str, publish: tuple[str, str]) -> None:
         self._framework, self._integration, self._publish = framework, integration, publish
         self._replay: Any = None
         self._original: Any = None
-        self._data: Any = {"rollout_routed_experts": []}  # Of the rollout that is trained on.
-        self._used: list[int] = []  # Of the one before.
-        self._theirs: dict[str, str | None] = {}  # Hooks of the user, in whose place ours are.
+        self._data: Any = {"rollout_routed_experts": []}  # Data of the rollout in training.
+        self._used: list[int] = []  # Handles of the rollout before.
+        self._theirs: dict[str, str | None] = {}  # Hooks of the user, which ours replace and call.
 
     def replay(self, args: Namespace) -> None:
-        """Before a model is built: the framework's own replay is turned off, and ours has its hooks."""
+        """Called before a model is built: turns the framework's own replay off, and installs our hooks."""
         _shared.need(args.use_rollout_routing_replay, OWN, args.use_rollout_routing_replay, OWN)
         option, function = self._publish
         got = getattr(args, option[2:].replace("-", "_"))
         _shared.need(bool(got), option, got, f"{option} {self._integration}.{function}")
         args.use_rollout_routing_replay = args.use_routing_replay = False
-        os.environ["ENABLE_ROUTING_REPLAY"] = "0"  # By which slime's patch of Megatron knows.
+        os.environ["ENABLE_ROUTING_REPLAY"] = "0"  # slime's patch of Megatron reads it.
         args.moe_enable_routing_replay = True
         for hook in ("before_log_prob", "before_train_step"):
             option = f"custom_megatron_{hook}_hook_path"
@@ -105,7 +105,9 @@ class Trainer:
             setattr(args, option, f"{self._integration}.{hook}")
 
     def before_log_prob(self, args: Namespace, model: Any, store_prefix: str) -> None:
-        self._switch(args, model, store_prefix == "")  # Not "ref_", "teacher_": they run in the same modules.
+        self._switch(
+            args, model, store_prefix == ""
+        )  # "ref_" and "teacher_" must not replay: they run in the same modules.
         self._then("before_log_prob", args, model, store_prefix)
 
     def before_train_step(self, args: Namespace, rollout_id: int, step_id: int, model: Any, *optimizer: Any) -> None:
@@ -115,7 +117,7 @@ class Trainer:
         self._then("before_train_step", args, rollout_id, step_id, model, *optimizer)
 
     def detach(self) -> None:
-        """As if no pass had been."""
+        """Restores the state before the first pass."""
         if self._replay is not None:
             self._replay.detach()
             self._module("backends.megatron_utils.model").get_forward_backward_func = self._original
@@ -130,7 +132,7 @@ class Trainer:
             self._module("utils.misc").load_function(theirs)(*arguments)
 
     def _switch(self, args: Namespace, model: Any, replays: bool) -> None:
-        """What the framework takes for Megatron's schedule, until the next hook."""
+        """Sets the function that the framework uses as Megatron's schedule, until the next hook."""
         if getattr(model[0], "role", "actor") != "actor":
             return
         module = self._module("backends.megatron_utils.model")
@@ -154,7 +156,7 @@ class Trainer:
         return [int(handles[i]) for i in rows], [tokens[i] for i in rows]
 
     def _release(self, args: Namespace) -> None:
-        """Of the rollout before this one, whose training begins."""
+        """Releases the samples of the rollout before this one, whose training begins."""
         from megatron.core import parallel_state as mpu
 
         if mpu.get_tensor_and_context_parallel_rank() == mpu.get_pipeline_model_parallel_rank() == 0:

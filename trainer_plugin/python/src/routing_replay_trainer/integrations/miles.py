@@ -1,4 +1,4 @@
-"""miles, whose hooks are those of slime, but for that behind each call of a generate function: `generate` is one."""
+"""miles. Its hooks are those of slime, except that it has none after a generate function; `generate` replaces that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ replay, before_log_prob, before_train_step = trainer.replay, trainer.before_log_
 
 
 async def generate(args: Namespace, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """`--custom-generate-function-path`. One of yours calls `publish` where it ends, with each sample."""
+    """For `--custom-generate-function-path`. Your own function must call `publish` at its end, with each sample."""
     from miles.rollout import sglang_rollout
 
     sample = await sglang_rollout.generate(args, sample, sampling_params)

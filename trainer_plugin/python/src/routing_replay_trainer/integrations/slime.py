@@ -1,9 +1,9 @@
 """slime: `publish` in its rollout manager, `replay` in its trainer.
 
-slime's own flag, `--use-rollout-routing-replay`, has its engines report their choice and its requests ask for it.
-`publish` appends the rows of each answer to the service and leaves a handle in `rollout_routed_experts`, where slime
-would carry them to the ranks. `replay` turns slime's own replay off in the trainer, before the model is built, and has
-ours attached in its place.
+slime's own flag, `--use-rollout-routing-replay`, makes its engines report their choice and its requests ask for it.
+`publish` appends the rows of each answer to the service, and leaves a handle in `rollout_routed_experts`, in which
+slime would carry the rows to the ranks. `replay` turns slime's own replay off in the trainer, before the model is
+built, and attaches ours instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ with _shared.importing("slime"):
 
 
 def _carry_handles() -> None:
-    """slime checks that what it carries has the shape of routes."""
+    """Turns off slime's check that `rollout_routed_experts` has the shape of routes."""
     from slime.ray import rollout
 
     rollout.validate_rollout_routed_experts_for_replay = lambda routed_experts, args: None
@@ -31,5 +31,5 @@ replay, before_log_prob, before_train_step = trainer.replay, trainer.before_log_
 
 
 async def publish(args: Namespace, sample: Any, *, evaluation: bool = False, **_: Any) -> None:
-    """`--rollout-sample-hook-path`: behind each call of a generate function."""
+    """For `--rollout-sample-hook-path`: called after each call of a generate function."""
     await rollout.publish(args, sample, evaluation)

@@ -1,10 +1,11 @@
 """verl 0.9 with its Megatron engine (`trainer.use_v1=True` and TransferQueue).
 
-Agent loops put the routes of each trajectory to the service, under the key that verl gives it, and its batch carries a
-handle; the actor's log-probability and training passes replay. What verl clears in TransferQueue is released.
+Agent loops put the routes of each trajectory to the service, under the key that verl gives it, and the batch carries a
+handle. The actor replays them in its log-probability and training passes. Samples that verl clears in TransferQueue are
+released.
 
-verl imports this module, as `external_lib`, in each process that reads the model's configuration. It takes the place
-of a few functions of verl there, and does nothing in processes that do not call them.
+verl imports this module, as `external_lib`, in each process that reads the model's configuration. It replaces a few
+functions of verl there, and does nothing in processes that do not call them.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ with _shared.importing("verl 0.9 and Megatron-Core"):
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
 COLUMN = "routing_handle"
-replays: dict[int, Any] = {}  # Of actors, by the list of their model chunks.
+replays: dict[int, Any] = {}  # Replays of actors, by the id of the list of model chunks.
 _MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 _LIBRARY = "actor_rollout_ref.model.external_lib"
 
 
 def _run_name(actor_rollout_ref: Any) -> str:
-    """trainer.project_name and experiment_name, of which workers see what the rollout's configuration has."""
+    """The run's name, from trainer.project_name and experiment_name; workers find them in the rollout's part."""
     trace = actor_rollout_ref.rollout.trace
     return _shared.run_name(trace.project_name, trace.experiment_name)
 
@@ -49,7 +50,7 @@ def _equal(actor_rollout_ref: Any, setting: str, value: Any) -> None:
     _shared.need(got == value, name, got, f"{name}={value}")
 
 
-# The rollout's half.
+# The half of the rollout.
 
 
 class _Named(AgentLoopOutput):
@@ -60,7 +61,7 @@ class _Named(AgentLoopOutput):
 
 
 class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """verl's, with routes that leave the output where an agent loop ends."""
+    """verl's worker, but routes go to the service when an agent loop ends, and not into its output."""
 
     _run: aio.Run | None = None
     _opening = asyncio.Lock()
@@ -95,7 +96,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
 
 class Manager(AgentLoopManagerTQ):
-    """verl's, with workers of ours. It is made where the trainer runs, which pads batches and clears them."""
+    """verl's manager, with our workers. It is made in the trainer's process, which pads batches and clears them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -110,11 +111,11 @@ class Manager(AgentLoopManagerTQ):
         _cleared_from.append(_run_name(said))
 
 
-_cleared_from: list[str] = []  # The run of this process's trainer, last of all.
+_cleared_from: list[str] = []  # Runs of this process's trainers; the last one is current.
 
 
 def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
-    """After a step, and of what has become stale."""
+    """verl clears samples after a step, and samples that are too old."""
     original(keys=keys, partition_id=partition_id)
     if _cleared_from and partition_id == "train":
         _shared.release(_cleared_from[-1], [keys] if isinstance(keys, str) else keys)
@@ -125,12 +126,12 @@ def _padding_template(*arguments: Any, original: Any = padding_utils.construct_m
     return sample | {COLUMN: torch.tensor(LIVE)}, tag
 
 
-# The trainer's half.
+# The half of the trainer.
 
 
 def _initialize(engine: Any, original: Any = engines.MegatronEngine.initialize) -> None:
     said = engine.engine_config
-    if not said.forward_only:  # The model is built in here.
+    if not said.forward_only:  # `original` builds the model.
         said.override_transformer_config["moe_enable_routing_replay"] = True
     original(engine)
 
@@ -139,7 +140,7 @@ _dispatch = ActorRolloutRefWorker.set_dispatch_collect
 
 
 def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
-    """verl calls this once the engine of that name is there."""
+    """verl calls this when the engine of that name exists."""
     _dispatch(worker, mesh_name, **said)
     if mesh_name == "actor":
         engine = worker.actor.engine
