@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # NeMo-RL itself on the CPU: its rollout, its policy's passes of log-probabilities, reference and training through the
-# service, by the README's recipe, and its own R3 beside ours. It has no package: --nemo-rl names its source tree, of the
+# service, by the README's line, and its own R3 beside ours. It has no package: --nemo-rl names its source tree, of the
 # commit that the tests are written for.
 #
 #   tests/peers/nemo_rl.sh --nemo-rl DIR [--build DIR]
@@ -34,7 +34,7 @@ peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/nemo_rl:$nemo_rl
 export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
 status=0
-for test in differential step; do
+for test in contract differential step; do
   echo "== NeMo-RL: $test"
   "$python" tests/peers/nemo_rl/${test}_test.py || status=1
 done

@@ -1,13 +1,11 @@
-"""ms-swift's own R3 beside ours, by the README's recipe: the same rollout through both, the same experts at the
+"""ms-swift's own R3 beside ours, by the README's two lines: the same rollout through both, the same experts at the
 routers, the same gradients."""
 
 from __future__ import annotations
 
-import tempfile
 import types
 import unittest
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import routing_replay as rr
@@ -29,10 +27,10 @@ LAYOUTS = {
 BOUND = 1e-6  # What has no route (last rows, padding) has other experts, which changes how sums are rounded.
 
 
-def step(folder: str | None, layout: Layout, recompute: str, said: dict[str, Any], moved: int) -> Any:
-    """One rollout, and two steps on it, on one rank. folder: of the recipe; without it ms-swift's own replays"""
-    if folder is not None:
-        sides.with_recipe(folder)
+def step(service: bool, layout: Layout, recompute: str, said: dict[str, Any], moved: int) -> Any:
+    """One rollout, and two steps on it, on one rank. Without the service ms-swift's own replays."""
+    if service:
+        sides.with_lines()
     server = sides.Server(moved)
     more = {"num_microbatches": sides.SAMPLES // 2 // said.get("micro_batch_size", 2)}
     trainer = sides.trainer_of(layout, recompute, server, **said, **more)
@@ -65,17 +63,16 @@ def apart(some: list[Any], others: list[Any]) -> float:
 
 class DifferentialTest(unittest.TestCase):
     def test_beside_ms_swifts_own(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
+        with rr.local_server():
             for name, (layout, recompute, said) in LAYOUTS.items():
                 with self.subTest(name):
-                    self.compare(folder, name, layout, recompute, said)
+                    self.compare(name, layout, recompute, said)
 
-    def compare(self, folder: str, name: str, layout: Layout, recompute: str, said: dict[str, Any]) -> None:
+    def compare(self, name: str, layout: Layout, recompute: str, said: dict[str, Any]) -> None:
         world = layout.cp * layout.pp * layout.tp
-        theirs = on_ranks(world, step, None, layout, recompute, said, 0)
-        ours = on_ranks(world, step, folder, layout, recompute, said, 0)
-        moved = on_ranks(world, step, folder, layout, recompute, said, 1)
+        theirs = on_ranks(world, step, False, layout, recompute, said, 0)
+        ours = on_ranks(world, step, True, layout, recompute, said, 0)
+        moved = on_ranks(world, step, True, layout, recompute, said, 1)
         [tokens] = [one.answered for one in ours if one.answered]
         self.assertEqual([tokens], [one.answered for one in theirs if one.answered])
         told = sides.recorded(tokens, times=2 if recompute == "none" else 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
 import types
 from argparse import Namespace
@@ -18,6 +19,7 @@ import recipes
 from common import stand_ins
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY, SAMPLES = 4, 8, 2, 640, 8
+RUN = "here/grpo-42"
 
 
 import gpt  # noqa: E402  # Megatron-Core finds no Transformer Engine, and does without.
@@ -90,6 +92,8 @@ def args_of(layout: gpt.Layout, **others: Any) -> Namespace:
         "vllm_tensor_parallel_size": 1,
         "sleep_level": 0,
         "output_dir": "/tmp",
+        "wandb_project": RUN.split("/")[0],
+        "wandb_exp_name": RUN.split("/")[1],
         "log_completions": False,
         "optimizer": "sgd",
         "use_distributed_optimizer": False,
@@ -235,14 +239,16 @@ def trainer_of(layout: gpt.Layout, recompute: str, server: Server, **others: Any
     return trainer
 
 
-def recipe(folder: Path) -> None:
-    """The file that the README prints, with `attach` of its section on Megatron-LM."""
-    (folder / "swift_routes.py").write_text(recipes.blocks()["Megatron-LM"] + recipes.files()["swift_routes.py"])
-
-
-def with_recipe(folder: str) -> None:
-    """As ms-swift does where it is told `--external_plugins`."""
-    import_external_file(f"{folder}/swift_routes.py")
+def with_lines() -> None:
+    """As ms-swift does with what the README says, where the shell has run its command."""
+    said = dict(line.split(maxsplit=1) for line in recipes.lines("ms-swift"))
+    assert said.pop("--router_replay_mode") == "R3"
+    [(option, command)] = said.items()
+    assert option == "--external_plugins"
+    around = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    echo = ["bash", "-c", f"echo {command}"]
+    path = subprocess.run(echo, env=around, capture_output=True, text=True, check=True).stdout.strip()
+    import_external_file(path)
 
 
 def prompts(micro_batch_size: int) -> Any:

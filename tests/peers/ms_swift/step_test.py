@@ -1,12 +1,10 @@
-"""ms-swift's own training by the README's recipe: MegatronGRPOTrainer.train_step on two ranks over two rollouts, from
-what its vLLM server answers to the optimizer, with answers whose routes did not come, and an evaluation in between."""
+"""ms-swift's own training by the README's two lines: MegatronGRPOTrainer.train_step on two ranks over two rollouts,
+from what its vLLM server answers to the optimizer, with answers whose routes did not come, and an evaluation."""
 
 from __future__ import annotations
 
-import tempfile
 import unittest
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ def watched(trainer: Any) -> list[dict[str, Any]]:
                 "routes": [key for batch in batches for key in batch if "rout" in key],
                 "handles": [handle for one in said for handle in one["sequences"]],
                 "tokens": [tokens for one in said for tokens in one["tokens"]],
-                "there": [sample.handle for sample in rr.Client().run("grpo-42").list()],
+                "there": [sample.handle for sample in rr.Client().run(sides.RUN).list()],
             }
         )
         return made
@@ -51,10 +49,10 @@ def chosen(trainer: Any) -> dict[str, Counter]:
     return found
 
 
-def train(folder: str) -> Any:
+def train() -> Any:
     """Two rollouts and two steps on each; within the first an evaluation, as trainer.evaluate begins: it has a rollout
     of its own."""
-    sides.with_recipe(folder)
+    sides.with_lines()
     server = sides.Server(lost=(LOST,), short=(SHORT,))
     trainer = sides.trainer_of(LAYOUT, "full", server)
     score, carried = trainer._score_completions, []
@@ -82,9 +80,8 @@ def train(folder: str) -> Any:
 
 class StepTest(unittest.TestCase):
     def test_two_rollouts(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
-            ranks = on_ranks(LAYOUT.tp, train, folder)
+        with rr.local_server():
+            ranks = on_ranks(LAYOUT.tp, train)
             self.check(ranks)
 
     def check(self, ranks: list[Any]) -> None:
@@ -114,20 +111,19 @@ class StepTest(unittest.TestCase):
 
     def test_rows_in_the_service(self) -> None:
         """They are the engine's, under the tokens of each sample."""
-        with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
-            [(handles, answered)] = on_ranks(1, rectangles, folder)
-            run = rr.Client().run("grpo-42")
+        with rr.local_server():
+            [(handles, answered)] = on_ranks(1, rectangles)
+            run = rr.Client().run(sides.RUN)
             for handle, tokens in zip(handles, answered, strict=True):
                 stored = run.read_one(handle)
                 self.assertEqual((stored.status, stored.num_tokens), ("OK", len(tokens)))
                 np.testing.assert_array_equal(np.sort(stored.rows), np.sort(sides.routes(tokens)[:, 1:]))
 
 
-def rectangles(folder: str) -> Any:
+def rectangles() -> Any:
     """One step, on one rank, of batches that are not packed. Reference and teacher are the actor, without an adapter
     that it would have."""
-    sides.with_recipe(folder)
+    sides.with_lines()
     server = sides.Server()
     said = {"padding_free": False, "_teacher_use_disable_adapter": True}
     trainer = sides.trainer_of(Layout(), "none", server, **said)

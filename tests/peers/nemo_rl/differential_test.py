@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import unittest
 from collections import Counter
@@ -35,9 +34,8 @@ def step(
         sides.fill(worker.model.module, filler)
     said = sides.passes(policy, data)
     if service:
-        ours = sys.modules["replay_worker"]
-        ours.replay.detach()
-        ours.replay = None
+        sides.of_trainer.replay.detach()
+        sides.of_trainer.replay = None
     return said, worker.gradients, answers
 
 
@@ -76,7 +74,7 @@ def body(layout: Layout, packed: bool, recompute: str) -> Any:
 class DifferentialTest(unittest.TestCase):
     def test_beside_nemo_rls_own(self) -> None:
         with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
+            sides.checkpoint(Path(folder))
             for layout, packed, recompute in (
                 (Layout(), False, "none"),
                 (Layout(), False, "full"),

@@ -6,8 +6,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
-import sys
 import types
 from collections import Counter
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Any
 import gpt
 import numpy as np
 import ray
-import recipes
 import torch
 from common import stand_ins
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -52,31 +49,32 @@ for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_
 SCHEDULE = nemo_train.get_forward_backward_func
 
 
-def recipe(folder: Path) -> None:
-    """The files that the README prints, the trainer's with `attach` of its section on Megatron-LM."""
-    printed = recipes.files()
-    (folder / "replay_vllm.py").write_text(printed["replay_vllm.py"])
-    (folder / "replay_worker.py").write_text(recipes.blocks()["Megatron-LM"] + printed["replay_worker.py"])
+OWN = {
+    "pad_and_align_routed_expert_indices": vllm_worker.pad_and_align_routed_expert_indices,
+    "megatron_forward_backward": policy_worker.megatron_forward_backward,
+}
+RUN = "grpo-42"
+os.environ["ROUTING_REPLAY_TRAINING_RUN"] = RUN  # As the README says.
+from routing_replay_trainer.integrations.nemo_rl import generation as of_rollout  # noqa: E402
+from routing_replay_trainer.integrations.nemo_rl import policy as of_trainer  # noqa: E402
+
+
+def checkpoint(folder: Path) -> None:
+    """What the workers read of one: its configuration."""
     sizes = {"num_hidden_layers": LAYERS, "num_experts": gpt.EXPERTS, "num_experts_per_tok": gpt.TOP_K}
     config = {"model_type": "qwen3_moe", "mlp_only_layers": [0], "decoder_sparse_step": 1} | sizes
     (folder / "config.json").write_text(json.dumps(config))
-    os.environ["MODEL_CONFIG"] = str(folder / "config.json")
-    sys.path.insert(0, str(folder))
+    of_rollout.model = str(folder)
 
 
 def install(service: bool) -> None:
-    """The README's lines at the end of modules of NeMo-RL, or what these have themselves."""
+    """What NeMo-RL's modules have once ours are imported, or what these had themselves."""
     nemo_train.get_forward_backward_func = SCHEDULE
-    line = re.compile(r"^    from (\w+) import (\w+)  # (nemo_rl/[\w/]+)\.py$", re.MULTILINE)
-    lines = line.findall(recipes.README.read_text())
-    assert len(lines) == 2
-    for ours, name, theirs in lines:
-        module = sys.modules[theirs.replace("/", ".")]
-        own = OWN.setdefault(name, getattr(module, name))
-        setattr(module, name, getattr(importlib.import_module(ours), name) if service else own)
-
-
-OWN: dict[str, Any] = {}
+    for module, name, ours in (
+        (vllm_worker, "pad_and_align_routed_expert_indices", of_rollout),
+        (policy_worker, "megatron_forward_backward", of_trainer),
+    ):
+        setattr(module, name, getattr(ours, name) if service else OWN[name])
 
 
 def routes(tokens: list[int]) -> np.ndarray:

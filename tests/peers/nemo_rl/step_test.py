@@ -1,9 +1,8 @@
-"""NeMo-RL's step through the service, by the README's recipe: its rollout, its batch, `Policy`'s passes, release."""
+"""NeMo-RL's step through the service, by the README's line: its rollout, its batch, `Policy`'s passes, release."""
 
 from __future__ import annotations
 
 import functools
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -15,6 +14,7 @@ import sides
 from common.ranks import on_ranks
 from gpt import Layout
 from routing_replay_trainer import megatron
+from routing_replay_trainer.integrations.nemo_rl import driver  # noqa: F401  Releases what was trained on.
 
 BAD, UNANSWERED, TWO_TURNS, LOST = 2, 3, 1, 5
 CHECK = unittest.TestCase()
@@ -41,7 +41,7 @@ def body() -> Any:
     layout = Layout()
     layout.start()
     sides.install(True)
-    run = sys.modules["replay_vllm"].run()
+    run = sides.of_rollout._run()
     megatron.attach = functools.partial(megatron.attach, max_fallback_fraction=0.5)  # Batches are small.
     config = sides.config_of(layout, True)
     for step in range(2):
@@ -63,13 +63,12 @@ def body() -> Any:
             CHECK.assertEqual((told - sides.counted(said[name])).total(), 0, name)
             other = sides.recorded([[token + 1 for token in answers[index]] for index in good], times)
             CHECK.assertGreater((other - sides.counted(said[name])).total(), told.total() // 20)
-        replay = sys.modules["replay_worker"].replay
+        replay = sides.of_trainer.replay
         metrics = {name.partition("/")[2]: value for name, value in replay.metrics().items()}
         CHECK.assertEqual(metrics["replayed_rows"], 2 * sum(len(answers[index]) - 1 for index in good))
         CHECK.assertGreater(metrics["step_fallback_samples"], 0)
         replay.detach()
-        sys.modules["replay_worker"].replay = None
-        sys.modules["replay_vllm"].release(data)
+        sides.of_trainer.replay = None
         CHECK.assertEqual({one.handle for one in run.list()}, before)
         print(f"step {step}: {told.total() // 2} rows and layers as recorded in each pass")
 
@@ -77,7 +76,7 @@ def body() -> Any:
 class StepTest(unittest.TestCase):
     def test_two_steps(self) -> None:
         with tempfile.TemporaryDirectory() as folder, rr.local_server():
-            sides.recipe(Path(folder))
+            sides.checkpoint(Path(folder))
             on_ranks(1, body)
 
 

@@ -1,4 +1,4 @@
-"""SkyRL's own R3, with routes in the batch, beside the README's recipe, with routes in the service: the same experts at
+"""SkyRL's own R3, with routes in the batch, beside the README's way, with routes in the service: the same experts at
 every recorded row of its log-probability and its training pass, and the same gradients."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
     trainer.tokenizer = types.SimpleNamespace(pad_token_id=0)
     trainer.dispatch = types.SimpleNamespace(get_lcm_dp_size=mpu.get_data_parallel_world_size)
     if service:
-        trainer.routes = rr.Client().run("grpo-42")
+        trainer.routes = rr.Client().run(sides.RUN)
     made = trainer.convert_to_training_input(rollout.output(moved), [f"prompt{i}" for i in range(SAMPLES)])
     carried = made["rollout_expert_indices"].values
     assert carried.numel() == len(made) if service else carried.shape[1:] == (sides.LAYERS, sides.TOP_K)
@@ -106,18 +106,18 @@ def batch(config: Any, rollout: Rollout, kind: Any, service: bool, moved: int) -
 
 def step(config: Any, rollout: Rollout, service: bool, moved: int = 0) -> dict[str, Any]:
     """SkyRL's log-probability pass and its training pass on one rank: what its routers gave, and what came out."""
-    import skyrl_routes
+    from routing_replay_trainer.integrations import skyrl
 
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     if service and rank == 0:
         model = AutoConfig.from_pretrained(config.trainer.policy.model.path)
-        rr.Client().run("grpo-42", rr.Geometry.from_hf_config(model))
+        rr.Client().run(sides.RUN, rr.Geometry.from_hf_config(model))
     torch.distributed.barrier()
-    kind = skyrl_routes.Policy if service else MegatronPolicyWorkerBase
+    kind = skyrl.Policy if service else MegatronPolicyWorkerBase
     worker = sides.worker(kind, config, rank, world)
     worker.init_model(config.trainer.policy.model.path, num_training_steps=10)
     built = sides.Provider.built
-    trainer = skyrl_routes.Trainer if service else RayPPOTrainer
+    trainer = skyrl.Trainer if service else RayPPOTrainer
     made = [batch(config, rollout, trainer, service, moved) if rank == 0 else None]
     torch.distributed.broadcast_object_list(made)
     replicas = mpu.get_data_parallel_world_size()
@@ -159,9 +159,8 @@ class DifferentialTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
         sides.checkpoint(Path(self.folder, "model"))
-        sides.recipe(Path(self.folder))
         self.enterContext(rr.local_server())
-        import skyrl_routes  # noqa: F401  Once, for all ranks.
+        import routing_replay_trainer.integrations.skyrl  # noqa: F401  Once, for all ranks.
 
     def test_beside_skyrls_own(self) -> None:
         rollout, compared = Rollout(), 0

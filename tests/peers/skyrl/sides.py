@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from megatron.core.distributed import DistributedDataParallel, finalize_model_gr
 from transformers import Qwen3MoeConfig
 
 LAYERS, EXPERTS, TOP_K = 4, 8, 2
+RUN = "here/grpo-42"
 CHANGED = (
     "stand-ins for megatron.bridge and nvidia_resiliency_ext, a small model in the place of a checkpoint's, "
     "attention and norms as beside Megatron-Core, an optimizer that is not distributed, CPU for CUDA"
@@ -108,33 +107,18 @@ def setup() -> None:
 
 
 def checkpoint(folder: Path) -> None:
-    """What SkyRL and the recipe read of one: its configuration and tokenizer."""
+    """What SkyRL and the integration read of one: its configuration and tokenizer."""
     said = {"num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "mlp_only_layers": [0], "num_hidden_layers": LAYERS}
     Qwen3MoeConfig(**said).save_pretrained(folder)
     small._tokenizer().save_pretrained(folder)
 
 
-def recipe(folder: Path) -> None:
-    """The file that the README prints, behind `attach` of its section on Megatron-LM, where all processes find it."""
-    import recipes
-
-    Path(folder, "skyrl_routes.py").write_text(recipes.blocks()["Megatron-LM"] + recipes.blocks()["SkyRL"])
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = f"{folder}:{Path(__file__).parent}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
-
-
-def flags() -> list[str]:
-    """What the README says SkyRL is to be started with."""
-    import recipes
-
-    section = recipes.README.read_text().split("\n## SkyRL\n")[1].split("```python")[0]
-    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
-
-
 def configuration(model: Path, *said: str) -> Any:
+    """As the integration's `main` makes it."""
+    from routing_replay_trainer.integrations import skyrl
     from skyrl.train.config import SkyRLTrainConfig
 
-    return SkyRLTrainConfig.from_cli_overrides([*options(model), *said])
+    return SkyRLTrainConfig.from_cli_overrides([*options(model), *said, *skyrl.SETTINGS])
 
 
 def options(model: Path) -> list[str]:
@@ -152,7 +136,8 @@ def options(model: Path) -> list[str]:
         "trainer.policy.optimizer_config.max_grad_norm=0",  # Megatron clips gradients on GPUs alone.
         "generator.sampling_params.temperature=0.7",
         "generator.sampling_params.logprobs=null",
-        *flags(),
+        f"trainer.project_name={RUN.split('/')[0]}",
+        f"trainer.run_name={RUN.split('/')[1]}",
     ]
 
 

@@ -1,6 +1,6 @@
-"""SkyRL's own training by the README's recipe, from data set to release: `BasePPOExp.run` and `RayPPOTrainer.train`
-with its generator, its dispatch and its policy's and reference's workers. Some answers have two turns, and of each
-rollout the routes of one are lost."""
+"""SkyRL's own training by the integration's `main`, from data set to release: `BasePPOExp.run` and
+`RayPPOTrainer.train` with its generator, its dispatch and its policy's and reference's workers. Some answers have two
+turns, and of each rollout the routes of one are lost."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ class Seen:
         return passes
 
 
-def trainer(routes: Any) -> Any:
-    """The recipe's, which syncs no engine's weights and keeps what becomes of each step."""
+def trainer(integration: Any) -> Any:
+    """The integration's, which syncs no engine's weights and keeps what becomes of each step."""
 
-    class Trainer(routes.Trainer):
+    class Trainer(integration.Trainer):
         steps: ClassVar[list[dict[str, Any]]] = []
 
         def init_weight_sync_state(self) -> None:
@@ -152,7 +152,6 @@ class StepTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         sides.checkpoint(self.folder / "model")
-        sides.recipe(self.folder)
         self.enterContext(rr.local_server())
         lines = [
             json.dumps({"prompt": [{"role": "user", "content": f"w{20 + i} w{300 + i} w9"}], "env_class": "words"})
@@ -162,9 +161,9 @@ class StepTest(unittest.TestCase):
         skyrl_gym.register(id="words", entry_point=Words)
 
     def test_train(self) -> None:
-        import skyrl_routes
+        from routing_replay_trainer.integrations import skyrl
 
-        class Policy(Seen, skyrl_routes.Policy):
+        class Policy(Seen, skyrl.Policy):
             def init_model(self, *said: Any, **options: Any) -> None:
                 self.cfg = sides.reduced(self.cfg)
                 super().init_model(*said, **options)
@@ -193,30 +192,30 @@ class StepTest(unittest.TestCase):
             "trainer.logger=console",
             *(f"trainer.{name}_path={self.folder}/{name}" for name in ("ckpt", "export", "log")),
         ]
-        kind = trainer(skyrl_routes)
+        kind = trainer(skyrl)
 
-        class Experiment(skyrl_routes.Experiment):
+        class Experiment(skyrl.Experiment):
             def get_train_dataset(self) -> PromptDataset:
                 return PromptDataset(self.cfg.data.train_data, self.tokenizer, 512, num_workers=1)
 
             def get_inference_client(self) -> Engine:
                 return Engine()
 
-        run = SimpleNamespace(remote=skyrl_routes.run._function)
+        run = SimpleNamespace(remote=skyrl.run._function)
         for place, name, value in (
-            (skyrl_routes, "Experiment", Experiment),
-            (skyrl_routes, "Trainer", kind),
-            (skyrl_routes, "Policy", Policy),
-            (skyrl_routes, "run", run),
-            (skyrl_routes, "initialize_ray", lambda config: None),
+            (skyrl, "Experiment", Experiment),
+            (skyrl, "Trainer", kind),
+            (skyrl, "Policy", Policy),
+            (skyrl, "run", run),
+            (skyrl, "initialize_ray", lambda config: None),
             (megatron_worker, "RefWorker", Local(Reference)),
             (ray, "remote", lambda **_: Local),
             (ray, "get", lambda said, **_: said),
             (ray, "put", lambda value: pickle.loads(pickle.dumps(value))),
-            (sys, "argv", ["skyrl_routes", *sides.options(self.folder / "model"), *said]),
+            (sys, "argv", ["skyrl", *sides.options(self.folder / "model"), *said]),
         ):
             self.enterContext(mock.patch.object(place, name, value))
-        skyrl_routes.main()
+        skyrl.main()
         self.assertEqual(len(kind.steps), STEPS)
         for number, step in enumerate(kind.steps):
             with self.subTest(step=number):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -14,33 +16,43 @@ import numpy as np
 import recipes
 from routing_replay import Client, Geometry, errors, local_server
 
+from routing_replay_trainer import megatron
 from routing_replay_trainer.integrations import _shared
 
 FOLDER = Path(_shared.__file__).parent
-NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+MODULES = {
+    "NeMo-RL": "nemo_rl.driver",
+    "SkyRL": "skyrl",
+    "miles": "miles",
+    "ms-swift": "ms_swift.plugin",
+    "slime": "slime",
+    "verl": "verl",
+}
 GEOMETRY = Geometry(num_layers=2, num_experts=8, top_k=2)
 
 
 class IntegrationsTest(unittest.TestCase):
     def test_the_packages_import_no_framework(self) -> None:
+        frameworks = ["torch", "megatron", "ray", "miles", "nemo_rl", "skyrl", "slime", "swift", "verl"]
         program = (
             "import sys, routing_replay_trainer, routing_replay_trainer.integrations\n"
-            f"print([name for name in sys.modules if name.split('.')[0] in {['torch', 'megatron', 'ray', *NAMES]}])"
+            f"print([name for name in sys.modules if name.split('.')[0] in {frameworks}])"
         )
         said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         self.assertEqual(said.stdout.strip(), "[]")
 
     def test_one_without_its_framework_names_it(self) -> None:
-        self.assertGreater(len(NAMES), 1)
-        for name in NAMES:
-            with self.subTest(name), self.assertRaisesRegex(ImportError, f"integration needs (?i:{name})"):
-                importlib.import_module(f"routing_replay_trainer.integrations.{name}")
+        there = {path.stem for path in FOLDER.glob("[a-z]*")}
+        self.assertEqual({module.split(".")[0] for module in MODULES.values()}, there)
+        for name, module in MODULES.items():
+            with self.subTest(name), self.assertRaisesRegex(ImportError, f"integration needs {name}"):
+                importlib.import_module(f"routing_replay_trainer.integrations.{module}")
 
     def test_the_readme_has_their_lines(self) -> None:
-        for name in NAMES:
+        for name, module in MODULES.items():
             lines = recipes.lines(name)
             self.assertLessEqual(len(lines), 3)
-            self.assertIn(f"routing_replay_trainer.integrations.{name}", "\n".join(lines))
+            self.assertIn(f"routing_replay_trainer.integrations.{module.split('.')[0]}", "\n".join(lines))
 
     def test_a_run_is_called_as_the_experiment(self) -> None:
         self.assertEqual(_shared.run_name("project", None, "first try"), "project/first-try")
@@ -61,6 +73,20 @@ class IntegrationsTest(unittest.TestCase):
             self.assertEqual([tuple(one) for one in stored.unrecorded], [(3, 5)])
             _shared.release("put", ["sample"])
             self.assertEqual(run.list(), [])
+
+    def test_metrics_are_told_where_they_are_asked_for(self) -> None:
+        replay = mock.Mock()
+        replay.metrics.return_value = {"routing_replay/replayed_rows": 3}
+        for asked, told in (("", ""), ("1", '{"rank": null, "routing_replay/replayed_rows": 3}\n')):
+            written = io.StringIO()
+            with (
+                mock.patch.dict(os.environ, {"ROUTING_REPLAY_METRICS": asked}),
+                mock.patch.object(megatron, "replayed", lambda replay, schedule, describe: schedule),
+                contextlib.redirect_stdout(written),
+            ):
+                run = _shared.replayed(replay, lambda **_: 7, lambda batch: None)
+                self.assertEqual((run(forward_only=True), run(forward_only=False)), (7, 7))
+            self.assertEqual(written.getvalue(), told)
 
     def test_a_release_that_fails_is_logged(self) -> None:
         away = mock.patch.object(_shared, "open_run", side_effect=errors.UnavailableError("away"))

@@ -19,12 +19,6 @@ def blocks() -> dict[str, str]:
     return found
 
 
-def files() -> dict[str, str]:
-    """Those blocks that are files, by the name that is their first line."""
-    texts = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    return dict(texts)
-
-
 def lines(heading: str) -> list[str]:
     """What a section says a framework is to be started with: its block that is no Python."""
     section = README.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]

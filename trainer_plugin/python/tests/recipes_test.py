@@ -183,7 +183,7 @@ class RecipesTest(unittest.TestCase):
         return recipes.run(heading, **names)
 
     def test_all_are_here(self) -> None:
-        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift"]
+        frameworks = ["Hugging Face and FSDP", "Megatron-LM"]
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from routing_replay import Client, Geometry, Run, aio, errors
 
+from routing_replay_trainer import megatron
 from routing_replay_trainer._core import unmet
+from routing_replay_trainer.collective import TorchCollective
+from routing_replay_trainer.fetch import ServiceSource
 
 LIVE = 0  # The handle of sequences without a sample: padding, answers without rows.
 log = logging.getLogger("routing_replay_trainer")
@@ -79,12 +83,24 @@ def release(run: str, samples: Iterable[str | int]) -> None:
         log.exception("%s: routes of samples that were trained on stay until the run's TTL", run)
 
 
+def replayed(replay: Any, schedule: Callable[..., Any], describe: Callable[[Any], Any], **options: Any) -> Any:
+    """As `megatron.replayed`; says after each training pass what this rank has replayed, where that is asked for."""
+    run = megatron.replayed(replay, schedule, describe, **options)
+    if not os.environ.get("ROUTING_REPLAY_METRICS"):
+        return run
+
+    def telling(**arguments: Any) -> Any:
+        result = run(**arguments)
+        if not arguments.get("forward_only"):
+            print(json.dumps({"rank": os.environ.get("RANK")} | replay.metrics()), flush=True)
+        return result
+
+    return telling
+
+
 def attach(model_chunks: Any, run: Run) -> Any:
     """Attaches this rank's Megatron model to a run."""
     from megatron.core import parallel_state as mpu
-
-    from routing_replay_trainer import ServiceSource, megatron
-    from routing_replay_trainer.collective import TorchCollective
 
     mode: Any = os.environ.get("ROUTING_REPLAY_MODE", "R3")
     ranks = TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])

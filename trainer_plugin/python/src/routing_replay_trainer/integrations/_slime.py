@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from routing_replay import Geometry, aio, errors
 
-from routing_replay_trainer import megatron
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
@@ -147,7 +146,7 @@ class Trainer:
             return {"sequences": batch[0], "tokens": batch[1], "padding": padding}
 
         original = self._original
-        replayed = megatron.replayed(self._replay, original(), describe, peek=self._peek)
+        replayed = _shared.replayed(self._replay, original(), describe, peek=self._peek)
         module.get_forward_backward_func = lambda: replayed if replays else original()
 
     def _peek(self, iterator: Any, ahead: int) -> Any:

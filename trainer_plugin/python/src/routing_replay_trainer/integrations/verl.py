@@ -17,7 +17,6 @@ from typing import Any
 
 from routing_replay import Geometry, aio, errors
 
-from routing_replay_trainer import megatron
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
@@ -158,7 +157,7 @@ def _describe(batch: Any) -> dict[str, Any]:
 def _get_forward_backward_func(original: Any = engines.get_forward_backward_func) -> Callable[..., Any]:
     def run(**arguments: Any) -> Any:
         replay = replays.get(id(arguments["model"]))
-        return (original() if replay is None else megatron.replayed(replay, original(), _describe))(**arguments)
+        return (original() if replay is None else _shared.replayed(replay, original(), _describe))(**arguments)
 
     return run
 

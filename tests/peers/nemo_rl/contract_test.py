@@ -1,0 +1,44 @@
+"""What the driver's import does to the workers that NeMo-RL starts."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import unittest
+
+import sides  # noqa: F401  Before NeMo-RL is imported.
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, get_actor_python_env
+from nemo_rl.distributed.worker_groups import RayWorkerBuilder
+from routing_replay import errors
+from routing_replay_trainer.integrations.nemo_rl import driver, policy
+
+
+class ContractTest(unittest.TestCase):
+    def test_workers_are_ours(self) -> None:
+        """In the environment of NeMo-RL's own; Ray finds them by name, and imports our module with them."""
+        for theirs, ours in driver.WORKERS.items():
+            self.assertEqual(RayWorkerBuilder(theirs, {}).ray_actor_class_fqn, ours)
+            self.assertEqual(get_actor_python_env(ours), ACTOR_ENVIRONMENT_REGISTRY[theirs])
+            module, name = ours.rsplit(".", 1)
+            worker = getattr(importlib.import_module(module), name).__ray_metadata__.modified_class
+            self.assertEqual(worker.__module__, module)
+            base = theirs.rsplit(".", 1)
+            own = getattr(importlib.import_module(base[0]), f"{base[1]}Impl")
+            self.assertTrue(issubclass(worker, own))
+            self.assertIn(module.encode(), pickle.dumps(worker.__mro__[1]))
+
+    def test_other_workers_are_not(self) -> None:
+        other = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValueWorker"
+        self.assertEqual(RayWorkerBuilder(other).ray_actor_class_fqn, other)
+
+    def test_what_is_rejected(self) -> None:
+        with self.assertRaisesRegex(
+            errors.FailedPreconditionError, "start with `policy.generation.*async_engine=false`"
+        ):
+            RayWorkerBuilder(driver._ASYNCHRONOUS, {})
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "start with `policy.router_replay.enabled=true`"):
+            policy.Worker({})
+
+
+if __name__ == "__main__":
+    unittest.main()

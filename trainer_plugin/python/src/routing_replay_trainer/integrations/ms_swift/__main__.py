@@ -1,0 +1,3 @@
+from pathlib import Path
+
+print(Path(__file__).with_name("plugin.py"))

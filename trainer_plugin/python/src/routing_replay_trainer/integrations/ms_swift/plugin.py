@@ -1,0 +1,163 @@
+"""What ms-swift is told as `--external_plugins`.
+
+Rows go to the service where a rollout ends, under the `request_id` that ms-swift gives each completion, before samples
+are gathered from rank to rank; samples carry handles. ms-swift's own replay is turned off. Log-probabilities are
+computed a micro-batch at a time, each a step of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from routing_replay import Geometry, errors
+
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._shared import LIVE
+
+with _shared.importing("ms-swift 4.6 and Megatron-Core"):
+    from swift.utils import set_device
+
+    set_device()  # This is read before ms-swift chooses the rank's GPU, and some of its modules ask which one that is.
+    from swift.megatron.trainers import base
+    from swift.megatron.trainers import grpo_trainer as grpo
+    from swift.rlhf_trainers.utils import encode_sample
+
+
+def _around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """`function(original, …)` takes the place of `owner.name(…)`."""
+
+    def put(function: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: function(original, *args, **kwargs))
+
+    return put
+
+
+def _run_name(args: Any) -> str:
+    """wandb's project and experiment; without the latter the end of the path of what is written."""
+    if args.wandb_exp_name:
+        return _shared.run_name(args.wandb_project, args.wandb_exp_name)
+    return _shared.run_name(*Path(args.output_dir).resolve().parts[-2:])
+
+
+def _live(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    """A pass in here is of a model that routes live."""
+    return _saying(trainer, None)
+
+
+@contextlib.contextmanager
+def _saying(trainer: Any, described: Any) -> Iterator[None]:
+    before, trainer.described = trainer.described, described
+    try:
+        yield
+    finally:
+        trainer.described = before
+
+
+# The rollout's half.
+
+
+@_around(grpo.MegatronGRPOTrainer, "_generate_completions")
+def generate(original: Any, trainer: Any, samples: Any) -> Any:
+    samples = original(trainer, samples)
+    with trainer._template_context(trainer.template):
+        for sample in samples:
+            rows, sample.routed_experts = sample.routed_experts, None
+            sample.routing_handle = LIVE if rows is None else _put(trainer, sample, np.asarray(rows))
+    return samples
+
+
+def _put(trainer: Any, sample: Any, rows: Any) -> int:
+    tokens = encode_sample(sample, trainer.template)["input_ids"]
+    fed = len(tokens) - 1
+    try:
+        trainer.run.put(sample.request_id, rows[:fed], tokens=tokens[:fed], num_tokens=len(tokens))
+    except errors.RoutingReplayError:
+        _shared.lost(sample.request_id)
+        return LIVE
+    trainer.used.append(sample.request_id)
+    return trainer.run.handle(sample.request_id)
+
+
+@_around(grpo, "collate_to_grpo_micro_batch")
+def collate(original: Any, samples: Any, template: Any, **options: Any) -> Any:
+    handles = [sample.routing_handle for sample in samples]
+    tokens = [list(sample.encoded["input_ids"]) for sample in samples]  # ms-swift pads its own in place.
+    inputs, batch = original(samples, template, **options)
+    batch.routes = {"sequences": handles, "tokens": tokens}
+    return inputs, batch
+
+
+@_around(grpo.MegatronGRPOTrainer, "_build_rollout_buffer")
+def release(original: Any, trainer: Any, data_iterator: Any) -> Any:
+    """All ranks have trained on the rollout before; an evaluation comes between two steps on one rollout."""
+    if trainer.unwrapped_models[0].training:
+        used, trainer.used = trainer.used, []
+        _shared.release(trainer.run.name, used)
+    return original(trainer, data_iterator)
+
+
+# The trainer's half.
+
+
+@_around(grpo.MegatronGRPOTrainer, "prepare_model")
+def prepare_model(original: Any, trainer: Any) -> None:
+    mode, partition = trainer.args.router_replay_mode, trainer.args.cp_partition_mode
+    _shared.need(mode == "R3", "router_replay_mode", mode, "--router_replay_mode R3")
+    _shared.need(partition == "zigzag", "cp_partition_mode", partition, "--cp_partition_mode zigzag")
+    original(trainer)
+    trainer.enable_routing_replay = False
+    trainer.run = _shared.open_run(_run_name(trainer.args), Geometry.from_megatron_config(trainer.config))
+    trainer.replay, trainer.described, trainer.used = _shared.attach(trainer.unwrapped_models, trainer.run), None, []
+
+
+def _describe(trainer: Any, data: Any) -> dict[str, Any]:
+    names = ("padding_free", "fp8_recipe", "fp8_format", "attention_backend")
+    padding = {name: getattr(trainer.args, name) for name in names}
+    return data["grpo_batch"].routes | {"padding": padding | {"policy": "ms_swift"}}
+
+
+@_around(grpo.MegatronGRPOTrainer, "_maybe_compute_logps")
+def log_probabilities(original: Any, trainer: Any, data: Any, **options: Any) -> Any:
+    with _saying(trainer, _describe(trainer, data)):
+        return original(trainer, data, **options)
+
+
+@_around(grpo.MegatronGRPOTrainer, "null_ref_context")
+@contextlib.contextmanager
+def reference(original: Any, trainer: Any) -> Iterator[Any]:
+    with original(trainer) as models, _live(trainer):
+        yield models
+
+
+@_around(grpo.MegatronGRPOTrainer, "_compute_teacher_logps")
+def teacher(original: Any, trainer: Any, *args: Any, **options: Any) -> Any:
+    with _live(trainer):
+        return original(trainer, *args, **options)
+
+
+@_around(grpo.MegatronGRPOTrainer, "compute_per_token_logps")
+def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **options: Any) -> Any:
+    said = trainer.described
+    if said is None:
+        return original(trainer, model, data_iterator, **options)
+    trainer.replay.begin_step(said["sequences"], tokens=said["tokens"])
+    with trainer.replay.micro_batch(**said, index=0, schedule=False, forward_only=True):
+        answer = original(trainer, model, data_iterator, **options)
+    trainer.replay.end_step()
+    return answer
+
+
+@_around(base, "get_forward_backward_func")
+def schedule(original: Any) -> Callable[..., Any]:
+    def run(**arguments: Any) -> Any:
+        trainer = arguments["forward_step_func"].__self__
+        replayed = _shared.replayed(trainer.replay, original(), functools.partial(_describe, trainer))
+        return replayed(**arguments)
+
+    return run

@@ -1,0 +1,42 @@
+"""Imported by the script that starts NeMo-RL: vLLM's and the policy's workers are ours, and what a step has trained on
+is released behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._shared import LIVE
+
+with _shared.importing("NeMo-RL"):
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.worker_groups import RayWorkerBuilder
+    from nemo_rl.models.policy.lm_policy import Policy
+
+RUN = _shared.run_name()  # Workers see the driver's environment, and no experiment's name.
+_VLLM, _POLICY = "nemo_rl.models.generation.vllm", "nemo_rl.models.policy.workers"
+_ASYNCHRONOUS = f"{_VLLM}.vllm_worker_async.VllmAsyncGenerationWorker"
+WORKERS = {
+    f"{_VLLM}.vllm_worker.VllmGenerationWorker": f"{__package__}.generation.VllmGenerationWorker",
+    f"{_POLICY}.megatron_policy_worker.MegatronPolicyWorker": f"{__package__}.policy.MegatronPolicyWorker",
+}
+
+
+def _builder(builder: Any, worker: str, *args: Any, original: Any = RayWorkerBuilder.__init__, **kwargs: Any) -> None:
+    engine = "policy.generation.vllm_cfg.async_engine"
+    _shared.need(worker != _ASYNCHRONOUS, engine, True, f"{engine}=false")
+    original(builder, WORKERS.get(worker, worker), *args, **kwargs)
+
+
+def _train(policy: Any, data: Any, *args: Any, original: Any = Policy.train, **kwargs: Any) -> Any:
+    result = original(policy, data, *args, **kwargs)
+    if "routed_experts" in data:
+        handles = set(data["routed_experts"].unique().tolist()) - {LIVE, -1}  # What NeMo-RL fills up with.
+        _shared.release(RUN, handles)
+    return result
+
+
+for theirs, ours in WORKERS.items():
+    ACTOR_ENVIRONMENT_REGISTRY[ours] = ACTOR_ENVIRONMENT_REGISTRY[theirs]
+RayWorkerBuilder.__init__ = _builder
+Policy.train = _train

@@ -1,0 +1,67 @@
+"""vLLM's worker: the column `routed_experts` holds a handle per token, [S, 1, 1], where it had all layers' experts."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from routing_replay import Geometry, Run, errors
+from routing_replay.engines import vllm
+
+from routing_replay_trainer.integrations import _shared
+from routing_replay_trainer.integrations._shared import LIVE
+
+with _shared.importing("NeMo-RL"):
+    import ray
+    import torch
+    from nemo_rl.distributed.worker_group_utils import get_nsight_config_if_pattern_matches
+    from nemo_rl.models.generation.vllm import vllm_worker
+    from transformers import AutoConfig
+
+_aligned = vllm_worker.pad_and_align_routed_expert_indices
+model = ""  # The worker's, as its configuration names it.
+
+
+def _run() -> Run:
+    geometry = Geometry.from_hf_config(AutoConfig.from_pretrained(model, trust_remote_code=True))
+    return _shared.open_run(_shared.run_name(), geometry)
+
+
+def pad_and_align_routed_expert_indices(
+    request: Any, answer: Any, *, valid_length: int, padded_length: int, **options: Any
+) -> Any:
+    routes, stats = _aligned(request, answer, valid_length=valid_length, padded_length=padded_length, **options)
+    if routes is None:
+        return routes, stats
+    column = torch.zeros(padded_length, 1, 1, dtype=torch.int64)
+    column[:valid_length] = _put(request, request.outputs.index(answer))
+    return column, stats
+
+
+def _put(request: Any, index: int) -> int:
+    name = uuid.uuid4().hex  # The same prompt may be asked again.
+    try:
+        run = _run()
+        run.append(name, vllm.rows(request, index), seal=True)
+        if run.commit(name).status != "missing":
+            return run.handle(name)
+    except errors.FailedPreconditionError:  # Nothing names the run, or it has another geometry.
+        raise
+    except errors.RoutingReplayError:
+        _shared.lost(name)
+    return LIVE
+
+
+class Worker(vllm_worker.VllmGenerationWorkerImpl):
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        global model
+        model = config["model_name"]
+        super().__init__(config, *args, **kwargs)
+
+
+@ray.remote(runtime_env={**get_nsight_config_if_pattern_matches("vllm_generation_worker")})
+class VllmGenerationWorker(Worker):
+    pass
+
+
+vllm_worker.pad_and_align_routed_expert_indices = pad_and_align_routed_expert_indices
