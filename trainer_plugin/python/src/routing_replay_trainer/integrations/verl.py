@@ -35,6 +35,12 @@ COLUMN = "routing_handle"
 replays: dict[int, Any] = {}  # Replays of actors, by the id of the list of model chunks.
 _MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 _LIBRARY = "actor_rollout_ref.model.external_lib"
+_SETTINGS = {
+    "rollout.enable_rollout_routing_replay": True,
+    "actor.strategy": "megatron",
+    "model.use_remove_padding": True,
+    "actor.megatron.router_replay.mode": "disabled",
+}
 
 
 def _run_name(actor_rollout_ref: Any) -> str:
@@ -43,10 +49,14 @@ def _run_name(actor_rollout_ref: Any) -> str:
     return _shared.run_name(trace.project_name, trace.experiment_name)
 
 
-def _equal(actor_rollout_ref: Any, setting: str, value: Any) -> None:
-    got = OmegaConf.select(actor_rollout_ref, setting)
-    name = f"actor_rollout_ref.{setting}"
-    _shared.need(got == value, name, got, f"{name}={value}")
+def _check(actor_rollout_ref: Any) -> None:
+    """FailedPreconditionError with the line that is missing, or that stands in the way."""
+    library = actor_rollout_ref.model.external_lib
+    _shared.need(bool(library), _LIBRARY, library, f"{_LIBRARY}={__name__}")
+    for setting, value in _SETTINGS.items():
+        got = OmegaConf.select(actor_rollout_ref, setting)
+        name = f"actor_rollout_ref.{setting}"
+        _shared.need(got == value, name, got, f"{name}={value}")
 
 
 # The half of the rollout.
@@ -95,29 +105,26 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
 
 class Manager(AgentLoopManagerTQ):
-    """verl's manager, with our workers. It is made in the trainer's process, which pads batches and clears them."""
+    """verl's manager, with our workers. It is made in the trainer's process, which pads batches and clears them.
+
+    run: name of the run of this process's trainer, once there is one
+    """
+
+    run: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         said = self.config.actor_rollout_ref
-        library = said.model.external_lib
-        _shared.need(bool(library), _LIBRARY, library, f"{_LIBRARY}={__name__}")
-        _equal(said, "rollout.enable_rollout_routing_replay", True)
-        _equal(said, "actor.strategy", "megatron")
-        _equal(said, "model.use_remove_padding", True)
-        _equal(said, "actor.megatron.router_replay.mode", "disabled")
+        _check(said)
         self.agent_loop_workers_class = ray.remote(Worker)
-        _cleared_from.append(_run_name(said))
-
-
-_cleared_from: list[str] = []  # Runs of this process's trainers; the last one is current.
+        Manager.run = _run_name(said)
 
 
 def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = transfer_queue.kv_clear) -> None:
     """verl clears samples after a step, and samples that are too old."""
     original(keys=keys, partition_id=partition_id)
-    if _cleared_from and partition_id == "train":
-        _shared.release(_cleared_from[-1], [keys] if isinstance(keys, str) else keys)
+    if Manager.run is not None and partition_id == "train":
+        _shared.release(Manager.run, [keys] if isinstance(keys, str) else keys)
 
 
 def _padding_template(*arguments: Any, original: Any = padding_utils.construct_minimal_padding_template) -> Any:
@@ -142,6 +149,7 @@ def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
     """verl calls this when the engine of that name exists."""
     _dispatch(worker, mesh_name, **said)
     if mesh_name == "actor":
+        _check(worker.config)
         engine = worker.actor.engine
         geometry = Geometry.from_hf_config(engine.model_config.hf_config)
         replays[id(engine.module)] = _shared.attach(engine.module, _shared.open_run(_run_name(worker.config), geometry))
