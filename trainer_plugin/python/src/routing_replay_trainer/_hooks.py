@@ -306,8 +306,7 @@ class Binding:
     def used(self, answer: Answer, chosen: torch.Tensor) -> None:
         """The choice [N, K] with which the router continues: in a recompute that of the forward pass, because otherwise
         activations would not match their gradients. Compared as sets: torch.topk's order depends on whether gradients
-        are
-        wanted."""
+        are wanted."""
         if answer.of.watch is None or answer.of.forward_only:
             return
         # Equal ids are equal in two bytes, too; torch.uint16 could not be compared.
