@@ -162,7 +162,7 @@ class Meter:
             now = {name: held - self._before[name] for name, held in private(self._parts).items()}
             now["object store"] = max(_status(pid, "RssShmem") for pid in itertools.chain(*self._parts.values()))
             self._most = {name: max(held, self._most.get(name, 0)) for name, held in now.items()}
-            if self._sum(now) > self._sum(self._peak):
+            if not self._peak or self._sum(now) > self._sum(self._peak):
                 self._peak = now
             if self._stop.wait(0.02):
                 return
