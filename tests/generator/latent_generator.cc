@@ -83,6 +83,7 @@ void TopK(const std::vector<float>& logits, int32_t k, uint16_t* ids) {
 LatentConfig Qwen3_30B_A3B() { return {"Qwen3-30B-A3B", 48, 128, 8, 6, .05, .84, .78, 1.1, .52, .26}; }
 LatentConfig KimiLinear() { return {"Kimi-Linear-48B", 26, 256, 8, 6, 1.27, 1.14, 1.79, .66, .72, .66}; }
 LatentConfig KimiK2() { return {"Kimi-K2", 60, 384, 8, 6, 1.27, 1.14, 1.79, .66, .72, .66}; }
+LatentConfig Qwen3Next80B() { return {"Qwen3-Next-80B", 48, 512, 10, 6, 1.27, 1.14, 1.79, .66, .72, .66}; }
 LatentConfig GptOss20B() { return {"gpt-oss-20b", 24, 32, 4, 8, .92, 1.51, 1.46, 1.61, .59, .13}; }
 LatentConfig Olmoe() { return {"OLMoE-1B-7B", 16, 64, 8, 12, 1.05, 1.36, 1.66, .51, .65, .14}; }
 

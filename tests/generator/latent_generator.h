@@ -36,6 +36,7 @@ struct LatentConfig {
 LatentConfig Qwen3_30B_A3B();  // 48 layers, E 128, K 8.
 LatentConfig KimiLinear();     // 26 layers, E 256, K 8.
 LatentConfig KimiK2();         // 60 layers, E 384, K 8, with Kimi-Linear's parameters.
+LatentConfig Qwen3Next80B();   // 48 layers, E 512, K 10, likewise.
 LatentConfig GptOss20B();      // 24 layers, E 32, K 4.
 LatentConfig Olmoe();          // 16 layers, E 64, K 8.
 

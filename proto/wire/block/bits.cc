@@ -9,49 +9,177 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#ifndef PROTO_WIRE_BLOCK_BITS_FIELDS_
+#define PROTO_WIRE_BLOCK_BITS_FIELDS_
+namespace routing_replay {
+inline namespace wire {
+
+inline constexpr size_t kGroupBytes = 16;  // Bytes of the ids that are packed or unpacked together, as two words.
+inline constexpr size_t kMostGroups = 4;   // In a vector.
+
+// Ids of `id_bits` bits (8 or 16), packed into `width` bits each.
+struct Fields {
+  size_t id_bits;
+  size_t width;
+
+  size_t group_ids() const { return 8 * kGroupBytes / id_bits; }
+  size_t word_bits() const { return 64 / id_bits * width; }
+  size_t group_bytes() const { return 2 * word_bits() / 8; }  // Packed: always whole bytes.
+};
+
+inline uint64_t LowBits(size_t bits) { return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
+
+}  // namespace wire
+}  // namespace routing_replay
+#endif  // PROTO_WIRE_BLOCK_BITS_FIELDS_
+
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 inline namespace wire {
 namespace HWY_NAMESPACE {
 
+#if HWY_TARGET == HWY_SCALAR
+
+size_t PackGroups(Fields fields, const uint8_t* ids, size_t groups, uint8_t* out) {
+  std::memset(out, 0, groups * fields.group_bytes());
+  for (size_t i = 0; i < groups * fields.group_ids(); ++i) {
+    CopyBits(ids + i * fields.id_bits / 8, 0, out, i * fields.width, fields.width);
+  }
+  return groups;
+}
+
+size_t UnpackGroups(Fields fields, const uint8_t* packed, size_t offset, size_t groups, uint8_t* ids) {
+  std::memset(ids, 0, groups * kGroupBytes);
+  for (size_t i = 0; i < groups * fields.group_ids(); ++i) {
+    CopyBits(packed, offset + i * fields.width, ids, i * fields.id_bits, fields.width);
+  }
+  return groups;
+}
+
+#else
+
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The low `bits` bits of every `lane`-bit part of a 64-bit word.
-uint64_t LowBitsOfLanes(int bits, int lane) {
-  uint64_t mask = 0;
-  for (int at = 0; at < 64; at += lane) mask |= ((uint64_t{1} << bits) - 1) << at;
-  return mask;
-}
+// Vectors of one, two or four groups.
+using Bytes = hn::CappedTag<uint8_t, HWY_HAVE_SCALABLE ? kGroupBytes : kMostGroups * kGroupBytes>;
+using Words = hn::Repartition<uint64_t, Bytes>;
+constexpr size_t kVectorGroups = hn::MaxLanes(Bytes()) / kGroupBytes;
 
-// Each word holds fields of `width` bits side by side from bit 0 on. Gives each field a lane of `id_bits` (8 or 16)
-// bits, by halving the groups of fields until one field is left: 8 fields of a byte in three steps, 4 of 16 bits in
-// two.
-void SpreadFields(uint64_t* words, size_t count, int width, int id_bits) {
-  const hn::ScalableTag<uint64_t> d;
-  for (int lane = 32; lane >= id_bits; lane /= 2) {
-    const int group = width * (lane / id_bits);
-    const auto low = hn::Set(d, LowBitsOfLanes(group, 2 * lane));
-    for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-      const auto word = hn::LoadU(d, words + i);
-      const auto upper = hn::And(hn::ShiftRightSame(word, group), low);
-      hn::StoreU(hn::Or(hn::And(word, low), hn::ShiftLeftSame(upper, lane)), d, words + i);
-    }
+// Loads and stores a vector of groups that lie `step` bytes apart.
+template <class D>
+hn::Vec<D> LoadGroups(D d, const uint8_t* from, size_t step) {
+  if constexpr (hn::MaxLanes(D()) == kGroupBytes) {
+    return hn::LoadU(d, from);
+  } else {
+    const hn::Half<D> half;
+    const uint8_t* upper = from + hn::MaxLanes(half) / kGroupBytes * step;
+    return hn::Combine(d, LoadGroups(half, upper, step), LoadGroups(half, from, step));
+  }
+}
+template <class D>
+void StoreGroups(hn::Vec<D> groups, D d, uint8_t* to, size_t step) {
+  if constexpr (hn::MaxLanes(D()) == kGroupBytes) {
+    hn::StoreU(groups, d, to);
+  } else {
+    const hn::Half<D> half;
+    StoreGroups(hn::LowerHalf(half, groups), half, to, step);
+    StoreGroups(hn::UpperHalf(half, groups), half, to + hn::MaxLanes(half) / kGroupBytes * step, step);
   }
 }
 
-// The inverse: each word holds ids in lanes of `id_bits` bits.
-void GatherFields(uint64_t* words, size_t count, int width, int id_bits) {
-  const hn::ScalableTag<uint64_t> d;
-  for (int lane = id_bits; lane <= 32; lane *= 2) {
-    const int group = width * (lane / id_bits);
-    const auto low = hn::Set(d, LowBitsOfLanes(group, 2 * lane));
-    for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-      const auto word = hn::LoadU(d, words + i);
-      const auto upper = hn::And(hn::ShiftRightSame(word, lane), low);
-      hn::StoreU(hn::Or(hn::And(word, low), hn::ShiftLeftSame(upper, group)), d, words + i);
+// For TableLookupBytesOr0: in each group, the eight bytes from `first` on move to `at`; all other bytes become 0.
+hn::Vec<Bytes> MoveWord(size_t first, size_t at) {
+  const Bytes d;
+  const auto place =
+      hn::Sub(hn::And(hn::Iota(d, 0), hn::Set(d, kGroupBytes - 1)), hn::Set(d, static_cast<uint8_t>(at)));
+  return hn::IfThenElse(hn::Lt(place, hn::Set(d, 8)), hn::Add(place, hn::Set(d, static_cast<uint8_t>(first))),
+                        hn::Set(d, 0x80));
+}
+
+// Joins the ids of a word to fields side by side, first pairs of ids, then pairs of pairs; and separates them again.
+template <size_t kIdBits>
+class Steps {
+ public:
+  explicit Steps(size_t width) {
+    for (size_t i = 0; i < kCount; ++i) {
+      const size_t lane = kIdBits << i, bits = width << i;
+      const uint64_t low = LowBits(bits) * (~uint64_t{0} / LowBits(2 * lane));
+      steps_[i] = {static_cast<int>(lane - bits), low, low << bits, low << lane};
     }
   }
+  hn::Vec<Words> Gather(hn::Vec<Words> word) const {
+    const Words d;
+    for (size_t i = 0; i < kCount; ++i) {
+      const auto upper = hn::And(hn::ShiftRightSame(word, steps_[i].shift), hn::Set(d, steps_[i].upper_near));
+      word = hn::Or(hn::And(word, hn::Set(d, steps_[i].low)), upper);
+    }
+    return word;
+  }
+  // Bits behind the fields do not matter.
+  hn::Vec<Words> Spread(hn::Vec<Words> word) const {
+    const Words d;
+    for (size_t i = kCount; i-- > 0;) {
+      const auto upper = hn::And(hn::ShiftLeftSame(word, steps_[i].shift), hn::Set(d, steps_[i].upper_apart));
+      word = hn::Or(hn::And(word, hn::Set(d, steps_[i].low)), upper);
+    }
+    return word;
+  }
+
+ private:
+  static constexpr size_t kCount = kIdBits == 8 ? 3 : 2;
+  struct Step {
+    int shift;
+    uint64_t low, upper_near, upper_apart;  // Masks of the lower fields, and of the upper ones in both places.
+  };
+  Step steps_[kCount];
+};
+
+template <size_t kIdBits>
+size_t PackWords(Fields fields, const uint8_t* ids, size_t groups, uint8_t* out) {
+  const Bytes d;
+  const Words dw;
+  const int shift = static_cast<int>(fields.word_bits() % 8);
+  const auto first = MoveWord(0, 0), second = MoveWord(8, fields.word_bits() / 8);
+  const Steps<kIdBits> steps(fields.width);
+  size_t i = 0;
+  for (; i + kVectorGroups <= groups; i += kVectorGroups) {
+    const auto words = steps.Gather(hn::BitCast(dw, hn::LoadU(d, ids + i * kGroupBytes)));
+    const auto shifted = hn::BitCast(d, hn::ShiftLeftSame(words, shift));
+    StoreGroups(hn::Or(hn::TableLookupBytesOr0(hn::BitCast(d, words), first), hn::TableLookupBytesOr0(shifted, second)),
+                d, out + i * fields.group_bytes(), fields.group_bytes());
+  }
+  return i;
 }
+
+template <size_t kIdBits>
+size_t UnpackWords(Fields fields, const uint8_t* packed, size_t offset, size_t groups, uint8_t* ids) {
+  const Bytes d;
+  const Words dw;
+  const size_t second_bit = offset + fields.word_bits();
+  const int shift = static_cast<int>(offset), second_shift = static_cast<int>(second_bit % 8);
+  const auto first = MoveWord(0, 0), second = MoveWord(second_bit / 8, 8);
+  const Steps<kIdBits> steps(fields.width);
+  size_t i = 0;
+  for (; i + kVectorGroups <= groups; i += kVectorGroups) {
+    const auto bytes = LoadGroups(d, packed + i * fields.group_bytes(), fields.group_bytes());
+    const auto words =
+        hn::Or(hn::ShiftRightSame(hn::BitCast(dw, hn::TableLookupBytesOr0(bytes, first)), shift),
+               hn::ShiftRightSame(hn::BitCast(dw, hn::TableLookupBytesOr0(bytes, second)), second_shift));
+    hn::StoreU(hn::BitCast(d, steps.Spread(words)), d, ids + i * kGroupBytes);
+  }
+  return i;
+}
+
+size_t PackGroups(Fields fields, const uint8_t* ids, size_t groups, uint8_t* out) {
+  return fields.id_bits == 8 ? PackWords<8>(fields, ids, groups, out) : PackWords<16>(fields, ids, groups, out);
+}
+
+size_t UnpackGroups(Fields fields, const uint8_t* packed, size_t offset, size_t groups, uint8_t* ids) {
+  return fields.id_bits == 8 ? UnpackWords<8>(fields, packed, offset, groups, ids)
+                             : UnpackWords<16>(fields, packed, offset, groups, ids);
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace HWY_NAMESPACE
 }  // namespace wire
@@ -63,25 +191,27 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-HWY_EXPORT(SpreadFields);
-HWY_EXPORT(GatherFields);
+// Pack or unpack as many of `groups` groups as make whole vectors, and give their number. All bytes of the last group's
+// vectors, kGroupBytes each, are read and written.
+HWY_EXPORT(PackGroups);
+HWY_EXPORT(UnpackGroups);
 
-// Words per batch: a multiple of every vector's lanes, small enough for the stack and the first cache.
-constexpr int64_t kWords = 64;
+// How many groups, `step` bytes apart, have kGroupBytes inside `size` bytes; at most `count`.
+size_t WholeGroups(size_t size, size_t step, size_t count) {
+  return size < kGroupBytes ? 0 : std::min(count, (size - kGroupBytes) / step + 1);
+}
 
-uint64_t Load(const uint8_t* p, int bytes) {
+// The rest goes through a buffer, filled up to whole vectors: at most one group per byte, one that ends early, and
+// those that do not make a vector.
+constexpr size_t kMaxRestGroups = kGroupBytes + kMostGroups;
+size_t RestGroups(size_t ids, Fields fields) {
+  return ((ids - 1) / fields.group_ids() / kMostGroups + 1) * kMostGroups;
+}
+
+uint64_t Load(const uint8_t* p, size_t bytes) {
   uint64_t value = 0;
   std::memcpy(&value, p, bytes);
   return value;
-}
-
-uint64_t LowBits(int bits) { return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
-
-void PackScalar(const uint8_t* ids, int id_bytes, int width, int64_t begin, int64_t end, uint8_t* out) {
-  for (int64_t i = begin; i < end; ++i) {
-    const uint64_t id = Load(ids + i * id_bytes, id_bytes);
-    CopyBits(reinterpret_cast<const uint8_t*>(&id), 0, out, i * width, width);
-  }
 }
 
 }  // namespace
@@ -96,10 +226,10 @@ void CopyBits(const uint8_t* from, int64_t from_bit, uint8_t* to, int64_t to_bit
   }
   // Up to 56 bits at a time: with a shift of up to 7 they lie in 8 bytes.
   for (int64_t done = 0; done < bits;) {
-    const int n = static_cast<int>(std::min<int64_t>(56, bits - done));
+    const int64_t n = std::min<int64_t>(56, bits - done);
     const int64_t f = from_bit + done, t = to_bit + done;
-    const uint64_t value = (Load(from + f / 8, static_cast<int>((f % 8 + n + 7) / 8)) >> (f % 8)) & LowBits(n);
-    const int bytes = static_cast<int>((t % 8 + n + 7) / 8);
+    const uint64_t value = (Load(from + f / 8, (f % 8 + n + 7) / 8) >> (f % 8)) & LowBits(n);
+    const int64_t bytes = (t % 8 + n + 7) / 8;
     uint64_t target = Load(to + t / 8, bytes);
     target = (target & ~(LowBits(n) << (t % 8))) | (value << (t % 8));
     std::memcpy(to + t / 8, &target, bytes);
@@ -108,55 +238,35 @@ void CopyBits(const uint8_t* from, int64_t from_bit, uint8_t* to, int64_t to_bit
 }
 
 void PackIds(const uint8_t* ids, int id_bytes, int width, int64_t count, uint8_t* out) {
-  const int per_word = 8 / id_bytes;
-  const int word_bits = per_word * width;
-  std::memset(out, 0, (count * width + 7) / 8);
-  const int64_t words = count / per_word;
-  for (int64_t first = 0; first < words; first += kWords) {
-    const int64_t n = std::min(kWords, words - first);
-    uint64_t fields[kWords] = {};
-    std::memcpy(fields, ids + first * 8, n * 8);
-    HWY_DYNAMIC_DISPATCH(GatherFields)(fields, kWords, width, 8 * id_bytes);
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t bit = (first + i) * word_bits;
-      const int shift = static_cast<int>(bit % 8);
-      uint8_t* to = out + bit / 8;
-      // Touches only the bytes that hold the word's bits, 8 at most: a word starts on a byte or half a byte, and in the
-      // latter case has 60 bits or less. The first byte may hold bits of the previous word.
-      const int bytes = (shift + word_bits + 7) / 8;
-      const uint64_t low = (fields[i] << shift) | *to;
-      std::memcpy(to, &low, bytes);
-    }
-  }
-  PackScalar(ids, id_bytes, width, words * per_word, count, out);
+  const Fields fields{8 * static_cast<size_t>(id_bytes), static_cast<size_t>(width)};
+  const size_t size = (count * width + 7) / 8;
+  const size_t whole = WholeGroups(size, fields.group_bytes(), count / fields.group_ids());
+  const size_t done = HWY_DYNAMIC_DISPATCH(PackGroups)(fields, ids, whole, out);
+  const size_t rest = count - done * fields.group_ids();
+  if (rest == 0) return;
+  uint8_t from[kMaxRestGroups * kGroupBytes] = {}, to[kMaxRestGroups * kGroupBytes];
+  std::memcpy(from, ids + done * kGroupBytes, rest * id_bytes);
+  HWY_DYNAMIC_DISPATCH(PackGroups)(fields, from, RestGroups(rest, fields), to);
+  std::memcpy(out + done * fields.group_bytes(), to, size - done * fields.group_bytes());
 }
 
 void UnpackIds(absl::Span<const uint8_t> packed, int bit_offset, int width, int64_t count, int id_bytes, uint8_t* ids) {
-  const int per_word = 8 / id_bytes;
-  const int word_bits = per_word * width;
-  int64_t done = 0;
-  const auto size = static_cast<int64_t>(packed.size());
-  while (done + per_word <= count) {
-    // Words whose nine bytes all lie inside the input.
-    uint64_t fields[kWords] = {};
-    int64_t n = 0;
-    for (; n < kWords && done + (n + 1) * per_word <= count; ++n) {
-      const int64_t bit = bit_offset + done * width + n * word_bits;
-      if (bit / 8 + 9 > size) break;
-      const int shift = static_cast<int>(bit % 8);
-      const uint64_t upper = packed[bit / 8 + 8];
-      fields[n] = ((Load(packed.data() + bit / 8, 8) >> shift) | (upper << 1 << (63 - shift))) & LowBits(word_bits);
-    }
-    if (n == 0) break;
-    HWY_DYNAMIC_DISPATCH(SpreadFields)(fields, kWords, width, 8 * id_bytes);
-    std::memcpy(ids + done * id_bytes, fields, n * 8);
-    done += n * per_word;
+  const Fields fields{8 * static_cast<size_t>(id_bytes), static_cast<size_t>(width)};
+  const auto offset = static_cast<size_t>(bit_offset);
+  if (std::max(offset, (offset + fields.word_bits()) % 8) + fields.word_bits() > 64) {
+    // A word may lie in nine bytes. This only happens with ids of 15 bits, which no model has.
+    std::memset(ids, 0, count * id_bytes);
+    for (int64_t i = 0; i < count; ++i) CopyBits(packed.data(), bit_offset + i * width, ids, 8 * i * id_bytes, width);
+    return;
   }
-  for (int64_t bit = bit_offset + done * width; done < count; ++done, bit += width) {
-    const int bytes = static_cast<int>((bit % 8 + width + 7) / 8);
-    const uint64_t id = (Load(packed.data() + bit / 8, bytes) >> (bit % 8)) & LowBits(width);
-    std::memcpy(ids + done * id_bytes, &id, id_bytes);
-  }
+  const size_t whole = WholeGroups(packed.size(), fields.group_bytes(), count / fields.group_ids());
+  const size_t done = HWY_DYNAMIC_DISPATCH(UnpackGroups)(fields, packed.data(), offset, whole, ids);
+  const size_t rest = count - done * fields.group_ids();
+  if (rest == 0) return;
+  uint8_t from[kMaxRestGroups * kGroupBytes] = {}, to[kMaxRestGroups * kGroupBytes];
+  std::memcpy(from, packed.data() + done * fields.group_bytes(), (offset + rest * width + 7) / 8);
+  HWY_DYNAMIC_DISPATCH(UnpackGroups)(fields, from, offset, RestGroups(rest, fields), to);
+  std::memcpy(ids + done * kGroupBytes, to, rest * id_bytes);
 }
 
 }  // namespace wire

@@ -98,7 +98,7 @@ Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec) {
   Block out;
   out.rows = block.rows;
   const int64_t rows = block.rows.size();
-  out.codec = geometry.block_bytes(rows, codec) < geometry.block_bytes(rows, Codec::kRaw) ? codec : Codec::kRaw;
+  out.codec = SmallerCodec(geometry, rows, codec);
   out.bytes = Buffer(geometry.block_bytes(rows, out.codec));
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
     const LayerRouting& layer = geometry.layer(i);

@@ -71,6 +71,7 @@ std::vector<Geometry> Geometries() {
                                                                    {512, 22},
                                                                    {768, 12},
                                                                    {4096, 7},
+                                                                   {32768, 3},
                                                                    {65535, 2}}) {
     out.push_back(Geometry::Uniform(3, experts, k));
   }

@@ -48,6 +48,10 @@ void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t b
   UnpackIds(cut, bit_offset, geometry.id_bits(ordinal, codec), rows * layer.top_k, layer.id_bytes(), out.data());
 }
 
+Codec SmallerCodec(const Geometry& geometry, int64_t rows, Codec codec) {
+  return geometry.block_bytes(rows, codec) < geometry.block_bytes(rows, Codec::kRaw) ? codec : Codec::kRaw;
+}
+
 void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t rows, absl::Span<const uint8_t> ids,
                  absl::Span<uint8_t> plane) {
   if (codec == Codec::kRaw) {

@@ -1,4 +1,4 @@
-// The rule for legal ids in a row, used for decoded tensors and for encoded blocks.
+// What makes the ids of a row legal: the one rule for decoded tensors and for blocks that come encoded.
 #ifndef PROTO_WIRE_BLOCK_ID_CHECK_H_
 #define PROTO_WIRE_BLOCK_ID_CHECK_H_
 
@@ -14,13 +14,17 @@ inline namespace wire {
 struct IdFault {
   enum class Kind { kRange, kDuplicate };
   Kind kind = Kind::kRange;
-  int64_t row = 0;  // Counted within the given ids.
+  int64_t row = 0;  // Within the ids given.
   int64_t id = 0;
 };
 
+// True if every id of `ids` is below `limit` and no row has the same id twice. `ids` are whole rows of `top_k` ids of
+// `id_bytes` (1 or 2) bytes each; `limit` is above 0, and at most 256 for one byte. Costs a few vector instructions per
+// 32 ids (K of them for duplicates), chosen for this CPU at run time.
+bool IdsLegal(absl::Span<const uint8_t> ids, int32_t id_bytes, int32_t top_k, int64_t limit);
+
 // The first row of `ids` ([rows][K] of layer.id_bytes() each) that has an id outside [0, E) or, with `duplicates`, the
-// same id twice. Nothing if all rows are legal. Legal rows cost a few vector instructions per 32 ids (K of them for
-// duplicates), chosen for this CPU at run time.
+// same id twice. Nothing if all rows are legal.
 std::optional<IdFault> FindIdFault(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t rows,
                                    bool duplicates);
 

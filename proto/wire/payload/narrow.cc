@@ -9,7 +9,7 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
-#include "proto/wire/simd_load-inl.h"
+#include "proto/wire/simd_bytes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
@@ -18,83 +18,58 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-uint64_t MaxLane(const T* lanes, size_t count) {
-  return count == 0 ? 0 : *std::max_element(lanes, lanes + count);
-}
-
-// Handles one element at a time: ends of vectors, and types without a vector form.
 template <typename From, typename To>
-uint64_t NarrowScalar(const uint8_t* from, size_t begin, size_t end, uint8_t* to) {
-  uint64_t largest = 0;
-  for (size_t i = begin; i < end; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    largest = std::max<uint64_t>(largest, value);
-    const To narrow = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &narrow, sizeof(To));
-  }
-  return largest;
-}
-
-template <typename To>
-uint64_t Narrow32(const uint8_t* from, size_t count, uint8_t* to) {
-  const hn::ScalableTag<uint32_t> d;
-  const hn::RebindToSigned<decltype(d)> di;
+bool NarrowRows(const uint8_t* from, size_t stride, size_t rows, size_t count, uint8_t* to) {
+  const hn::ScalableTag<From> d;
   const hn::Rebind<To, decltype(d)> d_to;
   const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  HWY_ALIGN To narrow[HWY_MAX_BYTES];
-  for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes(d, from + 4 * i);
-    largest = hn::Max(largest, v);
-    hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, narrow);
-    std::memcpy(to + i * sizeof(To), narrow, lanes * sizeof(To));
+  auto seen = hn::Zero(d);
+  From seen_alone = 0;
+  for (size_t row = 0; row < rows; ++row, from += stride, to += count * sizeof(To)) {
+    const auto narrow = [&](size_t i) HWY_ATTR {
+      const auto v = LoadBytes(d, from + i * sizeof(From));
+      seen = hn::Or(seen, v);
+      StoreBytes(hn::TruncateTo(d_to, v), d_to, to + i * sizeof(To));
+    };
+    size_t i = 0;
+    for (; i + lanes <= count; i += lanes) narrow(i);
+    if (i < count && count >= lanes) {
+      narrow(count - lanes);
+      continue;
+    }
+    for (; i < count; ++i) {
+      From value;
+      std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+      seen_alone |= value;
+      const To id = static_cast<To>(value);
+      std::memcpy(to + i * sizeof(To), &id, sizeof(To));
+    }
   }
-  HWY_ALIGN uint32_t lane[HWY_MAX_BYTES / 4];
-  hn::Store(largest, d, lane);
-  return std::max(MaxLane(lane, lanes), NarrowScalar<uint32_t, To>(from, i, count, to));
-}
-
-uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
-  const hn::ScalableTag<uint16_t> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<uint8_t, decltype(d)> d_to;
-  const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes(d, from + 2 * i);
-    largest = hn::Max(largest, v);
-    hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, to + i);
-  }
-  HWY_ALIGN uint16_t lane[HWY_MAX_BYTES / 2];
-  hn::Store(largest, d, lane);
-  return std::max(MaxLane(lane, lanes), NarrowScalar<uint16_t, uint8_t>(from, i, count, to));
-}
-
-// Input and output have the same width.
-template <typename T>
-uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
-  std::memcpy(to, from, count * sizeof(T));
-  return LargestId<T>(from, count);
+  constexpr int kBits = 8 * sizeof(To);
+  return seen_alone >> kBits == 0 && hn::AllTrue(d, hn::Eq(hn::ShiftRight<kBits>(seen), hn::Zero(d)));
 }
 
 // `element_bytes` 1, 2, 4 or 8; elements are taken as unsigned.
-uint64_t Narrow(size_t element_bytes, const uint8_t* from, size_t count, size_t id_bytes, uint8_t* to) {
+bool Narrow(size_t element_bytes, const uint8_t* from, size_t stride, size_t rows, size_t count, size_t id_bytes,
+            uint8_t* to) {
   const bool to8 = id_bytes == 1;
-  switch (element_bytes) {
-    case 1:
-      return to8 ? CopyIds<uint8_t>(from, count, to) : NarrowScalar<uint8_t, uint16_t>(from, 0, count, to);
-    case 2:
-      return to8 ? Narrow16To8(from, count, to) : CopyIds<uint16_t>(from, count, to);
-    case 4:
-      return to8 ? Narrow32<uint8_t>(from, count, to) : Narrow32<uint16_t>(from, count, to);
-    default:
-      return to8 ? NarrowScalar<uint64_t, uint8_t>(from, 0, count, to)
-                 : NarrowScalar<uint64_t, uint16_t>(from, 0, count, to);
+  if (element_bytes == 8)
+    return (to8 ? NarrowRows<uint64_t, uint8_t> : NarrowRows<uint64_t, uint16_t>)(from, stride, rows, count, to);
+  if (element_bytes == 4)
+    return (to8 ? NarrowRows<uint32_t, uint8_t> : NarrowRows<uint32_t, uint16_t>)(from, stride, rows, count, to);
+  if (element_bytes == 2 && to8) return NarrowRows<uint16_t, uint8_t>(from, stride, rows, count, to);
+  // Elements are not wider than ids.
+  for (size_t row = 0; row < rows; ++row, from += stride, to += count * id_bytes) {
+    if (element_bytes == id_bytes) {
+      std::memcpy(to, from, count * id_bytes);
+    } else {
+      for (size_t i = 0; i < count; ++i) {
+        to[2 * i] = from[i];
+        to[2 * i + 1] = 0;
+      }
+    }
   }
+  return true;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -107,16 +82,6 @@ namespace routing_replay {
 inline namespace wire {
 
 HWY_EXPORT(Narrow);
-
-namespace {
-
-// A negative i8 could pass for an id of a model with 256 experts.
-uint64_t NegativesLargest(DType dtype, uint64_t largest) {
-  const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
-  return negative ? UINT64_MAX : largest;
-}
-
-}  // namespace
 
 int32_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -136,9 +101,18 @@ int32_t DTypeBytes(DType dtype) {
   return 0;
 }
 
-uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
-  if (count == 0) return 0;  // Either pointer may be null then.
-  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to));
+int64_t NarrowLimit(DType dtype, int32_t num_experts) {
+  return std::min(num_experts, dtype == DType::kI8 ? 128 : dtype == DType::kI16 ? 32768 : num_experts);
+}
+
+bool NarrowIds(DType dtype, const uint8_t* from, int64_t stride, int64_t rows, int64_t count, int32_t id_bytes,
+               uint8_t* to) {
+  if (rows * count == 0) return true;  // Either pointer may be null then.
+  if (stride == count * DTypeBytes(dtype)) {
+    count *= rows;
+    rows = 1;
+  }
+  return HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, stride, rows, count, id_bytes, to);
 }
 
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {

@@ -1,4 +1,4 @@
-// Converts ids of any integer type to ids of one or two bytes, and finds the largest.
+// Converts ids of any integer type to ids of one or two bytes.
 #ifndef PROTO_WIRE_PAYLOAD_NARROW_H_
 #define PROTO_WIRE_PAYLOAD_NARROW_H_
 
@@ -9,14 +9,18 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Bytes of one element; 0 for kUnspecified and for unknown numbers.
+// Bytes of one element; 0 for kUnspecified and for numbers that are no dtype.
 int32_t DTypeBytes(DType dtype);
 
-// Writes `count` little-endian elements of `dtype` at `from` (any alignment) as `id_bytes` (1 or 2) bytes each to `to`.
-// Returns the largest value, taken as unsigned, so that a negative element is larger than every id. Elements that do
-// not fit get an arbitrary value: the caller compares the result with E. Uses the fastest instructions of this CPU,
-// chosen at run time.
-uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to);
+// The limit of narrowed elements of `dtype` that are ids of a layer with `num_experts`. A negative element is not below
+// it, unless NarrowIds has returned false.
+int64_t NarrowLimit(DType dtype, int32_t num_experts);
+
+// Writes `rows` rows of `count` little-endian elements of `dtype`, without gaps, as `id_bytes` (1 or 2) bytes each to
+// `to`. Rows begin at `from` (any alignment) and lie `stride` bytes apart. Returns false if an element does not fit:
+// `to` has arbitrary values then. Uses the fastest instructions of this CPU, chosen at run time.
+bool NarrowIds(DType dtype, const uint8_t* from, int64_t stride, int64_t rows, int64_t count, int32_t id_bytes,
+               uint8_t* to);
 
 // The element at `index`, sign kept.
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index);

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/block/cut.h"
 #include "proto/wire/block/id_check.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/payload/tile.h"
+#include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -58,13 +60,16 @@ absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, c
   return columns;
 }
 
-// MoE layers that lie side by side in the tensor and have the same E and width: they are narrowed and checked together.
-struct ColumnRun {
-  int64_t first_element = 0;  // Offset within a row of the tensor.
-  int64_t elements = 0;
-  int64_t first_byte = 0;  // Offset within a row of narrowed ids.
-  LayerRouting layer;      // That of the first layer.
+// MoE layers that lie side by side in the tensor and have the same E and K: they are narrowed and tiled together.
+struct LayerGroup {
+  int32_t first = 0;  // Ordinal.
+  int32_t layers = 0;
 };
+
+// Rows of the tensor are narrowed and tiled in parts that stay in the second cache.
+constexpr int64_t kPartBytes = 131072;
+constexpr int64_t kCacheLine = 64;
+constexpr int64_t kMinPartRows = 8, kMaxPartRows = 256;
 
 // Consecutive rows inside one window, and where their elements start.
 struct Piece {
@@ -86,28 +91,20 @@ std::vector<RowRange> SplitAt(RowRange range, absl::Span<const int64_t> cuts) {
 class Decoder {
  public:
   Decoder(const Geometry& geometry, const TensorView& tensor, std::vector<int32_t> columns,
-          const DecodeOptions& options)
-      : geometry_(geometry), tensor_(tensor), columns_(std::move(columns)), options_(options) {
-    MakeRuns();
-    MakeTileColumns();
-    if (!in_place_) scratch_ = Buffer(options.block_rows * geometry.raw_row_bytes());
-  }
+          const DecodeOptions& options);
 
   absl::StatusOr<DecodedRows> Decode(RowRange rows);
 
  private:
-  void MakeRuns();
-  void MakeTileColumns();
   absl::Status DecodePiece(const Piece& piece, DecodedRows& out);
-  bool NarrowPiece(const Piece& piece);
-  uint64_t NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows);
-  const uint8_t* TensorRow(int64_t slot) const { return tensor_.elements.data() + slot * tensor_row_bytes(); }
-  int64_t tensor_row_bytes() const { return tensor_.row_elements() * DTypeBytes(tensor_.dtype); }
+  std::optional<Block> Encode(const Piece& piece);
+  bool TileRows(const Piece& piece, uint8_t* raw);
+  bool TilePart(const LayerGroup& group, const uint8_t* from, int64_t rows, absl::Span<uint8_t* const> planes);
+  bool FinishPlane(int32_t ordinal, absl::Span<const uint8_t> ids, Block& block) const;
   absl::Status FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const;
-  absl::Status EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const;
-  absl::Status Explain(const Piece& piece, RowRange rows, int32_t ordinal, const IdFault& fault) const;
-  void TileRows(const Piece& piece, RowRange rows, Block& block) const;
+  absl::Status ExplainDuplicate(const Piece& piece) const;
   bool IsZeroThroughout(int32_t ordinal) const;
+  int64_t tensor_row_bytes() const { return tensor_.row_elements() * DTypeBytes(tensor_.dtype); }
   int64_t Id(int64_t slot, int32_t ordinal, int32_t k) const {
     return ElementAt(tensor_.dtype, tensor_.elements.data(),
                      slot * tensor_.row_elements() + columns_[ordinal] * tensor_.top_k + k);
@@ -117,23 +114,30 @@ class Decoder {
   const TensorView& tensor_;
   const std::vector<int32_t> columns_;
   const DecodeOptions& options_;
-  std::vector<ColumnRun> runs_;
-  // The tensor's elements are already unsigned ids of every layer's width: rows are tiled without a copy.
-  bool in_place_ = false;
-  Buffer scratch_;                        // Otherwise: narrowed rows of the current piece, [rows][raw_row_bytes].
-  std::vector<TileColumn> tile_columns_;  // By ordinal; planes are set per block.
+  std::vector<LayerGroup> groups_;
+  const int64_t part_rows_;
+  std::vector<uint8_t*> planes_;  // RAW planes of one block, from the next part on.
+  Buffer scratch_;                // Narrowed rows of a part.
+  Buffer raw_;                    // RAW planes of one block, if blocks are PACKED.
 };
 
-void Decoder::MakeRuns() {
-  int64_t first_byte = 0;
-  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
-    const LayerRouting& layer = geometry_.layer(i);
-    const int64_t first_element = columns_[i] * tensor_.top_k;
-    const bool continues = !runs_.empty() && runs_.back().layer.num_experts == layer.num_experts &&
-                           runs_.back().first_element + runs_.back().elements == first_element;
-    if (!continues) runs_.push_back({.first_element = first_element, .first_byte = first_byte, .layer = layer});
-    runs_.back().elements += layer.top_k;
-    first_byte += static_cast<int64_t>(layer.top_k) * layer.id_bytes();
+Decoder::Decoder(const Geometry& geometry, const TensorView& tensor, std::vector<int32_t> columns,
+                 const DecodeOptions& options)
+    : geometry_(geometry),
+      tensor_(tensor),
+      columns_(std::move(columns)),
+      options_(options),
+      part_rows_(std::clamp(kPartBytes / std::max<int64_t>(1, tensor_row_bytes()) / kMinPartRows * kMinPartRows,
+                            kMinPartRows, kMaxPartRows)),
+      planes_(geometry.num_moe_layers()),
+      scratch_(part_rows_ * geometry.raw_row_bytes()) {
+  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
+    const LayerRouting& layer = geometry.layer(i);
+    const bool continues = i > 0 && columns_[i] == columns_[i - 1] + 1 &&
+                           layer.num_experts == geometry.layer(i - 1).num_experts &&
+                           layer.top_k == geometry.layer(i - 1).top_k && layer.top_k == tensor.top_k;
+    if (!continues) groups_.push_back({.first = i});
+    ++groups_.back().layers;
   }
 }
 
@@ -154,13 +158,18 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
 }
 
 absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
-  std::vector<RowRange> missing;
-  // Ids that are tiled in place are not checked here: EncodeRun checks them in the planes.
-  if (!in_place_ && !NarrowPiece(piece)) {
-    if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
+  if (std::optional<Block> block = Encode(piece)) {
+    out.blocks.push_back(*std::move(block));
+    return absl::OkStatus();
   }
+  // Out-of-range ids are reported first, wherever they are: with them the other checks mean little.
+  std::vector<RowRange> missing;
+  if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
   for (RowRange run : Subtract(piece.rows, missing)) {
-    if (absl::Status status = EncodeRun(piece, run, out); !status.ok()) return status;
+    const Piece part{run, piece.first_slot + run.begin - piece.rows.begin};
+    std::optional<Block> block = Encode(part);
+    if (!block) return ExplainDuplicate(part);
+    out.blocks.push_back(*std::move(block));
   }
   for (RowRange range : missing) AppendMerged(out.unrecorded, range);
   if (out.unrecorded.size() <= kMaxUnrecordedRanges) return absl::OkStatus();
@@ -169,43 +178,82 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
                    piece.rows.begin);
 }
 
-void Decoder::MakeTileColumns() {
-  const int32_t element_bytes = DTypeBytes(tensor_.dtype);
-  const auto same_width = [&](const LayerRouting& layer) { return layer.id_bytes() == element_bytes; };
-  const bool is_unsigned = tensor_.dtype == DType::kU8 || tensor_.dtype == DType::kU16;
-  in_place_ = is_unsigned && std::all_of(geometry_.layers().begin(), geometry_.layers().end(), same_width);
+// Nothing if an id is out of range or occurs twice in a row.
+std::optional<Block> Decoder::Encode(const Piece& piece) {
+  Block block;
+  block.rows = piece.rows;
+  block.codec = SmallerCodec(geometry_, piece.rows.size(), options_.codec);
+  block.bytes = Buffer(geometry_.block_bytes(piece.rows.size(), block.codec));
+  block.plane_crc32c.resize(geometry_.num_moe_layers());
+  const int64_t rows = piece.rows.size();
+  uint8_t* raw = block.bytes.data();
+  if (block.codec != Codec::kRaw) {
+    const auto size = static_cast<size_t>(geometry_.block_bytes(rows, Codec::kRaw));
+    if (raw_.size() < size) raw_ = Buffer(size);
+    raw = raw_.data();
+  }
+  if (!TileRows(piece, raw)) return std::nullopt;
   for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
-    tile_columns_.push_back(
-        {.offset = in_place_ ? columns_[i] * tensor_.top_k * element_bytes : geometry_.plane_offset(i, 1, Codec::kRaw),
-         .bytes = geometry_.plane_bytes(i, 1, Codec::kRaw)});
+    const absl::Span<const uint8_t> ids(raw + geometry_.plane_offset(i, rows, Codec::kRaw),
+                                        geometry_.plane_bytes(i, rows, Codec::kRaw));
+    if (!FinishPlane(i, ids, block)) return std::nullopt;
   }
+  return block;
 }
 
-// Narrows the rows of the piece for TileRows; false if an id is not below its layer's E.
-bool Decoder::NarrowPiece(const Piece& piece) {
-  const uint8_t* from = TensorRow(piece.first_slot);
-  bool good = true;
-  for (const ColumnRun& run : runs_) {
-    uint64_t largest = 0;
-    if (run.elements == tensor_.row_elements()) {
-      largest = NarrowRun(run, from, 0, piece.rows.size());
-    } else {
-      for (int64_t row = 0; row < piece.rows.size(); ++row) largest = std::max(largest, NarrowRun(run, from, row, 1));
+// Narrows and tiles the rows to RAW planes. False if an element does not fit in an id.
+bool Decoder::TileRows(const Piece& piece, uint8_t* raw) {
+  const int64_t rows = piece.rows.size();
+  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+    planes_[i] = raw + geometry_.plane_offset(i, rows, Codec::kRaw);
+  }
+  const bool tiles_in_place = DTypeBytes(tensor_.dtype) == geometry_.layer(0).id_bytes();
+  const uint8_t* from = tensor_.elements.data() + piece.first_slot * tensor_row_bytes();
+  for (int64_t row = 0; row < rows; row += part_rows_) {
+    const int64_t part = std::min(part_rows_, rows - row), bytes = part * tensor_row_bytes();
+    // Tiling skips through rows that are not narrowed before, which no CPU's prefetcher foresees.
+    const uint8_t* next = from + bytes;
+    const int64_t next_bytes = tiles_in_place ? std::min(bytes, tensor_.elements.end() - next) : 0;
+    for (int64_t at = 0; at < next_bytes; at += kCacheLine) __builtin_prefetch(next + at, 0, 2);
+    for (const LayerGroup& group : groups_) {
+      const absl::Span<uint8_t*> planes = absl::MakeSpan(planes_).subspan(group.first, group.layers);
+      if (!TilePart(group, from, part, planes)) return false;
+      const int64_t plane_bytes = part * geometry_.layer(group.first).top_k * geometry_.layer(group.first).id_bytes();
+      for (uint8_t*& plane : planes) plane += plane_bytes;
     }
-    good = good && largest < static_cast<uint64_t>(run.layer.num_experts);
+    from = next;
   }
-  return good;
+  return true;
 }
 
-// The largest id of the run in `rows` rows of the piece, starting at `from`. More than one row only if the run covers
-// the whole row.
-uint64_t Decoder::NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows) {
-  from += first_row * tensor_row_bytes() + run.first_element * DTypeBytes(tensor_.dtype);
-  return NarrowIds(tensor_.dtype, from, rows * run.elements, run.layer.id_bytes(),
-                   scratch_.data() + first_row * geometry_.raw_row_bytes() + run.first_byte);
+bool Decoder::TilePart(const LayerGroup& group, const uint8_t* from, int64_t rows, absl::Span<uint8_t* const> planes) {
+  const LayerRouting& layer = geometry_.layer(group.first);
+  const int32_t element_bytes = DTypeBytes(tensor_.dtype), id_bytes = layer.id_bytes();
+  const int64_t layer_bytes = int64_t{layer.top_k} * id_bytes, stride = tensor_row_bytes();
+  from += columns_[group.first] * tensor_.top_k * element_bytes;
+  if (element_bytes == id_bytes) {
+    Tile(from, stride, rows, layer_bytes, planes);
+    return true;
+  }
+  const int64_t count = int64_t{group.layers} * layer.top_k;
+  if (!NarrowIds(tensor_.dtype, from, stride, rows, count, id_bytes, scratch_.data())) return false;
+  Tile(scratch_.data(), count * id_bytes, rows, layer_bytes, planes);
+  return true;
 }
 
-// Called if an id of the piece is out of range: finds the rows that are −1 throughout, or the first fault.
+// Checks, packs and sums a plane. False if an id is out of range or occurs twice in a row.
+bool Decoder::FinishPlane(int32_t ordinal, absl::Span<const uint8_t> ids, Block& block) const {
+  const LayerRouting& layer = geometry_.layer(ordinal);
+  const int64_t rows = block.rows.size();
+  if (!IdsLegal(ids, layer.id_bytes(), layer.top_k, NarrowLimit(tensor_.dtype, layer.num_experts))) return false;
+  const absl::Span<uint8_t> plane = block.bytes.span().subspan(geometry_.plane_offset(ordinal, rows, block.codec),
+                                                               geometry_.plane_bytes(ordinal, rows, block.codec));
+  if (block.codec != Codec::kRaw) EncodePlane(geometry_, ordinal, block.codec, rows, ids, plane);
+  block.plane_crc32c[ordinal] = Crc32c(plane);
+  return true;
+}
+
+// Called if an id of the piece may be out of range: finds the rows that are −1 throughout, or the first fault.
 absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const {
   for (int64_t row = piece.rows.begin; row < piece.rows.end; ++row) {
     const int64_t slot = piece.first_slot + row - piece.rows.begin;
@@ -241,55 +289,31 @@ absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>&
   return absl::OkStatus();
 }
 
-absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const {
-  Block block;
-  block.rows = rows;
-  block.bytes = Buffer(geometry_.block_bytes(rows.size(), Codec::kRaw));
-  TileRows(piece, rows, block);
+// Called if a row of the piece has an id twice, and all ids are in range: reports the first row of the first such
+// layer.
+absl::Status Decoder::ExplainDuplicate(const Piece& piece) const {
   for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
-    const uint8_t* plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
     const LayerRouting& layer = geometry_.layer(i);
-    const auto bytes = static_cast<size_t>(geometry_.plane_bytes(i, rows.size(), Codec::kRaw));
-    const auto fault = FindIdFault(layer, {plane, bytes}, rows.size(), /*duplicates=*/true);
-    if (fault) return Explain(piece, rows, i, *fault);
+    for (int64_t row = 0; row < piece.rows.size(); ++row) {
+      for (int32_t k = 1; k < layer.top_k; ++k) {
+        const int64_t id = Id(piece.first_slot + row, i, k);
+        for (int32_t other = 0; other < k; ++other) {
+          if (Id(piece.first_slot + row, i, other) != id) continue;
+          if (IsZeroThroughout(i)) {
+            return InvalidAt(
+                Reason::kAllZeroLayer, "payload",
+                "zero in every row: the engine's capture is broken, its pipeline stages were not merged, or it does "
+                "not "
+                "capture hash layers (DeepSeek-V4 on SGLang): then make the geometry with hash_layers=False",
+                std::nullopt, layer.layer_id);
+          }
+          return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", id, " occurs twice"),
+                           piece.rows.begin + row, layer.layer_id);
+        }
+      }
+    }
   }
-  if (options_.codec == Codec::kRaw) {
-    ComputeCrc(geometry_, block);
-  } else {
-    block = Transcode(geometry_, block.view(), options_.codec);
-  }
-  out.blocks.push_back(std::move(block));
-  return absl::OkStatus();
-}
-
-// Out-of-range ids are reported first, wherever they are: with them the other checks mean little.
-absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal, const IdFault& fault) const {
-  std::vector<RowRange> missing;
-  if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
-  const int32_t layer_id = geometry_.layer(ordinal).layer_id;
-  if (IsZeroThroughout(ordinal)) {
-    return InvalidAt(
-        Reason::kAllZeroLayer, "payload",
-        "zero in every row: the engine's capture is broken, its pipeline stages were not merged, or it does not "
-        "capture hash layers (DeepSeek-V4 on SGLang): then make the geometry with hash_layers=False",
-        std::nullopt, layer_id);
-  }
-  return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " occurs twice"),
-                   rows.begin + fault.row, layer_id);
-}
-
-void Decoder::TileRows(const Piece& piece, RowRange rows, Block& block) const {
-  std::vector<TileColumn> columns = tile_columns_;
-  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
-    columns[i].plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
-  }
-  const int64_t first = rows.begin - piece.rows.begin;
-  if (in_place_) {
-    Tile(TensorRow(piece.first_slot + first), tensor_row_bytes(), rows.size(), columns);
-  } else {
-    const int64_t stride = geometry_.raw_row_bytes();
-    Tile(scratch_.data() + first * stride, stride, rows.size(), columns);
-  }
+  return absl::InternalError("ids that are legal were taken for illegal ones");
 }
 
 bool Decoder::IsZeroThroughout(int32_t ordinal) const {

@@ -1,6 +1,7 @@
 #include "proto/wire/payload/tile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 // Tiling 8-byte columns (K = 8 experts of one byte each) is a transposition of words, done in vectors.
@@ -96,9 +97,7 @@ namespace {
 
 HWY_EXPORT(TileSquares);
 
-// Word i of row r, at rows + r · stride + 8 · i, moves to planes[i] + 8 · r, for r in [0, count). Any alignment. Planes
-// must not overlap each other or the rows.
-void TileWords(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<uint8_t* const> planes) {
+void TileWords(const uint8_t* rows, int64_t stride, int64_t count, int64_t, absl::Span<uint8_t* const> planes) {
   HWY_DYNAMIC_DISPATCH(TileSquares)(rows, stride, count, planes.data(), planes.size());
 }
 
@@ -106,68 +105,43 @@ void TileWords(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<ui
 // core would have too many write streams.
 constexpr size_t kGroup = 8;
 
-template <int64_t kBytes>
-void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
-  // Local copies: the compiler must assume that the written bytes may be part of `columns`.
-  const uint8_t* from[kGroup] = {};
-  uint8_t* to[kGroup] = {};
-  for (size_t i = 0; i < columns.size(); ++i) {
-    from[i] = rows + columns[i].offset;
-    to[i] = columns[i].plane;
-  }
-  if (columns.size() == kGroup) {  // A constant, so that the inner loop unrolls.
+// The ids of a layer are two parts of kPart bytes, which may overlap, or one part if kOne.
+template <size_t kPart, bool kOne>
+void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, int64_t bytes, absl::Span<uint8_t* const> planes) {
+  const int64_t step = kOne ? kPart : bytes;
+  const auto copy = [=](const uint8_t* from, uint8_t* to) {
+    std::memcpy(to, from, kPart);
+    if (!kOne) std::memcpy(to + step - kPart, from + step - kPart, kPart);
+  };
+  if (planes.size() == kGroup) {  // A constant, so that the inner loop unrolls.
+    // A local copy: the compiler must assume that the written bytes may be part of `planes`.
+    uint8_t* to[kGroup];
+    std::copy(planes.begin(), planes.end(), to);
     for (int64_t row = 0; row < count; ++row) {
-      for (size_t i = 0; i < kGroup; ++i) std::memcpy(to[i] + row * kBytes, from[i] + row * stride, kBytes);
+      for (size_t i = 0; i < kGroup; ++i) copy(rows + row * stride + i * step, to[i] + row * step);
     }
     return;
   }
-  for (size_t i = 0; i < columns.size(); ++i) {
-    for (int64_t row = 0; row < count; ++row) std::memcpy(to[i] + row * kBytes, from[i] + row * stride, kBytes);
+  for (size_t i = 0; i < planes.size(); ++i) {
+    uint8_t* const to = planes[i];
+    for (int64_t row = 0; row < count; ++row) copy(rows + row * stride + i * step, to + row * step);
   }
 }
 
-// The same as TileGroup<8>. Falls back to it if the columns do not lie side by side.
-void TileWordGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
-  uint8_t* planes[kGroup] = {};
-  for (size_t i = 0; i < columns.size(); ++i) {
-    if (columns[i].offset != columns[0].offset + static_cast<int64_t>(8 * i)) {
-      return TileGroup<8>(rows, stride, count, columns);
-    }
-    planes[i] = columns[i].plane;
-  }
-  TileWords(rows + columns[0].offset, stride, count, absl::MakeConstSpan(planes, columns.size()));
-}
-
-void TileAnyGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
-  for (const TileColumn& column : columns) {
-    for (int64_t row = 0; row < count; ++row) {
-      std::memcpy(column.plane + row * column.bytes, rows + row * stride + column.offset, column.bytes);
-    }
-  }
+template <size_t kPart>
+void TileAs(const uint8_t* rows, int64_t stride, int64_t count, int64_t bytes, absl::Span<uint8_t* const> planes) {
+  if (bytes == kPart) return TileGroup<kPart, true>(rows, stride, count, kPart, planes);
+  TileGroup<kPart, false>(rows, stride, count, bytes, planes);
 }
 
 }  // namespace
 
-void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
-  while (!columns.empty()) {
-    const int64_t bytes = columns.front().bytes;
-    const auto same = [bytes](const TileColumn& column) { return column.bytes == bytes; };
-    const auto group = columns.first(std::min(kGroup, columns.size()));
-    const auto uniform = group.first(std::find_if_not(group.begin(), group.end(), same) - group.begin());
-    columns.remove_prefix(uniform.size());
-    switch (bytes) {
-      case 4:
-        TileGroup<4>(rows, stride, count, uniform);
-        break;
-      case 8:
-        TileWordGroup(rows, stride, count, uniform);
-        break;
-      case 16:
-        TileGroup<16>(rows, stride, count, uniform);
-        break;
-      default:
-        TileAnyGroup(rows, stride, count, uniform);
-    }
+void Tile(const uint8_t* rows, int64_t stride, int64_t count, int64_t bytes, absl::Span<uint8_t* const> planes) {
+  static constexpr decltype(&Tile) kTile[] = {TileAs<1>,  TileAs<2>,  TileAs<4>,  TileAs<8>,
+                                              TileAs<16>, TileAs<32>, TileAs<64>, TileAs<128>};
+  const auto tile = bytes == 8 ? TileWords : kTile[std::bit_width(static_cast<uint64_t>(bytes)) - 1];
+  for (size_t first = 0; first < planes.size(); first += kGroup) {
+    tile(rows + first * bytes, stride, count, bytes, planes.subspan(first, kGroup));
   }
 }
 

@@ -9,16 +9,9 @@
 namespace routing_replay {
 inline namespace wire {
 
-// One layer: its ids are `bytes` bytes at `offset` in each row, and go to `plane`, [rows][bytes].
-struct TileColumn {
-  int64_t offset = 0;
-  int64_t bytes = 0;
-  uint8_t* plane = nullptr;
-};
-
-// Copies `count` rows that begin at `rows` and lie `stride` bytes apart. Planes must not overlap each other or the
-// rows.
-void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns);
+// Copies `count` rows that begin at `rows` and lie `stride` bytes apart. A row holds `bytes` bytes (1 … 128) for each
+// plane, side by side; a plane is [rows][bytes]. Planes must not overlap each other or the rows.
+void Tile(const uint8_t* rows, int64_t stride, int64_t count, int64_t bytes, absl::Span<uint8_t* const> planes);
 
 }  // namespace wire
 }  // namespace routing_replay

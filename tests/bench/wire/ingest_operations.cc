@@ -9,7 +9,7 @@ namespace {
 
 Operation Narrow(const WireSample& sample, const std::string& name, DType dtype, absl::Span<const uint8_t> input) {
   Operation operation = MakeOperation(sample, name, input, sample.narrow(), [&sample, dtype, input](uint8_t* out) {
-    NarrowIds(dtype, input.data(), sample.ids(), sample.layer().id_bytes(), out);
+    NarrowIds(dtype, input.data(), 0, 1, sample.ids(), sample.layer().id_bytes(), out);
   });
   operation.vectors = dtype == DType::kI32;
   return operation;
@@ -19,12 +19,12 @@ Operation TileRows(const WireSample& sample) {
   return MakeOperation(sample, "tile", sample.narrow(), sample.raw().bytes.span(), [&sample](uint8_t* out) {
     const Geometry& geometry = sample.geometry();
     const int64_t stride = geometry.raw_row_bytes(), bytes = stride / geometry.num_moe_layers();
-    std::vector<TileColumn> columns(geometry.num_moe_layers());
+    std::vector<uint8_t*> planes(geometry.num_moe_layers());
     for (const BlockView& block : sample.raw().blocks) {
       for (int32_t l = 0; l < geometry.num_moe_layers(); ++l) {
-        columns[l] = {l * bytes, bytes, out + geometry.plane_offset(l, block.rows.size(), Codec::kRaw)};
+        planes[l] = out + geometry.plane_offset(l, block.rows.size(), Codec::kRaw);
       }
-      Tile(sample.narrow().data() + block.rows.begin * stride, stride, block.rows.size(), columns);
+      Tile(sample.narrow().data() + block.rows.begin * stride, stride, block.rows.size(), bytes, planes);
       out += block.bytes.size();
     }
   });
@@ -75,7 +75,9 @@ std::vector<Operation> IngestOperations(const WireSample& sample) {
           Narrow(sample, "narrow-i64", DType::kI64, sample.i64()),
           TileRows(sample),
           Pack(sample),
+          EncodeTensor(sample, "encode-i16", DType::kI16, sample.i16()),
           EncodeTensor(sample, "encode-i32", DType::kI32, sample.i32()),
+          EncodeTensor(sample, "encode-i64", DType::kI64, sample.i64()),
           EncodeTensor(sample, "encode-narrow", narrow, sample.narrow())};
 }
 

@@ -50,6 +50,7 @@ WireSample::WireSample(const std::string& model, const testing::LatentConfig& co
 }
 
 void WireSample::MakeRows() {
+  i16_ = Widen<int16_t>(ids_);
   i32_ = Widen<int32_t>(ids_);
   i64_ = Widen<int64_t>(ids_);
   narrow_ = Buffer(rows_ * geometry_.raw_row_bytes());

@@ -40,7 +40,8 @@ class WireSample {
   const LayerRouting& layer() const { return geometry_.layer(0); }
   int64_t ids() const { return rows_ * geometry_.ids_per_row(); }
 
-  // As an engine has them, [rows][layers][K]: of int32, of int64, and in the narrowest whole bytes.
+  // As an engine has them, [rows][layers][K]: of int16, int32, int64, and in the narrowest whole bytes.
+  absl::Span<const uint8_t> i16() const { return i16_.span(); }
   absl::Span<const uint8_t> i32() const { return i32_.span(); }
   absl::Span<const uint8_t> i64() const { return i64_.span(); }
   absl::Span<const uint8_t> narrow() const { return narrow_.span(); }
@@ -62,7 +63,7 @@ class WireSample {
   const Geometry geometry_;
   const int64_t rows_;
   std::vector<uint16_t> ids_;
-  Buffer i32_, i64_, narrow_, layers_;
+  Buffer i16_, i32_, i64_, narrow_, layers_;
   EncodedSample raw_, packed_;
   CutSample cuts_;
 };
