@@ -28,12 +28,13 @@
 #include "server/config/open_store.h"
 #include "server/connections/accept_loop.h"
 #include "server/connections/grpc_ports.h"
+#include "server/direct/direct_server.h"
 #include "server/log/event_log.h"
 #include "server/operations/operations.h"
 #include "server/operations/periodic_thread.h"
 #include "server/security/access_control.h"
 #include "server/security/served_tls.h"
-#include "server/service/served_call.h"
+#include "server/service/grpc_stream.h"
 
 namespace routing_replay::server {
 namespace {
@@ -83,7 +84,7 @@ void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) 
 // Fine on a trusted network; but a setting that was lost looks the same.
 std::vector<std::string> AccessWarnings(const ServerConfig& config) {
   std::vector<std::string> warnings;
-  for (const std::string& address : config.listen) {
+  for (const std::string& address : GrpcAddresses(config)) {
     if (!config.token_file.empty() || !config.tls.client_ca.empty() || IsLocalAddress(address)) continue;
     warnings.push_back(absl::StrCat("access is open: everybody who can reach ", address,
                                     " may read, change and drop every run; set --token-file"));
@@ -233,9 +234,10 @@ class GrpcServer final : public Server {
   // threads, so that neither waits for the other.
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
-  std::vector<std::unique_ptr<CallLoop>> loops_;
+  std::vector<std::unique_ptr<GrpcLoop>> loops_;
   AcceptLoop accept_loop_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<DirectServer> direct_;  // Null: there is no direct path.
   std::unique_ptr<PeriodicThread> sweeper_;
   std::unique_ptr<PeriodicThread> upkeep_;
   std::vector<std::string> addresses_;
@@ -251,6 +253,7 @@ void GrpcServer::Count(ConnectionEvent event) {
 
 std::vector<std::string> GrpcServer::Listeners() const {
   std::vector<std::string> all = addresses_;
+  if (direct_ != nullptr) all.push_back(absl::StrCat(direct_->address(), " (direct)"));
   if (!operations_address().empty())
     all.push_back(absl::StrCat(config_.tls.certificate.empty() ? "http://" : "https://", operations_address()));
   if (!health_address().empty()) all.push_back(absl::StrCat(health_address(), " (health)"));
@@ -260,7 +263,7 @@ std::vector<std::string> GrpcServer::Listeners() const {
 absl::Status GrpcServer::Listen() {
   const auto owned = NewServerBuilder(/*health=*/false);
   grpc::ServerBuilder& builder = *owned;
-  for (const std::string& wanted : config_.listen) {
+  for (const std::string& wanted : GrpcAddresses(config_)) {
     auto address = accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted));
     if (!address.ok()) return address.status();
     addresses_.push_back(*std::move(address));
@@ -276,22 +279,28 @@ absl::Status GrpcServer::Listen() {
   // to queues that listen: this one does not listen, because otherwise the loop behind it would get a share of the
   // connections as well.
   for (int i = 0; i <= config_.threads; ++i) {
-    loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
+    loops_.push_back(std::make_unique<GrpcLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
+  }
+  if (const auto address = DirectAddress(config_)) {
+    auto direct =
+        DirectServer::Listen(context_, *address, LimitsOf(config_), [this](ConnectionEvent event) { Count(event); });
+    if (!direct.ok()) return direct.status();
+    direct_ = *std::move(direct);
   }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server");
   context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
   for (const UnaryMethod& method : ControlMethods()) {
-    server::Listen({context_, service_, *loops_[0]}, method, &workers_);
+    server::Listen(context_, service_, *loops_[0], method, &workers_);
   }
   for (const auto& loop : absl::MakeConstSpan(loops_).subspan(1)) {
-    const CallHome home{context_, service_, *loop};
-    ListenForAppends(home);
-    ListenForReads(home);
-    server::Listen(home, PutMethod(), context_.writers);
+    ServeAppend({context_, *loop}, std::make_unique<GrpcStream>(service_, *loop, "Append"));
+    ServeRead({context_, *loop}, std::make_unique<GrpcStream>(service_, *loop, "Read"));
+    server::Listen(context_, service_, *loop, PutMethod(), context_.writers);
   }
   for (const auto& loop : loops_) loop->Start();
   accept_loop_.Start();
+  if (direct_ != nullptr) direct_->Start();
   sweeper_ = std::make_unique<PeriodicThread>([this] {
     const int64_t removed = store_->Sweep(kSweptAtATime);
     metrics_.expired.Increment(static_cast<double>(removed));
@@ -349,6 +358,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   context_.draining = true;
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
+    if (direct_ != nullptr) direct_->Drain();
     const auto deadline = std::chrono::system_clock::now() + patience;
     RejectNewCalls(deadline);
     // gRPC waits for running handlers, however long they take; those that wait for the store are answered in time.
@@ -367,6 +377,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   for (WorkerPool* pool : {&workers_, &readers_, &writers_}) pool->Finish();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
+  if (direct_ != nullptr) direct_->ShutdownAndJoin();
   server_.reset();
   operations_->Stop();  // Last, so that the shutdown can be observed.
 }

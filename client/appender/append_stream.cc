@@ -1,8 +1,14 @@
 #include "client/appender/append_stream.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "proto/wire/message/grpc_bytes.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
 namespace {
@@ -55,6 +61,44 @@ void AppendStream::Write(AppendQueue::Message message) {
   for (const absl::Span<const uint8_t> part : message.payload) builder.Add(part, message.owner);
   writing_ = true;
   call_->Write(builder.Build(), QueueTag(kWritten));
+}
+
+void DirectAppendStream::Write(AppendQueue::Message message) {
+  message_ = std::move(message);
+  connection_->Put(FrameType::kMessage, std::move(message_.header), message_.payload);
+  broken_ = connection_->TrySend();
+}
+
+DirectAppendStream::Event DirectAppendStream::Receive() {
+  auto frame = connection_->TryReceive();
+  if (!frame.ok()) return {.end = frame.status()};
+  if (!frame->has_value()) return {};
+  if ((*frame)->type() == FrameType::kMessage) return {.message = *std::move(*frame)};
+  const absl::string_view status = (*frame)->header();
+  return {.end = status.empty() ? absl::OkStatus() : DecodeStreamStatus(status)};
+}
+
+DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) {
+  while (true) {
+    // What the server said before its connection broke is still to be received.
+    Event event = Receive();
+    if (event.message || event.end) return event;
+    if (!broken_.ok()) return {.end = broken_};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::Real().Now());
+    std::array<pollfd, 2> ready = {
+        {{.fd = connection_->fd(), .events = POLLIN, .revents = 0}, {.fd = wake, .events = POLLIN, .revents = 0}}};
+    const bool sending = connection_->sending();
+    if (sending) ready[0].events |= POLLOUT;
+    const int count = poll(ready.data(), ready.size(), static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
+    if (count == 0 && left.count() <= 60'000) return {};
+    if ((ready[0].revents & POLLOUT) != 0) broken_ = connection_->TrySend();
+    if ((ready[1].revents & POLLIN) != 0) {
+      eventfd_t times = 0;
+      eventfd_read(wake, &times);
+      return {.woken = true};
+    }
+    if (sending && CanWrite()) return {};  // There is room for the next one.
+  }
 }
 
 }  // namespace routing_replay::client

@@ -1,4 +1,4 @@
-// One Append call: raw messages both ways on a completion queue.
+// One Append call: raw messages both ways, on a completion queue or on a connection of the direct path.
 #ifndef CLIENT_APPENDER_APPEND_STREAM_H_
 #define CLIENT_APPENDER_APPEND_STREAM_H_
 
@@ -45,6 +45,35 @@ class AppendStream {
   bool receiving_ = false;  // From the start until nothing more arrives.
   bool writing_ = false;
   bool broken_ = false;  // A write failed.
+};
+
+// The same over the direct path. For one thread.
+class DirectAppendStream {
+ public:
+  struct Event {
+    bool woken = false;
+    std::optional<ReceivedFrame> message;
+    std::optional<absl::Status> end;
+  };
+
+  explicit DirectAppendStream(std::unique_ptr<DirectConnection> connection) : connection_(std::move(connection)) {}
+
+  bool CanWrite() const { return broken_.ok() && !connection_->sending(); }
+  // Requires CanWrite().
+  void Write(AppendQueue::Message message);
+  void Cancel() { connection_->Break(); }
+  // Sends and receives until one of these, or until then: a message, the end, or that `wake` (an eventfd) is set, which
+  // it clears.
+  Event Wait(int wake, Clock::Time until);
+  std::unique_ptr<DirectConnection> TakeConnection() { return std::move(connection_); }
+
+ private:
+  // What has come.
+  Event Receive();
+
+  std::unique_ptr<DirectConnection> connection_;
+  AppendQueue::Message message_;  // Being sent.
+  absl::Status broken_;
 };
 
 }  // namespace routing_replay::client

@@ -2,6 +2,8 @@
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -49,8 +51,10 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   static constexpr intptr_t kWake = 100;
 
   struct Events {
+    ~Events() { close(direct_wake); }
     grpc::CompletionQueue queue;
     grpc::Alarm wake;
+    const int direct_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // In its place, on the direct path.
   };
 
   AppendSession::Options SessionOptions() const {
@@ -98,7 +102,10 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   AppendSession::Action NextAction();
   void Do(AppendSession::Action action);
   void OnEvent(intptr_t tag, bool ok);
-  void OnMessage(grpc::ByteBuffer message);
+  void OnMessage(const absl::StatusOr<ByteChain>& bytes);
+  // The thread waits for the direct path from here on, or for gRPC.
+  void WaitForDirect(bool direct);
+  void OnDirectEvent(DirectAppendStream::Event event);
   void OnStreamEnd(absl::Status why);
   void Deliver();
   void ShutDown();
@@ -113,11 +120,13 @@ class AppenderImpl final : public PlanAppender, private ForkPart {
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool resting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool on_direct_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Null: the thread is not running. Changes only with mutex_ held, while the thread is not running.
   std::unique_ptr<Events> events_;
-  ServerConnection connection_;  // The stream's connection.
-  std::unique_ptr<AppendStream> stream_;
+  ServerConnection connection_;           // Of the stream.
+  std::unique_ptr<AppendStream> stream_;  // One of them, or none.
+  std::unique_ptr<DirectAppendStream> direct_;
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
 };
@@ -136,7 +145,7 @@ void AppenderImpl::Abandon() {
 
 void AppenderImpl::Start() {
   events_ = std::make_unique<Events>();
-  waking_ = false;
+  waking_ = on_direct_ = false;
   MutexLock lock(joining_);
   thread_ = std::thread([this] { Loop(); });
 }
@@ -186,6 +195,10 @@ absl::Status AppenderImpl::WaitFor(CondVar& condition, Clock::Time deadline, con
 void AppenderImpl::Wake() {
   if (!events_) Start();
   if (std::exchange(waking_, true)) return;
+  if (on_direct_) {
+    eventfd_write(events_->direct_wake, 1);
+    return;
+  }
   events_->wake.Set(&events_->queue, gpr_time_0(GPR_CLOCK_MONOTONIC),
                     QueueTag(kWake));  // Now would be rounded up to a millisecond.
 }
@@ -263,6 +276,10 @@ void AppenderImpl::Loop() {
       MutexLock lock(mutex_);
       if (stopping_ || resting_) break;
     }
+    if (direct_) {
+      OnDirectEvent(direct_->Wait(events_->direct_wake, next));
+      continue;
+    }
     void* tag = nullptr;
     bool ok = false;
     if (events_->queue.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
@@ -285,7 +302,7 @@ AppendSession::Action AppenderImpl::NextAction() {
   MutexLock lock(mutex_);
   const Clock::Time now = Clock::Real().Now();
   if (stopping_ || resting_) return {.until = now};
-  return session_.Next(now, stream_ && stream_->CanWrite());
+  return session_.Next(now, direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite());
 }
 
 void AppenderImpl::Do(AppendSession::Action action) {
@@ -299,14 +316,18 @@ void AppenderImpl::Do(AppendSession::Action action) {
         return session_.OnStreamEnd(absl::UnavailableError(connection.status().message()), Clock::Real().Now());
       }
       connection_ = *std::move(connection);
+      if (auto direct = run_.link->BeginDirect(connection_, "Append", Clock::Time::max())) {
+        direct_ = std::make_unique<DirectAppendStream>(std::move(direct));
+        return WaitForDirect(true);
+      }
       stream_ = std::make_unique<AppendStream>(connection_, events_->queue);
       return;
     }
     case AppendSession::Step::kSend:
-      return stream_->Write(std::move(action.message));
+      return direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
     case AppendSession::Step::kCancel:
       run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
-      return stream_->Cancel();
+      return direct_ ? direct_->Cancel() : stream_->Cancel();
   }
 }
 
@@ -317,14 +338,41 @@ void AppenderImpl::OnEvent(intptr_t tag, bool ok) {
     return;
   }
   AppendStream::Event event = stream_->OnEvent(static_cast<AppendStream::Tag>(tag), ok);
-  if (event.message) OnMessage(*std::move(event.message));
+  if (event.message) {
+    const auto bytes = ReceivedBytes::From(*event.message);
+    OnMessage(bytes.ok() ? absl::StatusOr<ByteChain>(bytes->chain()) : bytes.status());
+  }
   if (event.end) OnStreamEnd(*std::move(event.end));
 }
 
-void AppenderImpl::OnMessage(grpc::ByteBuffer message) {
-  const auto bytes = ReceivedBytes::From(message);
+void AppenderImpl::OnDirectEvent(DirectAppendStream::Event event) {
+  if (event.woken) {
+    MutexLock lock(mutex_);
+    waking_ = false;
+  }
+  if (event.message) OnMessage(event.message->chain());
+  if (!event.end) return;
+  run_.link->EndDirect(connection_, direct_->TakeConnection(), *event.end);
+  direct_.reset();
+  WaitForDirect(false);
+  OnStreamEnd(*std::move(event.end));
+}
+
+// A wake that is on its way to where nobody waits any more is taken here.
+void AppenderImpl::WaitForDirect(bool direct) {
   MutexLock lock(mutex_);
-  session_.OnMessage(bytes.ok() ? absl::StatusOr<ByteChain>(bytes->chain()) : bytes.status(), Clock::Real().Now());
+  if (std::exchange(waking_, false)) {
+    eventfd_t times = 0;
+    void* tag = nullptr;
+    bool ok = false;
+    on_direct_ ? static_cast<bool>(eventfd_read(events_->direct_wake, &times)) : events_->queue.Next(&tag, &ok);
+  }
+  on_direct_ = direct;
+}
+
+void AppenderImpl::OnMessage(const absl::StatusOr<ByteChain>& bytes) {
+  MutexLock lock(mutex_);
+  session_.OnMessage(bytes, Clock::Real().Now());
 }
 
 void AppenderImpl::OnStreamEnd(absl::Status why) {
@@ -354,6 +402,7 @@ void AppenderImpl::Deliver() {
 }
 
 void AppenderImpl::ShutDown() {
+  direct_.reset();
   if (stream_) stream_->Cancel();
   void* tag = nullptr;
   bool ok = false;

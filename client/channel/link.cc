@@ -27,10 +27,26 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  return ServerConnection{*channel_, *std::move(authorization)};
+  // What gRPC keeps secret, or leads through a proxy, or to one of several, the direct path would not.
+  const bool plain = !keys_.encrypted && !use_http_proxy_ && !target_.round_robin;
+  return ServerConnection{*channel_, *std::move(authorization), plain ? target_.target : ""};
+}
+
+std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& connection, const std::string& method,
+                                                    Clock::Time deadline) {
+  if (connection.direct_target.empty()) return nullptr;
+  return direct_.Begin({connection.channel, connection.authorization, connection.direct_target}, method, deadline);
+}
+
+void Link::EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
+                     const absl::Status& status) {
+  if (status.ok())
+    direct_.GiveBack({connection.channel, connection.authorization, connection.direct_target}, std::move(direct));
+  if (absl::IsUnavailable(status)) direct_.OnBroken();
 }
 
 void Link::Rest() {
+  direct_.Rest();
   MutexLock lock(mutex_);
   if (channel_.ok()) channel_ = nullptr;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "client/call/fork_part.h"
 #include "client/channel/client_security.h"
+#include "client/channel/direct_path.h"
 #include "client/channel/endpoint.h"
 #include "proto/wire/mutex.h"
 
@@ -23,6 +24,7 @@ namespace routing_replay::client {
 struct ServerConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::string authorization;
+  std::string direct_target = {};  // Of the channel, where its server may be asked for a direct path.
 
   // Call it before the call begins.
   void Authorize(grpc::ClientContext& context) const {
@@ -42,6 +44,13 @@ class Link final : private ForkPart {
   // The connection to the present server, for one call, which stays on it. Waits for the file of a "file:PATH" if that
   // was empty so far: DEADLINE_EXCEEDED. Errors of ClientSecurity.
   absl::StatusOr<ServerConnection> Connect();
+  // A call of `method` on the server of `connection` over its direct path; null: it is to be made over gRPC. As of
+  // DirectPath::Begin.
+  std::unique_ptr<DirectConnection> BeginDirect(const ServerConnection& connection, const std::string& method,
+                                                Clock::Time deadline);
+  // It ended with `status`.
+  void EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
+                 const absl::Status& status);
   // As those of ServerChoice.
   bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
@@ -64,6 +73,7 @@ class Link final : private ForkPart {
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;
+  DirectPath direct_;
   Mutex mutex_;
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);

@@ -85,8 +85,9 @@ bool IsHostAndPort(const std::string& address) {
 const CLI::Validator kListener(
     [](const std::string& address) {
       const bool socket = absl::StartsWith(address, "unix:") && address.size() > 5;
-      if (socket || IsHostAndPort(address)) return std::string();
-      return absl::StrCat("'", address, "' is not host:port, [v6]:port or unix:PATH");
+      const bool direct = absl::StartsWith(address, kDirect) && IsHostAndPort(address.substr(kDirect.size()));
+      if (socket || direct || IsHostAndPort(address)) return std::string();
+      return absl::StrCat("'", address, "' is not host:port, [v6]:port, unix:PATH or direct:host:port");
     },
     "");
 const CLI::Validator kPortOrNone(
@@ -102,7 +103,10 @@ class Parser {
   explicit Parser(ServerConfig& config) : config_(config) {
     app_.set_version_flag("--version", ROUTING_REPLAY_VERSION);
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
-    Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
+    Key("listen", config_.listen,
+        "addresses to listen on: host:port, [v6]:port or unix:PATH; and direct:host:port for the direct path, which "
+        "opens a Unix socket as well")
+        ->check(kListener);
     Key("advertise", config_.advertise, "address that the server reports to clients");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
@@ -288,13 +292,26 @@ class Parser {
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
   std::vector<std::pair<const char*, std::string>> plain;
-  for (const std::string& address : config.listen) plain.emplace_back("listen", address);
+  for (const std::string& address : config.listen) {
+    const bool direct = absl::StartsWith(address, kDirect);
+    plain.emplace_back("listen", direct ? address.substr(kDirect.size()) : address);
+  }
   if (!config.operations_listen.empty()) plain.emplace_back("operations-listen", config.operations_listen);
   for (const auto& [key, address] : plain) {
     if (IsLocalAddress(address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "--", key, ": '", address, "' can be reached from other machines, and its connections would not be encrypted; ",
         "set --tls-cert and --tls-key, or --insecure if the network is trusted"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckListeners(const ServerConfig& config) {
+  const size_t direct = config.listen.size() - GrpcAddresses(config).size();
+  if (direct == config.listen.size()) return absl::InvalidArgumentError("--listen: no address of gRPC");
+  if (direct > 1) return absl::InvalidArgumentError("--listen: the direct path is given twice");
+  if (direct == 1 && !config.tls.certificate.empty()) {
+    return absl::InvalidArgumentError("--listen: the direct path has no TLS, and this server has --tls-cert");
   }
   return absl::OkStatus();
 }
@@ -328,6 +345,21 @@ void WarnOfMode(const char* key, const std::string& path, mode_t others, const c
 
 }  // namespace
 
+std::vector<std::string> GrpcAddresses(const ServerConfig& config) {
+  std::vector<std::string> addresses;
+  for (const std::string& address : config.listen) {
+    if (!absl::StartsWith(address, kDirect)) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+std::optional<std::string> DirectAddress(const ServerConfig& config) {
+  for (const std::string& address : config.listen) {
+    if (absl::StartsWith(address, kDirect)) return address.substr(kDirect.size());
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
   ServerConfig config;
   Parser parser(config);
@@ -344,6 +376,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
   if (!store.ok()) return store;
   if (absl::Status status = CheckTls(config); !status.ok()) return status;
+  if (absl::Status status = CheckListeners(config); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
   if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
   WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);

@@ -5,16 +5,19 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/security/served_tls.h"
 
 namespace routing_replay::server {
 
 struct ServerConfig {
-  std::vector<std::string> listen = {"127.0.0.1:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
+  // host:port, [v6]:port or unix:PATH; port 0: any free one. One more may be kDirect and host:port or [v6]:port.
+  std::vector<std::string> listen = {"127.0.0.1:7400"};
   std::string advertise;         // The address that OpenRun reports to clients; empty: the first listener.
   std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;         // The server ends when this process ends; 0: off.
@@ -64,6 +67,13 @@ struct ServerConfig {
   bool check_config = false;
   bool print_config = false;
 };
+
+// Marks the address of the direct path among the listeners.
+inline constexpr absl::string_view kDirect = "direct:";
+// Of ServerConfig::listen: those of gRPC, …
+std::vector<std::string> GrpcAddresses(const ServerConfig& config);
+// … and host:port of the direct path; nothing: there is none.
+std::optional<std::string> DirectAddress(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED
 // with the text to print for --help and --version.

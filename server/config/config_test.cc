@@ -88,6 +88,10 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--threads", "0"}, "threads"},
            {{"--listen", "7400"}, "--listen"},
            {{"--listen", "host:65536"}, "host:65536"},
+           {{"--listen", "direct:unix:/tmp/x"}, "direct:unix:/tmp/x"},
+           {{"--listen", "direct:127.0.0.1:0"}, "no address of gRPC"},
+           {{"--listen", "127.0.0.1:0", "direct:127.0.0.1:0", "direct:127.0.0.1:1"}, "twice"},
+           {{"--listen", "127.0.0.1:0", "direct:0.0.0.0:7403"}, "'0.0.0.0:7403' can be reached"},
            {{"--memory-budget", "0"}, "memory-budget"},
            {{"--drain-delay", "9223372036854775807ms"}, "drain-delay"},
            {{"--listen", "0.0.0.0:7400"}, "'0.0.0.0:7400' can be reached"},
@@ -182,6 +186,14 @@ TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
   setenv("RR_INSECURE", "true", 1);
   EXPECT_OK(Parse({"--listen", "0.0.0.0:7400"}));
   unsetenv("RR_INSECURE");
+}
+
+TEST(ConfigTest, TheDirectPathIsOneOfTheListeners) {
+  ASSERT_OK_AND_ASSIGN(const ServerConfig without, Parse({}));
+  EXPECT_EQ(DirectAddress(without), std::nullopt);
+  ASSERT_OK_AND_ASSIGN(const ServerConfig with, Parse({"--listen", "direct:127.0.0.1:0", "127.0.0.1:1"}));
+  EXPECT_EQ(DirectAddress(with), "127.0.0.1:0");
+  EXPECT_THAT(GrpcAddresses(with), ::testing::ElementsAre("127.0.0.1:1"));
 }
 
 TEST(ConfigTest, PortsForOperators) {

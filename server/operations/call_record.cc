@@ -31,12 +31,6 @@ bool SameKind(const CallTrouble& a, const CallTrouble& b) {
   return a.method == b.method && a.code == b.code && a.reason == b.reason && a.field == b.field;
 }
 
-absl::string_view Metadata(const grpc::ServerContext& call, const char* key) {
-  const auto found = call.client_metadata().find(key);
-  if (found == call.client_metadata().end()) return "";
-  return {found->second.data(), found->second.size()};
-}
-
 }  // namespace
 
 std::string RequestId(absl::string_view given) {
@@ -88,14 +82,8 @@ std::vector<CallTrouble> CallJournal::Latest() const {
   return {latest_.begin(), latest_.end()};
 }
 
-absl::string_view AuthorizationOf(const grpc::ServerContextBase& call) {
-  const auto [begin, end] = call.client_metadata().equal_range("authorization");
-  if (begin == end || std::next(begin) != end) return "";
-  return {begin->second.data(), begin->second.size()};
-}
-
-CallRecord::CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call)
-    : book_(book), method_(method), call_(call), began_(book.clock.Now()) {
+CallRecord::CallRecord(CallBook& book, absl::string_view method, const Caller& caller)
+    : book_(book), method_(method), caller_(caller), began_(book.clock.Now()) {
   book_.metrics.BeginCall(method_);
 }
 
@@ -128,20 +116,13 @@ void CallRecord::Audit(const char* action, absl::string_view run, const absl::St
 }
 
 LogFields CallRecord::Identity() const {
-  if (request_id_.empty()) request_id_ = RequestId(Metadata(call_, kRequestIdKey));
+  if (request_id_.empty()) request_id_ = RequestId(caller_.request_id);
   LogFields fields = {{"request_id", request_id_}};
-  std::string trace = TraceParent(Metadata(call_, kTraceParentKey));
+  std::string trace = TraceParent(caller_.trace_parent);
   if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
-  fields.emplace_back("peer", call_.peer());
-  // Names from the client's certificate. They belong to the connection, as this does, and grant nothing.
-  std::string client;
-  if (const auto authentication = call_.auth_context(); authentication != nullptr) {
-    for (const grpc::string_ref& name : authentication->GetPeerIdentity()) {
-      absl::StrAppend(&client, client.empty() ? "" : " ", absl::string_view(name.data(), name.size()));
-    }
-  }
-  if (!client.empty()) fields.emplace_back("client", std::move(client));
-  std::string token = book_.access.NameOf(AuthorizationOf(call_));
+  fields.emplace_back("peer", caller_.peer);
+  if (!caller_.certificate_names.empty()) fields.emplace_back("client", caller_.certificate_names);
+  std::string token = book_.access.NameOf(caller_.authorization);
   if (!token.empty()) fields.emplace_back("token", std::move(token));
   return fields;
 }

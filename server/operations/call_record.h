@@ -3,8 +3,6 @@
 #ifndef SERVER_OPERATIONS_CALL_RECORD_H_
 #define SERVER_OPERATIONS_CALL_RECORD_H_
 
-#include <grpcpp/server_context.h>
-
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -75,14 +73,21 @@ struct CallBook {
   CallJournal journal{clock};
 };
 
-// The authorization header; empty if there are two: a client must not choose which one is checked.
-absl::string_view AuthorizationOf(const grpc::ServerContextBase& call);
+// Who makes a call, as its transport tells.
+struct Caller {
+  std::string peer;           // As gRPC names it: "ipv4:127.0.0.1:1234".
+  std::string authorization;  // The header; empty where there are two: a client must not choose which one is checked.
+  std::string request_id, trace_parent;        // As they were sent.
+  std::string certificate, certificate_chain;  // Of the connection, PEM; empty where none was shown.
+  std::string certificate_names;               // What it says of its bearer; it allows nothing.
+  std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
+};
 
 // Not thread-safe.
 class CallRecord {
  public:
-  // `method` is one of the service, `call` has arrived; both must outlive the record.
-  CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call);
+  // `method` is one of the service; both outlive the record.
+  CallRecord(CallBook& book, absl::string_view method, const Caller& caller);
   CallRecord(const CallRecord&) = delete;
   CallRecord& operator=(const CallRecord&) = delete;
   ~CallRecord();  // A call without End counts as CANCELLED.
@@ -100,7 +105,7 @@ class CallRecord {
 
   CallBook& book_;
   const absl::string_view method_;
-  const grpc::ServerContext& call_;
+  const Caller& caller_;
   const Clock::Time began_;
   bool ended_ = false;
   mutable std::string request_id_;  // Made for the first line.

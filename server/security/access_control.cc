@@ -36,6 +36,7 @@ constexpr CallRule kRules[] = {
     {"DropRun", Rpc::kDropRun, Scope::kAdmin},
     {"ListRuns", Rpc::kListRuns, kAnyScope},
     {"GetServerInfo", Rpc::kGetServerInfo, kAnyScope},
+    {"OpenDirect", Rpc::kOpenDirect, kAnyScope},
 };
 
 constexpr bool InOrder() {
@@ -43,7 +44,7 @@ constexpr bool InOrder() {
   for (const CallRule& rule : kRules) {
     if (static_cast<int>(rule.rpc) != next++) return false;
   }
-  return next == static_cast<int>(Rpc::kGetServerInfo) + 1;
+  return next == static_cast<int>(Rpc::kOpenDirect) + 1;
 }
 static_assert(InOrder());
 

@@ -35,6 +35,7 @@ enum class Rpc {
   kDropRun,
   kListRuns,
   kGetServerInfo,
+  kOpenDirect,
 };
 
 struct CallRule {

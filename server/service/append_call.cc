@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/service/served_call.h"
+#include "server/service/grpc_stream.h"
 #include "server/store/row_pieces.h"
 #include "server/store/sample_rules.h"
 #include "server/store/store_time.h"
@@ -96,14 +96,17 @@ AppendAck TakeAppend(ServiceContext& context, const std::string& run, AppendRequ
 
 class AppendCall final : public ServedCall {
  public:
-  explicit AppendCall(const CallHome& home) : ServedCall(home, "Append") {}
+  AppendCall(const CallHome& home, std::unique_ptr<CallStream> stream)
+      : ServedCall(home, "Append", std::move(stream)) {}
 
   void Drain() override {
     if (has_arrived()) FinishWith(DrainingError());
   }
 
  private:
-  std::unique_ptr<ServedCall> Successor() const override { return std::make_unique<AppendCall>(home_); }
+  std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
+    return std::make_unique<AppendCall>(home_, std::move(stream));
+  }
   void OnAdmitted() override;
   void OnWorked() override;
   void OnRead(bool ok);
@@ -116,8 +119,8 @@ class AppendCall final : public ServedCall {
   // Switches to the message's run. The call's shares of the previous run's limits (its place among the streams, and its
   // credit) move along. A run that does not exist has no limits.
   absl::Status EnterRun(const std::string& run);
-  // Computes the answer; an error ends the stream. May wait for the store.
-  absl::StatusOr<AppendResponse> Handle(grpc::ByteBuffer& message);
+  // What to answer; an error ends the stream. May wait for the store.
+  absl::StatusOr<AppendResponse> Handle(ReceivedMessage message);
   absl::StatusOr<AppendResponse> Reject(const ByteChain& message, const Permissions& permissions,
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
@@ -137,7 +140,8 @@ class AppendCall final : public ServedCall {
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
 
   absl::StatusOr<AppendResponse> answer_;
-  // From here to promised_, and the record's rejections and payload_bytes_: used by the worker while one is busy.
+  ReceivedMessage message_;
+  // From here to promised_, and the record's rejections and payload_bytes_: the worker's while one is busy.
   std::string run_;
   ByteReservation credit_;   // Granted and not used yet.
   std::string entered_run_;  // If runs are limited: the run whose limits these are.
@@ -205,15 +209,18 @@ void AppendCall::ReadNext() {
   if (reading_ || work_.busy() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
   if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
-  stream_.Read(&request_, read_.Begin());
+  stream_->Receive(credit_.bytes(), read_);
 }
 
 void AppendCall::OnRead(bool ok) {
   reading_ = false;
   ++messages_;
   if (finishing_ || final_status_) return;
-  if (!ok) return FinishWith(absl::OkStatus());  // The client has finished, or is gone.
-  const absl::Status taken = StartWork(context_.writers, [this] { answer_ = Handle(request_); });
+  if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
+  auto message = stream_->Take();
+  if (!message.ok()) return FinishWith(message.status());
+  message_ = *std::move(message);
+  const absl::Status taken = StartWork(context_.writers, [this] { answer_ = Handle(std::exchange(message_, {})); });
   if (!taken.ok()) FinishWith(taken);
 }
 
@@ -225,19 +232,18 @@ void AppendCall::OnWorked() {
   ReadNext();
 }
 
-absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
-  const CallDeadline deadline(CallerDeadline(grpc_context_));
-  // For every message: a stream lives long, and a token that was revoked meanwhile must end it.
-  const auto permissions = Identify(context_, grpc_context_);
+absl::StatusOr<AppendResponse> AppendCall::Handle(ReceivedMessage message) {
+  const CallDeadline deadline(CallerDeadline(caller_));
+  // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
+  const auto permissions = Identify(context_, caller_);
   if (!permissions.ok()) return permissions.status();
-  auto bytes = ReceivedBytes::From(message);
-  if (!bytes.ok()) return bytes.status();
-  auto request = ParseAppendRequest(bytes->chain());
-  if (!request.ok()) return Reject(bytes->chain(), *permissions, request.status());
+  auto request = ParseAppendRequest(message.bytes);
+  if (!request.ok()) return Reject(message.bytes, *permissions, request.status());
+  request->payload_parts = std::move(message.parts);
   const std::string& run = request->run.empty() ? run_ : request->run;
   if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
     if (!request->append) return allowed;
-    return Reject(bytes->chain(), *permissions, allowed);
+    return Reject(message.bytes, *permissions, allowed);
   }
   if (absl::Status entered = EnterRun(run); !entered.ok()) return entered;
   const uint64_t want_bytes = request->want_bytes;
@@ -341,10 +347,8 @@ void AppendCall::FinishWith(const absl::Status& status) {
 void AppendCall::Pump() {
   if (writing() || finishing_) return;
   if (!outgoing_.empty()) {
-    ByteBufferBuilder builder;
-    builder.Add(std::move(outgoing_.front()));
+    Write({.header = std::move(outgoing_.front())});
     outgoing_.pop_front();
-    Write(builder.Build());
   } else if (final_status_ && !work_.busy()) {
     place_.reset();
     Finish(*final_status_);
@@ -374,7 +378,7 @@ absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryC
   if (!request.ok()) return request.status();
   if (!request->append) return Invalid("append", "missing");
   const std::string run = request->run;
-  if (absl::Status allowed = Authorize(context, caller.call, Rpc::kPut, run); !allowed.ok()) {
+  if (absl::Status allowed = Authorize(context, caller.caller, Rpc::kPut, run); !allowed.ok()) {
     return WithSample(allowed, request->append->sample);
   }
   auto reservation = ReserveOrMakeRoom(context.store, context.budget, static_cast<int64_t>(request->payload.size()));
@@ -387,7 +391,9 @@ absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryC
 
 }  // namespace
 
-void ListenForAppends(const CallHome& home) { ServedCall::Await(std::make_unique<AppendCall>(home)); }
+void ServeAppend(const CallHome& home, std::unique_ptr<CallStream> stream) {
+  ServedCall::Await(std::make_unique<AppendCall>(home, std::move(stream)));
+}
 
 const UnaryMethod& PutMethod() {
   static const auto& method = *new UnaryMethod{"Put", AnswerPut, /*max_bytes=*/INT64_MAX};

@@ -1,5 +1,6 @@
 #include "server/service/append_processor.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -34,6 +35,14 @@ AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
   return copy;
 }
 
+// Whether the payload is what is in `parts`, one after the other.
+bool PointsTo(const ByteChain& payload, const std::vector<Buffer>& parts) {
+  return std::equal(payload.spans().begin(), payload.spans().end(), parts.begin(), parts.end(),
+                    [](absl::Span<const uint8_t> span, const Buffer& part) {
+                      return span.data() == part.data() && span.size() == part.size();
+                    });
+}
+
 bool HasPayloadKind(const AppendHeader& header) { return !std::holds_alternative<std::monostate>(header.payload_kind); }
 
 }  // namespace
@@ -63,18 +72,28 @@ void RecentAppends::Add(absl::string_view run, const AppendHeader& header, const
 }
 
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
-                                                     const AppendHeader& header, const ByteChain& payload) {
+                                                     const AppendHeader& header, const ByteChain& payload,
+                                                     std::vector<Buffer> parts) {
   const auto& headers = std::get<std::vector<BlockHeader>>(header.payload_kind);
   std::vector<Block> blocks;
   blocks.reserve(headers.size());
   ChainCursor bytes(payload);
+  const bool in_parts = parts.size() == headers.size() && PointsTo(payload, parts);
+  size_t next_part = 0;
   for (const BlockHeader& h : headers) {
     const auto size = static_cast<size_t>(geometry.block_bytes(h.rows.size(), h.codec));
     if (size > bytes.left()) {
       return Invalid(Reason::kLength, "payload", absl::StrCat("ends inside block ", ToString(h.rows)));
     }
-    Block block{h.rows, h.codec, h.plane_crc32c, Buffer(size)};
-    bytes.CopyTo(block.bytes.span());
+    Block block{h.rows, h.codec, h.plane_crc32c, {}};
+    if (in_parts && parts[next_part].size() == size) {
+      block.bytes = std::move(parts[next_part]);
+      bytes.Skip(size);
+    } else {
+      block.bytes = Buffer(size);
+      bytes.CopyTo(block.bytes.span());
+    }
+    ++next_part;
     absl::Status good = CheckShape(geometry, block.view(), block_rows);
     if (good.ok()) good = CheckCrc(geometry, block.view());
     if (good.ok()) good = CheckIds(geometry, block.view(), /*verify_duplicates=*/false);
@@ -114,20 +133,25 @@ std::optional<AppendAck> AppendProcessor::AckOfGone(absl::string_view run, const
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
   if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
-  const auto known = store_.KnownRun(run);
+  // What the store keeps of the request cannot be tried again: then the run must be known as it is now, which costs
+  // little where the store never waits.
+  const bool once = !request.payload_parts.empty() && !store_.MayWait();
+  const auto known = once ? store_.GetRun(run) : store_.KnownRun(run);
   if (!known.ok()) return known.status();
   const int64_t reserved = reservation.bytes();
-  auto ack = Append(*known, request, std::move(reservation));
-  if (ack.ok() || !MayBeOfAnotherRun(ack.status())) return ack;
+  std::vector<Buffer> parts;
+  if (once) parts = std::move(request.payload_parts);
+  auto ack = Append(*known, request, std::move(parts), std::move(reservation));
+  if (ack.ok() || once || !MayBeOfAnotherRun(ack.status())) return ack;
   const auto now = store_.GetRun(run);
   if (absl::IsNotFound(now.status())) return now.status();
   if (!now.ok() || now->geometry == known->geometry) return ack;
   auto again = ReserveOrMakeRoom(store_, budget_, reserved);
   if (!again.ok()) return again.status();
-  return Append(*now, request, *std::move(again));
+  return Append(*now, request, /*parts=*/{}, *std::move(again));
 }
 
-absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequest& request,
+absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequest& request, std::vector<Buffer> parts,
                                                   ByteReservation reservation) const {
   const Geometry& geometry = *run.geometry;
   const AppendHeader& header = *request.append;
@@ -150,7 +174,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
     command.header.unrecorded = std::move(decoded->unrecorded);
     command.blocks = std::move(decoded->blocks);
   } else if (HasPayloadKind(header)) {
-    auto blocks = TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload);
+    auto blocks = TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload, std::move(parts));
     if (!blocks.ok()) return blocks.status();
     command.blocks = *std::move(blocks);
   } else if (request.payload.size() > 0) {

@@ -55,8 +55,9 @@ class AppendProcessor {
   // The ack of an append that is sent again and whose sample is gone since.
   std::optional<AppendAck> AckOfGone(absl::string_view run, const AppendHeader& header) const;
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
-  // Leaves `request` so that it can be processed again.
-  absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, ByteReservation reservation) const;
+  // Leaves `request` so that it can be processed again if `parts` is empty.
+  absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, std::vector<Buffer> parts,
+                                   ByteReservation reservation) const;
 
   Store& store_;
   ByteBudget& budget_;
@@ -65,9 +66,11 @@ class AppendProcessor {
 };
 
 // Splits the payload into encoded blocks and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row
-// and layer. The store checks which rows the blocks have.
+// and layer. The store checks which rows the blocks have. `parts`: AppendRequest::payload_parts; blocks are made of
+// them without a copy if each part is one block.
 absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
-                                                     const AppendHeader& header, const ByteChain& payload);
+                                                     const AppendHeader& header, const ByteChain& payload,
+                                                     std::vector<Buffer> parts = {});
 
 }  // namespace routing_replay::server
 

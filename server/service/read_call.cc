@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "proto/wire/message/grpc_bytes.h"
 #include "server/service/read_session.h"
 #include "server/service/served_call.h"
 #include "server/store/store_time.h"
@@ -23,12 +22,14 @@ constexpr std::chrono::milliseconds kAnswerTime(200);
 
 class ReadCall final : public ServedCall {
  public:
-  explicit ReadCall(const CallHome& home) : ServedCall(home, "Read") {}
+  ReadCall(const CallHome& home, std::unique_ptr<CallStream> stream) : ServedCall(home, "Read", std::move(stream)) {}
 
   void Drain() override;
 
  private:
-  std::unique_ptr<ServedCall> Successor() const override { return std::make_unique<ReadCall>(home_); }
+  std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
+    return std::make_unique<ReadCall>(home_, std::move(stream));
+  }
   void OnRequest() override;
   void OnWorked() override;
   void OnGone() override {
@@ -72,7 +73,7 @@ class ReadCall final : public ServedCall {
 
   system_clock::time_point wait_until_;
   std::unique_ptr<Store::Watch> watch_;
-  grpc::Alarm change_alarm_, wait_alarm_, deadline_alarm_;
+  CallAlarm change_alarm_, wait_alarm_, deadline_alarm_;
   ByteReservation request_memory_;
   std::atomic<bool> sent_away_{false};    // From its place, to make room for others.
   std::unique_ptr<Place> waiting_place_;  // While it has nothing to send.
@@ -88,36 +89,32 @@ void ReadCall::OnRequest() {
   context_.metrics.reads.Increment();
   auto request = TakeRequest();
   if (!request.ok()) return FinishWith(request.status());
-  const absl::Status allowed = Authorize(context_, grpc_context_, Rpc::kRead, request->run);
+  const absl::Status allowed = Authorize(context_, caller_, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
   auto place = context_.quota.Open(request->run, RunQuota::StreamKind::kRead);
   if (!place.ok()) return FinishWith(place.status());
   place_ = *std::move(place);
   asked_ = *std::move(request);
   const auto now = system_clock::now();
-  wait_until_ = std::min(now + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
-  wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
+  wait_until_ = std::min(now + context_.config.max_wait, caller_.deadline - kAnswerTime);
+  wait_alarm_.Set(loop_, wait_until_, wait_over_);
   WatchForStalls();
-  deadline_alarm_.Set(loop_.queue(), now + context_.config.max_deadline, deadline_.Begin());
+  deadline_alarm_.Set(loop_, now + context_.config.max_deadline, deadline_);
   Advance();
 }
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
-  // The bytes, and a contiguous copy while they are parsed.
-  const auto received = ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(request_.Length()));
+  const auto message = stream_->Take();
+  if (!message.ok()) return message.status();
+  // The bytes, and a copy in one piece while they are parsed.
+  const auto received = ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(message->bytes.size()));
   if (!received.ok()) return received.status();
-  auto request = [&]() -> absl::StatusOr<ReadRequest> {
-    const auto bytes = ReceivedBytes::From(request_);
-    if (!bytes.ok()) return bytes.status();
-    return ParseReadRequest(bytes->chain(), [&](int64_t memory) -> absl::Status {
-      auto reservation = ReserveForRead(context_.read_requests, memory);
-      if (!reservation.ok()) return reservation.status();
-      request_memory_ = *std::move(reservation);
-      return absl::OkStatus();
-    });
-  }();
-  request_.Clear();
-  return request;
+  return ParseReadRequest(message->bytes, [&](int64_t memory) -> absl::Status {
+    auto reservation = ReserveForRead(context_.read_requests, memory);
+    if (!reservation.ok()) return reservation.status();
+    request_memory_ = *std::move(reservation);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status ReadCall::TakePlace() {
@@ -148,7 +145,7 @@ void ReadCall::Advance() {
 // If it must wait: watch first, then check again, so that no change in between is missed.
 void ReadCall::MakeStep() {
   if (finishing_) return;
-  const CallDeadline deadline(CallerDeadline(grpc_context_));
+  const CallDeadline deadline(CallerDeadline(caller_));
   if (session_ == nullptr) {
     auto session = ReadSession::Create(context_.store, context_.read_requests, *std::move(asked_),
                                        context_.config.read_message_bytes);
@@ -162,7 +159,7 @@ void ReadCall::MakeStep() {
   if (step_.kind != ReadStep::Kind::kWait) return;
   change_ = Change::kNone;
   auto watch = context_.store.WatchSample(session_->run(), session_->producer(), step_.wait_for, [this] {
-    if (change_.exchange(Change::kCame) == Change::kAwaited) changed_.Post(change_alarm_, loop_.queue());
+    if (change_.exchange(Change::kCame) == Change::kAwaited) loop_.Post(change_alarm_, changed_);
   });
   // Without a watch (the run is gone) the next check reports that.
   step_ = session_->Next(!watch.ok());
@@ -191,10 +188,7 @@ void ReadCall::SendStep(ReadStep step) {
     context_.metrics.CountRecord(session_->run(), session_->producer(), record);
   context_.metrics.egress_table_bytes.Increment(static_cast<double>(step.header.size()));
   context_.metrics.egress_bytes.Increment(static_cast<double>(step.payload_bytes));
-  ByteBufferBuilder builder;
-  builder.Add(std::move(step.header));
-  for (PayloadPart& part : step.payload) builder.Add(part.bytes, std::move(part.owner));
-  Write(builder.Build());
+  Write({.header = std::move(step.header), .payload = std::move(step.payload)});
 }
 
 void ReadCall::OnWritten(bool ok) {
@@ -204,7 +198,7 @@ void ReadCall::OnWritten(bool ok) {
 
 void ReadCall::Continue() {
   if (writing() || finishing_ || work_.busy()) return;
-  const absl::Status allowed = Authorize(context_, grpc_context_, Rpc::kRead, session_->run());
+  const absl::Status allowed = Authorize(context_, caller_, Rpc::kRead, session_->run());
   if (!allowed.ok()) return FinishWith(allowed);
   Advance();
 }
@@ -220,14 +214,14 @@ void ReadCall::Park() {
   changed_.Begin();
   change_expected_ = true;
   Change before = Change::kNone;
-  if (!change_.compare_exchange_strong(before, Change::kAwaited)) changed_.Post(change_alarm_, loop_.queue());
+  if (!change_.compare_exchange_strong(before, Change::kAwaited)) loop_.Post(change_alarm_, changed_);
 }
 
 // Ends the watch; the event that was promised for it is posted in any case.
 void ReadCall::Unpark() {
   watch_.reset();
   if (change_expected_ && change_.exchange(Change::kCame) == Change::kAwaited) {
-    changed_.Post(change_alarm_, loop_.queue());
+    loop_.Post(change_alarm_, changed_);
   }
 }
 
@@ -253,15 +247,15 @@ void ReadCall::OnDeadline(bool fired) {
 void ReadCall::CutOff(const absl::Status& why) {
   if (!writing()) return FinishWith(why);
   cut_off_ = why;
-  grpc_context_.TryCancel();
+  stream_->Cancel();
 }
 
 void ReadCall::FinishWith(const absl::Status& status) {
   if (finishing_.exchange(true)) return;
   Unpark();
   waiting_place_.reset();
-  for (grpc::Alarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
-  // While the worker is busy for it, the call keeps its place: ending calls early must not allow more work.
+  for (CallAlarm* alarm : {&wait_alarm_, &deadline_alarm_}) alarm->Cancel();
+  // While it is busy with what it asked for, its place stays: who ends calls does not have more done.
   Finish(status, /*keep_place=*/work_.busy());
 }
 
@@ -273,6 +267,8 @@ void ReadCall::Drain() {
 
 }  // namespace
 
-void ListenForReads(const CallHome& home) { ServedCall::Await(std::make_unique<ReadCall>(home)); }
+void ServeRead(const CallHome& home, std::unique_ptr<CallStream> stream) {
+  ServedCall::Await(std::make_unique<ReadCall>(home, std::move(stream)));
+}
 
 }  // namespace routing_replay::server

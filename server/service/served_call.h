@@ -5,15 +5,15 @@
 //   Read    read_call.cc      a stream of the messages of a ReadSession
 //   others  unary_methods.cc  one request, one answer (UnaryMethod); served_call.cc has the call around it
 //
-// A loop is one completion queue and one thread. Every call lives on the loop it arrived at, so calls need no locks:
-// whatever happens to a call happens on its loop's thread. What it asks of a store that may wait is done by a worker,
-// while the loop goes on with others (StoreWork).
+// A loop is one thread. Every call lives on the loop it arrived at, so calls need no locks: whatever happens to a call
+// happens on its loop's thread. What it asks of a store that may wait is done by a worker, while the loop goes on with
+// others (StoreWork).
+//
+// How messages come and go is a CallStream's affair: of gRPC (grpc_stream.h) or of the direct path (server/direct).
 #ifndef SERVER_SERVICE_SERVED_CALL_H_
 #define SERVER_SERVICE_SERVED_CALL_H_
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/server_builder.h>
-#include <grpcpp/support/async_stream.h>
 
 #include <atomic>
 #include <chrono>
@@ -28,26 +28,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "routing_replay/v1/routing_replay.grpc.pb.h"
+#include "proto/wire/buffer.h"
+#include "proto/wire/message/byte_chain.h"
 #include "server/admission/worker_pool.h"
+#include "server/service/read_session.h"
 #include "server/service/service_context.h"
 
 namespace routing_replay::server {
 
 class Call;
+class CallLoop;
 
-// The tag of an operation in a completion queue: at its end, it calls a member of the call that started it.
+// What a loop gives back when an operation ends: calls a member of the call that started it.
 class CallEvent {
  public:
   CallEvent(Call* call, std::function<void(bool)> on_event) : call_(call), on_event_(std::move(on_event)) {}
   CallEvent(const CallEvent&) = delete;
   CallEvent& operator=(const CallEvent&) = delete;
 
-  // Marks the begin of an operation with this tag. Returns the tag.
-  void* Begin();
-  // Posts an event without an operation; from any thread, at most once between two ends. `alarm` must live until the
-  // event.
-  void Post(grpc::Alarm& alarm, grpc::CompletionQueue* queue);
+  // Says that an operation of this event begins. Returns the event, for gRPC's tags.
+  CallEvent* Begin();
 
  private:
   friend class CallLoop;
@@ -72,49 +72,93 @@ class Call {
   bool finished_ = false;
 };
 
-class CallLoop {
+// Begins an event that comes at a time (true), or because it was cancelled before (false).
+class CallAlarm {
  public:
-  explicit CallLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue) : queue_(std::move(queue)) {}
-  // Requires Shutdown and Join before.
-  ~CallLoop() = default;
-
-  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
-  // Takes ownership of `call` and waits for its first event. Call it before Start, or on the loop's thread.
-  void Adopt(std::unique_ptr<Call> call);
-
-  void Start();
-  // From any thread: asks every call to drain.
-  void Drain();
-  // Call it after Server::Shutdown has returned, which cancels all calls: the thread ends when the last call has ended.
-  // Until then the calls' events begin more operations, such as the Finish after a failed Read, so the queue stays open
-  // for them.
-  void ShutdownAndJoin();
+  void Set(CallLoop& loop, std::chrono::system_clock::time_point time, CallEvent& event);
+  // From any thread.
+  void Cancel();
 
  private:
-  void Run();
-  void HandleEvent(CallEvent* event, bool ok);
-  void DrainCalls();
-
-  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  std::thread thread_;
-  std::set<Call*> calls_;  // Used by the loop's thread only (and before Start).
-  grpc::Alarm drain_alarm_;
-  grpc::Alarm end_alarm_;
+  friend class GrpcLoop;
+  friend class DirectLoop;
+  CallLoop* loop_ = nullptr;  // Since it was set.
+  grpc::Alarm grpc_;
 };
 
-// The service as gRPC sees it: handlers learn of a call when its headers have arrived, and decide what is received of
-// it. For a method with one request, gRPC would report the call only when the whole request is there; until then it
-// would hold the received part, or a thread that waits for it. So all methods are streams of bytes here, which makes no
-// difference on the wire.
-using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-class RawService final : public v1::RoutingReplay::Service {
+class CallLoop {
  public:
-  RawService();
+  virtual ~CallLoop() = default;
 
-  // Waits for the next call of `method`, a name of the service; as RequestAppend of a generated service.
-  void RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream, grpc::CompletionQueue* call_queue,
-                   grpc::ServerCompletionQueue* queue, void* tag);
+  // Begins to wait for a first event of `call`, which the loop owns from now on. Before it runs, or on its thread.
+  void Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
+  // From any thread, at most once between two ends: an event without an operation. `alarm` must live until the event.
+  virtual void Post(CallAlarm& alarm, CallEvent& event) = 0;
+  // From any thread: asks every call to drain.
+  virtual void Drain() = 0;
+
+ protected:
+  friend class CallAlarm;
+  virtual void SetAlarm(CallAlarm& alarm, std::chrono::system_clock::time_point time, CallEvent& event) = 0;
+  virtual void CancelAlarm(CallAlarm& alarm) = 0;
+
+  void HandleEvent(CallEvent* event, bool ok);
+  void DrainCalls();
+  void DeleteCalls();
+  bool empty() const { return calls_.empty(); }
+
+ private:
+  std::set<Call*> calls_;  // Touched by the loop's thread only (and before it runs).
+};
+
+inline void CallAlarm::Set(CallLoop& loop, std::chrono::system_clock::time_point time, CallEvent& event) {
+  loop_ = &loop;
+  loop.SetAlarm(*this, time, *event.Begin());
+}
+
+inline void CallAlarm::Cancel() {
+  if (loop_ != nullptr) loop_->CancelAlarm(*this);
+}
+
+// A message that came.
+struct ReceivedMessage {
+  ByteChain bytes;
+  // Its last bytes once more, where the transport took them in parts that their sender named: to be kept without a
+  // copy.
+  std::vector<Buffer> parts;
+  std::shared_ptr<const void> owner;  // Of all bytes but those of `parts`.
+};
+
+// A message to send: `header`, then `payload`.
+struct SentMessage {
+  std::string header;
+  std::vector<PayloadPart> payload;
+};
+
+// How the messages of one call come and go. Used on the loop's thread. One Receive and one Send at a time; the events
+// begin with them, and give false where the client is gone or has said all.
+class CallStream {
+ public:
+  virtual ~CallStream() = default;
+
+  // Once: `arrived` (begun here) when the call is there, false if none comes any more. After that `gone`, which the
+  // call begins then, when it is over, by Finish or because its client went away.
+  virtual void Arrive(CallEvent& arrived, CallEvent& gone) = 0;
+  // Of a stream that waits for calls: the one that waits for the next of the same method; otherwise null.
+  virtual std::unique_ptr<CallStream> Next() = 0;
+  // Of the call that arrived.
+  virtual Caller caller() const = 0;
+
+  // A message with more payload than `most_payload` ends the stream where the transport can tell before it has taken
+  // it: it is Take's error then.
+  virtual void Receive(int64_t most_payload, CallEvent& came) = 0;
+  // What came. INTERNAL if it cannot be read.
+  virtual absl::StatusOr<ReceivedMessage> Take() = 0;
+  virtual void Send(SentMessage message, CallEvent& sent) = 0;
+  // The end. What is open ends before.
+  virtual void Finish(const absl::Status& status, CallEvent& ended) = 0;
+  // The client is cut off: what is open ends.
+  virtual void Cancel() = 0;
 };
 
 // Work of one call for a store that may wait, one piece at a time, which keeps the order of the call's requests. Used
@@ -137,7 +181,7 @@ class StoreWork {
     }
     absl::Status taken = workers->Run(owner, [this, &loop, work = std::move(work)] {
       work();
-      done_.Post(alarm_, loop.queue());  // Must be last: the call may end with it.
+      loop.Post(alarm_, done_);  // Must be last: the call may end with it.
     });
     busy_ = taken.ok();
     if (taken.ok()) done_.Begin();  // Its event is handled by this thread, and so later.
@@ -153,79 +197,51 @@ class StoreWork {
 
   CallEvent done_;
   const std::function<void()> on_done_;
-  grpc::Alarm alarm_;
+  CallAlarm alarm_;
   bool busy_ = false;
 };
 
 // The environment of the served calls. Must outlive them.
 struct CallHome {
   ServiceContext& context;
-  RawService& service;
   CallLoop& loop;
 };
 
-struct UnaryCaller {
-  const grpc::ServerContext& call;
-  const CallRecord& record;
-  // Memory for the answer, from ServiceContext::control_memory: held until the answer is read.
-  ByteReservation& memory;
-};
-
-// Limit of a request without payload: protobuf parses it, and a malicious one could take thirty times its length in
-// memory. Enough for ten thousand of the longest sample ids, twice.
-inline constexpr int64_t kMaxControlBytes = 4 << 20;
-
-struct UnaryMethod {
-  const char* name;
-  // Answers a request; consumes it. May wait for the store. Checks permissions; errors become the call's status:
-  // INVALID_ARGUMENT if the bytes cannot be parsed.
-  std::function<absl::StatusOr<grpc::ByteBuffer>(ServiceContext&, const UnaryCaller&, grpc::ByteBuffer& request)>
-      answer;
-  // A longer request is RESOURCE_EXHAUSTED (kLength), before it waits for a thread and takes memory.
-  int64_t max_bytes = kMaxControlBytes;
-};
-
-// Put: one append in one call, counted against the budget when it arrives.
-const UnaryMethod& PutMethod();
-// Every method of the service except Append, Put and Read.
-const std::vector<UnaryMethod>& ControlMethods();
-
-// Waits on the loop for the next call of its kind; each call that arrives makes its successor.
-void ListenForAppends(const CallHome& home);
-void ListenForReads(const CallHome& home);
-// `workers` answer the calls; null: the loop's thread does, because the store never waits. They must be finished before
-// the loop is shut down.
-void Listen(const CallHome& home, const UnaryMethod& method, WorkerPool* workers);
+// Serve the call of which `stream` is, and all that follow it (CallStream::Next). Before the loop runs, or on its
+// thread.
+void ServeAppend(const CallHome& home, std::unique_ptr<CallStream> stream);
+void ServeRead(const CallHome& home, std::unique_ptr<CallStream> stream);
 
 // Identifies the caller, by the present token file; called again for every message of a stream. Errors of
 // AccessControl::Identify; counts rejections.
-absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
+absl::StatusOr<Permissions> Identify(ServiceContext& context, const Caller& caller);
 // The owner of a call for fair sharing: its token, however that is spelled, or its connection if there are no tokens.
-std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
+std::string OwnerOf(const ServiceContext& context, const Caller& caller);
 // Checks that `rpc` is allowed on the run. Errors of Permissions::Check; counts rejections.
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
 // Identify and Allow.
-absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc, absl::string_view run);
+absl::Status Authorize(ServiceContext& context, const Caller& caller, Rpc rpc, absl::string_view run);
 // For a call that names no run: checks for one of the scopes on any run.
-absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
+absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const Caller& caller, Rpc rpc);
 
 class ServedCall : public Call {
  public:
-  // Waits for the next call of the method.
+  // Waits for the call.
   static void Await(std::unique_ptr<ServedCall> call);
 
  protected:
-  ServedCall(const CallHome& home, const char* method)
-      : home_(home), context_(home.context), loop_(home.loop), method_(method) {}
+  ServedCall(const CallHome& home, const char* method, std::unique_ptr<CallStream> stream)
+      : home_(home), context_(home.context), loop_(home.loop), stream_(std::move(stream)), method_(method) {}
 
-  virtual std::unique_ptr<ServedCall> Successor() const = 0;
+  // Another one of this kind.
+  virtual std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const = 0;
   // The caller is known and may call, and there is room.
   virtual void OnAdmitted() { ReceiveRequest(); }
   virtual void OnRequest() {}
   virtual void OnWorked() = 0;  // Called when the work of StartWork is done.
   virtual void OnWritten(bool ok) {}
   virtual void OnStallLook() {}  // Called once per stall_timeout, see WatchForStalls.
-  virtual void OnTakesNothing() { grpc_context_.TryCancel(); }
+  virtual void OnTakesNothing() { stream_->Cancel(); }
   virtual void OnGone() {}  // The call is over, ended here or because its client went away.
   virtual void OnEnded() { SetFinished(); }
   virtual void FinishWith(const absl::Status& status) = 0;
@@ -234,17 +250,17 @@ class ServedCall : public Call {
   void ReceiveRequest();
   // See StoreWork. Errors end the call.
   absl::Status StartWork(WorkerPool* workers, std::function<void()> work) {
-    return work_.Start(workers, OwnerOf(context_, grpc_context_), loop_, std::move(work));
+    return work_.Start(workers, OwnerOf(context_, caller_), loop_, std::move(work));
   }
   // Sends a message; the next event is OnWritten. One at a time.
-  void Write(grpc::ByteBuffer message);
+  void Write(SentMessage message);
   bool writing() const { return writing_; }
   int64_t writes() const { return writes_; }  // Completed writes.
   // From here on the call is checked once per stall_timeout. OnTakesNothing is called if the same write was open at two
   // checks in a row.
-  void WatchForStalls() { stall_alarm_.Set(loop_.queue(), StallTime(), stall_check_.Begin()); }
+  void WatchForStalls() { stall_alarm_.Set(loop_, StallTime(), stall_check_); }
   bool has_arrived() const { return record_.has_value(); }
-  // Does everything that must happen before gRPC is told of the end.
+  // What there is to do before the stream is told of the end.
   void End(const absl::Status& status);
   // Ends the call. `keep_place`: it continues to count as one of its connection's calls.
   void Finish(const absl::Status& status, bool keep_place = false);
@@ -255,10 +271,10 @@ class ServedCall : public Call {
   const CallHome home_;
   ServiceContext& context_;
   CallLoop& loop_;
-  grpc::ServerContext grpc_context_;
-  RawStream stream_{&grpc_context_};
-  grpc::ByteBuffer request_;
-  std::optional<CallRecord> record_;  // Once the call has arrived.
+  const std::unique_ptr<CallStream> stream_;
+  // Once the call has arrived:
+  Caller caller_;
+  std::optional<CallRecord> record_;
   // The call's place among those of its connection. It is given up before the end is reported, except while an answer
   // is held until the peer reads it.
   std::unique_ptr<Place> connection_;
@@ -290,7 +306,7 @@ class ServedCall : public Call {
                        OnWritten(ok);
                      }};
   CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
-  grpc::Alarm request_alarm_, stall_alarm_;
+  CallAlarm request_alarm_, stall_alarm_;
   bool request_came_ = false;
   bool writing_ = false;
   int64_t writes_ = 0;

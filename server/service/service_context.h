@@ -2,8 +2,6 @@
 #ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
 #define SERVER_SERVICE_SERVICE_CONTEXT_H_
 
-#include <grpcpp/server_context.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,6 +23,7 @@
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
 #include "server/security/served_tls.h"
+#include "server/security/tickets.h"
 #include "server/service/append_processor.h"
 #include "server/store/store.h"
 
@@ -43,6 +42,13 @@ inline int64_t ReadRequestBytes(const ServerConfig& config) {
 inline int64_t ControlBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{64} << 20, config.memory_budget / 16);
 }
+
+// Where the direct path is; without tickets there is none.
+struct DirectOffer {
+  int port = 0;             // Of TCP.
+  std::string unix_socket;  // The name of an abstract one.
+  Tickets* tickets = nullptr;
+};
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
@@ -85,6 +91,7 @@ struct ServiceContext {
   Mutex making_run;  // Held from counting the runs until another one is made.
   // Set before the first call.
   std::string advertised;
+  DirectOffer direct;
   // Workers for a store that may wait; null if the store never waits: see StoreWork.
   WorkerPool* readers = nullptr;
   WorkerPool* writers = nullptr;
@@ -105,13 +112,13 @@ inline absl::Status DrainingError() {
 }
 
 // By Clock::Real(); in a hundred years if the caller gave no deadline.
-inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
+inline Clock::Time CallerDeadline(const Caller& caller) {
   const auto now = std::chrono::system_clock::now();
   // Converts to ms first: "for ever" minus any time fits into them.
   const auto ms = [](auto time) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
   };
-  return DeadlineAfter(Clock::Real().Now(), ms(call.deadline()) - ms(now));
+  return DeadlineAfter(Clock::Real().Now(), ms(caller.deadline) - ms(now));
 }
 
 }  // namespace routing_replay::server

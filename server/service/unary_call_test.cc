@@ -1,4 +1,4 @@
-#include "server/service/served_call.h"
+#include "server/service/grpc_stream.h"
 
 #include <grpcpp/create_channel.h>
 
@@ -35,7 +35,7 @@ class HoldingCall final : public Call {
   void Drain() override {}
   void Expect() { held_.Begin(); }  // Before the loop starts.
   void Hold(CallLoop& loop) {
-    held_.Post(alarm_, loop.queue());
+    loop.Post(alarm_, held_);
     holds_.WaitForNotification();
   }
   void Release() { released_.Notify(); }
@@ -46,7 +46,7 @@ class HoldingCall final : public Call {
                     released_.WaitForNotification();
                     SetFinished();
                   }};
-  grpc::Alarm alarm_;
+  CallAlarm alarm_;
   absl::Notification holds_, released_;
 };
 
@@ -69,10 +69,10 @@ class UnaryCallTest : public ::testing::Test {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(-1);
-    loop_ = std::make_unique<CallLoop>(builder.AddCompletionQueue());
+    loop_ = std::make_unique<GrpcLoop>(builder.AddCompletionQueue());
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    for (const UnaryMethod& method : methods_) Listen({*context_, service_, *loop_}, method, workers_.get());
+    for (const UnaryMethod& method : methods_) Listen(*context_, service_, *loop_, method, workers_.get());
     if (holding_ != nullptr) loop_->Adopt(std::unique_ptr<Call>(holding_));
     loop_->Start();
     address_ = absl::StrCat("127.0.0.1:", port);
@@ -99,7 +99,7 @@ class UnaryCallTest : public ::testing::Test {
   std::vector<UnaryMethod> methods_;
   RawService service_;
   std::unique_ptr<WorkerPool> workers_;
-  std::unique_ptr<CallLoop> loop_;
+  std::unique_ptr<GrpcLoop> loop_;
   HoldingCall* holding_ = nullptr;  // Where the test sets one, the loop's.
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
@@ -112,7 +112,7 @@ TEST_F(UnaryCallTest, WorkWhoseCallerIsGoneIsNotDone) {
   Start({.threads = 1}, {{"Seal",
                           [&](ServiceContext&, const UnaryCaller& caller, grpc::ByteBuffer&) {
                             begun.Notify();
-                            while (!caller.call.IsCancelled()) std::this_thread::sleep_for(milliseconds(1));
+                            while (!caller.gone) std::this_thread::sleep_for(milliseconds(1));
                             return Answer(0);
                           }},
                          {"DropRun", [&](ServiceContext&, const UnaryCaller&, grpc::ByteBuffer&) {

@@ -16,7 +16,7 @@
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/status.h"
-#include "server/service/served_call.h"
+#include "server/service/grpc_stream.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -147,8 +147,7 @@ void Audit(const UnaryCaller& caller, const char* action, const std::string& run
 }
 
 // OpenRun has three uses with different scopes.
-absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext& call,
-                              const v1::OpenRunRequest& request) {
+absl::Status AuthorizeOpenRun(ServiceContext& context, const Caller& call, const v1::OpenRunRequest& request) {
   absl::Status status = Authorize(context, call, request.has_geometry() ? Rpc::kMakeRun : Rpc::kJoinRun, request.run());
   if (status.ok() && request.has_resume_at()) status = Authorize(context, call, Rpc::kResumeAt, request.run());
   return status;
@@ -180,7 +179,7 @@ absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller,
   const auto runs = context.store.CountRuns();
   if (!runs.ok()) return runs.status();
   if (*runs >= context.config.max_runs) return NoRoomForRun("max-runs", absl::StrCat("there are ", *runs, " runs"));
-  const auto permissions = Identify(context, caller.call);
+  const auto permissions = Identify(context, caller.caller);
   if (!permissions.ok()) return permissions.status();
   const TokenGrant* limited = permissions->LimitOnRuns(RuleOf(Rpc::kMakeRun).any_of, run);
   if (limited == nullptr) return absl::OkStatus();
@@ -202,7 +201,7 @@ absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const UnaryCaller& call
 
 absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const v1::OpenRunRequest& request,
                        v1::OpenRunResponse& response) {
-  if (absl::Status allowed = AuthorizeOpenRun(context, caller.call, request); !allowed.ok()) return allowed;
+  if (absl::Status allowed = AuthorizeOpenRun(context, caller.caller, request); !allowed.ok()) return allowed;
   if (absl::Status status = CheckId(request.run(), "run"); !status.ok()) return status;
   std::optional<Geometry> geometry;
   if (request.has_geometry()) {
@@ -403,7 +402,7 @@ v1::RunState ToProto(const RunState& state) {
 
 absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
-  const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kListRuns);
+  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kListRuns);
   if (!permissions.ok()) return permissions.status();
   const size_t most = request.page_size() == 0 ? SIZE_MAX : request.page_size();
   size_t bytes = 0;
@@ -441,7 +440,7 @@ absl::Status DoDropRun(ServiceContext& context, const UnaryCaller&, const v1::Dr
 
 absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller, const v1::GetServerInfoRequest&,
                              v1::ServerInfo& response) {
-  const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kGetServerInfo);
+  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kGetServerInfo);
   if (!permissions.ok()) return permissions.status();
   const Store::Totals totals = context.store.GetTotals();
   response.set_version(ROUTING_REPLAY_VERSION);
@@ -461,6 +460,21 @@ absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
   response.set_time_ms(std::chrono::duration_cast<milliseconds>(context.clock.TimeOfDay().time_since_epoch()).count());
   response.set_max_message_bytes(context.config.max_message_bytes);
   response.set_max_payload_bytes(context.config.max_payload_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, const v1::OpenDirectRequest&,
+                          v1::OpenDirectResponse& response) {
+  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kOpenDirect);
+  if (!permissions.ok()) return permissions.status();
+  if (context.direct.tickets == nullptr) return absl::OkStatus();
+  // Where there are no tokens, all are one.
+  const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(caller.caller.authorization);
+  const Tickets::Ticket ticket = context.direct.tickets->Issue(token);
+  response.set_port(context.direct.port);
+  response.set_unix_socket(context.direct.unix_socket);
+  response.set_ticket(ticket.secret);
+  response.set_ticket_ms(ToMs(ticket.expires - context.clock.Now()).count());
   return absl::OkStatus();
 }
 
@@ -515,7 +529,7 @@ UnaryMethod MethodOnRun(const char* name, Rpc rule,
                         const char* action = nullptr) {
   return Method<Request, Response>(
       name, [=](ServiceContext& context, const UnaryCaller& caller, const Request& request, Response& response) {
-        absl::Status status = Authorize(context, caller.call, rule, request.run());
+        absl::Status status = Authorize(context, caller.caller, rule, request.run());
         if (!status.ok()) return status;
         status = answer(context, caller, request, response);
         if (action == nullptr) return status;
@@ -541,6 +555,7 @@ const std::vector<UnaryMethod>& ControlMethods() {
       MethodOnRun("Release", Rpc::kRelease, DoRelease, "release"),
       MethodOnRun("DropRun", Rpc::kDropRun, DoDropRun, "drop_run"),
       Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
+      Method<v1::OpenDirectRequest, v1::OpenDirectResponse>("OpenDirect", DoOpenDirect),
   };
   return methods;
 }

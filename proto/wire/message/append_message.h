@@ -59,6 +59,8 @@ struct AppendRequest {
   uint64_t want_bytes = 0;
   std::optional<AppendHeader> append;
   ByteChain payload;  // Points into the bytes that were parsed.
+  // The payload once more, where a transport took it in one buffer for each block, or empty: never parsed or sent.
+  std::vector<Buffer> payload_parts;
 };
 
 // Everything of the message but the payload's bytes: send this, then exactly `payload_size` payload bytes.

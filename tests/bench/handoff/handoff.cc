@@ -29,9 +29,21 @@ constexpr int32_t kQuickSamples = 4;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-enum class Way { kTcp, kU8, kI32, kPythonU8, kPythonI32 };
+enum class Way { kTcp, kU8, kU8Unix, kU8Grpc, kI32, kI32Grpc, kPythonU8, kPythonI32 };
 
 bool InPython(Way way) { return way == Way::kPythonU8 || way == Way::kPythonI32; }
+
+// What the ends are told: the dtype, and the round; and, where they are C++, the transport.
+std::string Put(Way way, int64_t round) {
+  const bool u8 = way == Way::kU8 || way == Way::kU8Unix || way == Way::kU8Grpc || way == Way::kPythonU8;
+  return absl::StrCat(u8 ? "u8 " : "i32 ", round);
+}
+
+const char* TransportOf(Way way) {
+  if (InPython(way)) return "";
+  if (way == Way::kU8Unix) return " unix";
+  return way == Way::kU8Grpc || way == Way::kI32Grpc ? " grpc" : " direct";
+}
 
 // All processes of the hand-off, under one setting of the allocator.
 class Handoff {
@@ -126,10 +138,9 @@ absl::Status Handoff::CheckDigests(Way way) {
 absl::StatusOr<Round> Handoff::Play(Way way) {
   if (const auto poisoned = ranks(way).Call("poison"); !poisoned.ok()) return poisoned.status();
   if (way != Way::kTcp) ++service_rounds_;
-  const std::string put = way == Way::kTcp                           ? "hub"
-                          : way == Way::kU8 || way == Way::kPythonU8 ? absl::StrCat("u8 ", service_rounds_)
-                                                                     : absl::StrCat("i32 ", service_rounds_);
-  const std::string get = way == Way::kTcp ? "hub" : absl::StrCat("service ", service_rounds_);
+  const bool hub = way == Way::kTcp;
+  const std::string put = hub ? "hub" : absl::StrCat(Put(way, service_rounds_), TransportOf(way));
+  const std::string get = hub ? "hub" : absl::StrCat("service ", service_rounds_, TransportOf(way));
   const std::vector<pid_t> pids = Pids(way);
   ResetPeakMemory(pids);
   const std::vector<int64_t> memory = ResidentBytes(pids);
@@ -154,12 +165,13 @@ absl::StatusOr<Round> Handoff::Play(Way way) {
 
 // The rounds of each way under one setting.
 struct Rounds {
-  std::vector<Round> tcp, u8, i32, python_u8, python_i32;
+  std::vector<Round> tcp, u8, u8_unix, u8_grpc, i32, i32_grpc, python_u8, python_i32;
 };
 
 absl::Status PlayAll(Handoff& handoff, bool python, bool counts, Rounds& rounds) {
   std::vector<std::pair<Way, std::vector<Round>*>> ways{
-      {Way::kTcp, &rounds.tcp}, {Way::kU8, &rounds.u8}, {Way::kI32, &rounds.i32}};
+      {Way::kTcp, &rounds.tcp},        {Way::kU8, &rounds.u8},   {Way::kU8Unix, &rounds.u8_unix},
+      {Way::kU8Grpc, &rounds.u8_grpc}, {Way::kI32, &rounds.i32}, {Way::kI32Grpc, &rounds.i32_grpc}};
   if (python) ways.insert(ways.end(), {{Way::kPythonU8, &rounds.python_u8}, {Way::kPythonI32, &rounds.python_i32}});
   for (const auto& [way, results] : ways) {
     const absl::StatusOr<Round> round = handoff.Play(way);
@@ -189,7 +201,10 @@ absl::StatusOr<std::vector<Figure>> BenchHandoff(const BenchOptions& options) {
   }
   const Rounds& main = settings[0].second;
   std::vector<Figure> figures = HandoffFigures("handoff.u8", main.u8, "tcp", main.tcp);
+  AddFigures(figures, HandoffFigures("handoff.u8.unix", main.u8_unix, "tcp", main.tcp));
+  AddFigures(figures, HandoffFigures("handoff.u8.grpc", main.u8_grpc, "tcp", main.tcp));
   AddFigures(figures, HandoffFigures("handoff.i32", main.i32, "tcp", main.tcp));
+  AddFigures(figures, HandoffFigures("handoff.i32.grpc", main.i32_grpc, "tcp", main.tcp));
   const auto add_python = [&](const std::string& of, const Rounds& rounds) {
     if (options.python.empty()) return;
     AddFigures(figures, HandoffFigures(absl::StrCat("handoff.python.u8", of), rounds.python_u8, "C++", rounds.u8));

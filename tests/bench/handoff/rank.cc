@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,7 +59,9 @@ class Rank final : public Role {
   absl::StatusOr<std::string> Do(absl::Span<const std::string> command) override {
     if (command[0] == "open") return Done(Open(command[1], std::atoi(command[2].c_str())));
     if (command[0] == "hub") return Done(hub_->Get(rank_, absl::MakeSpan(hub_array_)));
-    if (command[0] == "service") return Done(Fetch(std::atoll(command[1].c_str())));
+    if (command[0] == "service") {
+      return Done(Fetch(std::atoll(command[1].c_str()), *ends_.at(command[2]).run));
+    }
     if (command[0] == "digest") return command[1] == "hub" ? DigestOfHubArray() : DigestOfBuffers();
     Poison();
     return "";
@@ -73,25 +77,27 @@ class Rank final : public Role {
     auto hub = HubConnection::Connect(hub_port);
     if (!hub.ok()) return hub.status();
     hub_ = *std::move(hub);
-    auto client = Client::Connect({.endpoint = endpoint});
-    if (!client.ok()) return client.status();
-    client_ = *std::move(client);
-    auto run = client_->JoinRun(kHandoffRun);
-    if (!run.ok()) return run.status();
-    run_ = *std::move(run);
-    return absl::OkStatus();
-  }
-
-  absl::Status Fetch(int64_t round) {
-    for (Batch& batch : batches_) {
-      if (absl::Status status = FetchBatch(batch, round); !status.ok()) return status;
+    for (const char* transport : kTransports) {
+      setenv("ROUTING_REPLAY_TRANSPORT", transport, 1);
+      auto client = Client::Connect({.endpoint = endpoint});
+      if (!client.ok()) return client.status();
+      auto run = (*client)->JoinRun(kHandoffRun);
+      if (!run.ok()) return run.status();
+      ends_.emplace(transport, End{*std::move(client), *std::move(run)});
     }
     return absl::OkStatus();
   }
 
-  absl::Status FetchBatch(Batch& batch, int64_t round) {
+  absl::Status Fetch(int64_t round, Run& run) {
+    for (Batch& batch : batches_) {
+      if (absl::Status status = FetchBatch(batch, round, run); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status FetchBatch(Batch& batch, int64_t round, Run& run) {
     const auto sequences = FetchSequences(scenario_, batch.samples, round);
-    const auto staged = trainer::FetchSlices(*run_, batch.plan, sequences, {.timeout = kTimeout});
+    const auto staged = trainer::FetchSlices(run, batch.plan, sequences, {.timeout = kTimeout});
     if (!staged.ok()) return staged.status();
     const auto plan = trainer::PlanRealign(batch.layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
                                                           .pieces = staged->pieces,
@@ -136,8 +142,11 @@ class Rank final : public Role {
   std::vector<Batch> batches_;
   std::vector<uint8_t> hub_array_;
   std::optional<HubConnection> hub_;
-  std::unique_ptr<Client> client_;
-  std::shared_ptr<Run> run_;
+  struct End {
+    std::unique_ptr<Client> client;
+    std::shared_ptr<Run> run;
+  };
+  std::map<std::string, End> ends_;  // By transport.
 };
 
 }  // namespace

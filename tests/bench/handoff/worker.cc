@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,10 +47,12 @@ class Worker final : public Role {
     absl::Status status;
     if (command[0] == "open") status = Open(command[1], std::atoi(command[2].c_str()));
     if (command[0] == "hub") status = PutIntoHub();
-    if (command[0] == "u8") status = Append(DType::kU8, std::atoll(command[1].c_str()));
-    if (command[0] == "i32") status = Append(DType::kI32, std::atoll(command[1].c_str()));
+    if (command[0] == "u8") status = Append(DType::kU8, std::atoll(command[1].c_str()), command[2]);
+    if (command[0] == "i32") status = Append(DType::kI32, std::atoll(command[1].c_str()), command[2]);
     if (!status.ok()) return status;
-    return absl::StrCat(appender_->metrics().payload_bytes);
+    int64_t bytes = 0;
+    for (const auto& [transport, end] : ends_) bytes += end.appender->metrics().payload_bytes;
+    return absl::StrCat(bytes);
   }
 
  private:
@@ -56,13 +60,15 @@ class Worker final : public Role {
     auto hub = HubConnection::Connect(hub_port);
     if (!hub.ok()) return hub.status();
     hub_ = *std::move(hub);
-    auto client = Client::Connect({.endpoint = endpoint});
-    if (!client.ok()) return client.status();
-    client_ = *std::move(client);
-    auto run = client_->OpenRun(kHandoffRun, geometry_);
-    if (!run.ok()) return run.status();
-    run_ = *std::move(run);
-    appender_ = run_->NewAppender();
+    for (const char* transport : kTransports) {
+      setenv("ROUTING_REPLAY_TRANSPORT", transport, 1);
+      auto client = Client::Connect({.endpoint = endpoint});
+      if (!client.ok()) return client.status();
+      auto run = (*client)->OpenRun(kHandoffRun, geometry_);
+      if (!run.ok()) return run.status();
+      auto appender = (*run)->NewAppender();
+      ends_.emplace(transport, End{*std::move(client), *std::move(run), std::move(appender)});
+    }
     return absl::OkStatus();
   }
 
@@ -73,26 +79,30 @@ class Worker final : public Role {
     return hub_->Sync();
   }
 
-  absl::Status Append(DType dtype, int64_t round) {
+  absl::Status Append(DType dtype, int64_t round, const std::string& transport) {
+    End& end = ends_.at(transport);
     if (worker_ == 0) {
-      if (const auto released = run_->ReleaseGroups(0, round); !released.ok()) return released.status();
+      if (const auto released = end.run->ReleaseGroups(0, round); !released.ok()) return released.status();
     }
     for (const Held& sample : held_) {
-      const absl::Status status =
-          appender_->Append({.sample = SampleId(round, sample.index), .group = round, .seal_num_tokens = sample.tokens},
-                            {.dtype = dtype, .shape = sample.shape}, sample.bytes(dtype));
+      const absl::Status status = end.appender->Append(
+          {.sample = SampleId(round, sample.index), .group = round, .seal_num_tokens = sample.tokens},
+          {.dtype = dtype, .shape = sample.shape}, sample.bytes(dtype));
       if (!status.ok()) return status;
     }
-    return appender_->Flush(kTimeout);
+    return end.appender->Flush(kTimeout);
   }
 
   const Geometry geometry_;
   const int32_t worker_;
   std::vector<Held> held_;
   std::optional<HubConnection> hub_;
-  std::unique_ptr<Client> client_;
-  std::shared_ptr<Run> run_;
-  std::unique_ptr<Appender> appender_;
+  struct End {
+    std::unique_ptr<Client> client;
+    std::shared_ptr<Run> run;
+    std::unique_ptr<Appender> appender;
+  };
+  std::map<std::string, End> ends_;  // By transport.
 };
 
 }  // namespace

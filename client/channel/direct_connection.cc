@@ -1,0 +1,192 @@
+#include "client/channel/direct_connection.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/sockets.h"
+
+namespace routing_replay::client {
+namespace {
+
+// A message of an answer is 4 MiB at most, and the record of one sample may be longer.
+constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 30;
+
+absl::Status Unavailable(absl::string_view what) { return absl::UnavailableError(absl::StrCat("direct path: ", what)); }
+
+absl::Status AdmitAnswer(const Frame& frame) {
+  if (frame.type == FrameType::kCall || frame.header_bytes > kMaxMessageBytes ||
+      frame.payload_bytes > kMaxMessageBytes) {
+    return absl::InternalError("no frame of an answer");
+  }
+  return absl::OkStatus();
+}
+
+int MsUntil(Clock::Time deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+// Connects `fd`, which does not block until then. Whether it did.
+bool ConnectBy(int fd, const sockaddr* address, socklen_t size, Clock::Time deadline) {
+  if (connect(fd, address, size) != 0) {
+    if (errno != EINPROGRESS) return false;
+    pollfd wait{.fd = fd, .events = POLLOUT, .revents = 0};
+    int error = 0;
+    socklen_t error_size = sizeof(error);
+    if (poll(&wait, 1, MsUntil(deadline)) != 1) errno = ETIMEDOUT;
+    if (wait.revents == 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) return false;
+    errno = error;
+    if (error != 0) return false;
+  }
+  return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0;
+}
+
+absl::StatusOr<int> Connected(int family, const sockaddr* address, socklen_t size, Clock::Time deadline) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && ConnectBy(fd, address, size, deadline)) return fd;
+  const absl::Status status = Unavailable(std::strerror(errno));
+  if (fd >= 0) close(fd);
+  return status;
+}
+
+absl::StatusOr<int> DialUnix(const std::string& name, Clock::Time deadline) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  if (name.size() + 1 > sizeof(address.sun_path)) return Unavailable("the socket's name is too long");
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // Behind a zero: it is no file.
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  auto fd = Connected(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size, deadline);
+  if (fd.ok()) PrepareUnix(*fd);
+  return fd;
+}
+
+absl::StatusOr<int> DialTcp(const std::string& host, int port, Clock::Time deadline) {
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &list); error != 0) {
+    return Unavailable(gai_strerror(error));
+  }
+  const absl::Cleanup free_list = [list] { freeaddrinfo(list); };
+  absl::StatusOr<int> fd = Unavailable("the host has no address");
+  for (const addrinfo* at = list; at != nullptr && !fd.ok(); at = at->ai_next) {
+    fd = Connected(at->ai_family, at->ai_addr, at->ai_addrlen, deadline);
+  }
+  if (fd.ok()) PrepareTcp(*fd);
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address,
+                                                                         Clock::Time deadline) {
+  const auto fd = address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
+                                              : DialUnix(address.unix_socket, deadline);
+  if (!fd.ok()) return fd.status();
+  return std::unique_ptr<DirectConnection>(new DirectConnection(*fd));
+}
+
+DirectConnection::DirectConnection(int fd) : fd_(fd), reader_(AdmitAnswer) {}
+
+DirectConnection::~DirectConnection() { close(fd_); }
+
+bool DirectConnection::IsFresh() const {
+  pollfd now{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
+  return reader_.at_start() && !sending() && poll(&now, 1, 0) == 0;
+}
+
+void DirectConnection::Break() { shutdown(fd_, SHUT_RDWR); }
+
+absl::Status DirectConnection::Broken(const char* what) {
+  const absl::Status status = Unavailable(absl::StrCat(what, ": ", errno == 0 ? "closed" : std::strerror(errno)));
+  Break();
+  return status;
+}
+
+void DirectConnection::Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
+  header_ = std::move(header);
+  left_.assign(2, {});
+  next_ = 0;
+  std::vector<uint32_t> parts;
+  size_t payload_bytes = 0;
+  for (const absl::Span<const uint8_t> part : payload) {
+    if (part.empty()) continue;
+    left_.push_back({const_cast<uint8_t*>(part.data()), part.size()});
+    parts.push_back(static_cast<uint32_t>(part.size()));
+    payload_bytes += part.size();
+  }
+  const bool in_parts = parts.size() <= kMaxFrameParts && payload_bytes <= UINT32_MAX;
+  frame_ = EncodeFrame(type, header_.size(), payload_bytes, in_parts ? parts : std::vector<uint32_t>());
+  left_[0] = {frame_.data(), frame_.size()};
+  left_[1] = {header_.data(), header_.size()};
+}
+
+absl::Status DirectConnection::SendSome(bool wait) {
+  while (sending()) {
+    if (left_[next_].iov_len == 0) {
+      ++next_;
+      continue;
+    }
+    msghdr message{};
+    message.msg_iov = &left_[next_];
+    message.msg_iovlen = std::min<size_t>(left_.size() - next_, IOV_MAX);
+    errno = 0;
+    const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN && !wait) return absl::OkStatus();
+    if (sent <= 0) return Broken("send");
+    for (auto bytes = static_cast<size_t>(sent); bytes > 0;) {
+      iovec& first = left_[next_];
+      const size_t of_this = std::min(bytes, first.iov_len);
+      first.iov_base = static_cast<uint8_t*>(first.iov_base) + of_this;
+      first.iov_len -= of_this;
+      bytes -= of_this;
+      if (first.iov_len == 0) ++next_;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::ReceiveSome(bool wait) {
+  while (!reader_.done()) {
+    const absl::Span<const iovec> space = reader_.Space();
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(space.data());
+    message.msg_iovlen = std::min<size_t>(space.size(), IOV_MAX);
+    errno = 0;
+    const ssize_t bytes = recvmsg(fd_, &message, wait ? MSG_WAITALL : MSG_DONTWAIT);
+    if (bytes < 0 && errno == EINTR && !wait) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<ReceivedFrame>();
+    if (bytes <= 0) return Broken("receive");
+    if (absl::Status status = reader_.Advance(static_cast<size_t>(bytes)); !status.ok()) {
+      Break();
+      return Unavailable(status.message());
+    }
+  }
+  return std::optional<ReceivedFrame>(reader_.Take());
+}
+
+absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::Receive(Clock::Time deadline) {
+  while (true) {
+    const int ms = MsUntil(deadline);
+    if (ms == 0) return std::optional<ReceivedFrame>();
+    const timeval patience{.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    auto frame = ReceiveSome(/*wait=*/true);
+    if (!frame.ok() || frame->has_value()) return frame;
+  }
+}
+
+}  // namespace routing_replay::client

@@ -1,0 +1,125 @@
+#include "proto/wire/message/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+absl::Status AdmitAll(const Frame&) { return absl::OkStatus(); }
+
+// Gives the reader at most `step` bytes at a time, until a frame is done or all is given.
+absl::Status Feed(FrameReader& reader, absl::string_view& bytes, size_t step) {
+  while (!bytes.empty() && !reader.done()) {
+    const absl::Span<const iovec> space = reader.Space();
+    size_t given = 0;
+    for (const iovec& part : space) {
+      const size_t size = std::min({part.iov_len, bytes.size() - given, step - given});
+      std::memcpy(part.iov_base, bytes.data() + given, size);
+      given += size;
+      if (given == step || given == bytes.size()) break;
+    }
+    bytes.remove_prefix(given);
+    if (absl::Status status = reader.Advance(given); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::string Text(const ByteChain& chain) {
+  std::string text(chain.size(), '\0');
+  chain.CopyTo(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+TEST(FrameTest, FramesComeOutAsTheyWentIn) {
+  const std::vector<uint32_t> parts = {3, 1, 5};
+  const std::string sent = EncodeFrame(FrameType::kCall, 4, 0) + "call" +
+                           EncodeFrame(FrameType::kMessage, 6, 9, parts) + "headerabcdefghi" +
+                           EncodeFrame(FrameType::kMessage, 0, 2) + "xy" + EncodeFrame(FrameType::kEnd, 0, 0);
+  for (const size_t step : {1, 2, 7, 16, 1000}) {
+    FrameReader reader(AdmitAll);
+    absl::string_view bytes = sent;
+    const auto next = [&] {
+      EXPECT_OK(Feed(reader, bytes, step));
+      EXPECT_TRUE(reader.done());
+      return reader.Take();
+    };
+    EXPECT_TRUE(reader.at_start());
+    const ReceivedFrame call = next();
+    EXPECT_EQ(call.type(), FrameType::kCall);
+    EXPECT_EQ(call.header(), "call");
+    const ReceivedFrame message = next();
+    EXPECT_EQ(message.type(), FrameType::kMessage);
+    EXPECT_EQ(message.header(), "header");
+    ASSERT_EQ(message.parts.size(), 3u);
+    EXPECT_EQ(message.parts[2].size(), 5u);
+    EXPECT_EQ(Text(message.chain()), "headerabcdefghi");
+    EXPECT_EQ(Text(next().chain()), "xy");
+    EXPECT_EQ(next().type(), FrameType::kEnd);
+    EXPECT_TRUE(bytes.empty());
+  }
+}
+
+TEST(FrameTest, MemoryIsUsedAgainForWhatIsNoLonger) {
+  FrameReader reader(AdmitAll);
+  const std::string sent = EncodeFrame(FrameType::kMessage, 0, 4) + "long" + EncodeFrame(FrameType::kMessage, 1, 2) +
+                           "hxy" + EncodeFrame(FrameType::kMessage, 0, 5) + "longer";
+  absl::string_view bytes = sent;
+  const uint8_t* memory = nullptr;
+  for (const absl::string_view expected : {"long", "hxy", "longe"}) {
+    ASSERT_OK(Feed(reader, bytes, 1000));
+    ReceivedFrame frame = reader.Take();
+    EXPECT_EQ(Text(frame.chain()), expected);
+    if (expected == "hxy") {
+      EXPECT_EQ(frame.parts[0].data(), memory);
+    }
+    memory = frame.parts[0].data();
+    reader.Recycle(std::move(frame));
+  }
+}
+
+TEST(FrameTest, FramesThatLieAreNone) {
+  const std::string good = EncodeFrame(FrameType::kMessage, 0, 2);
+  const auto with = [&](size_t at, char byte) {
+    std::string bytes = good;
+    bytes[at] = byte;
+    return bytes;
+  };
+  const std::string bad[] = {
+      with(0, 0),
+      with(0, 4),
+      with(1, 0),                                                           // No type of ours, or no frame.
+      with(2, 3),                                                           // More parts than bytes.
+      EncodeFrame(FrameType::kMessage, 0, 5, std::vector<uint32_t>{2, 2}),  // Parts that are too short, …
+      EncodeFrame(FrameType::kMessage, 0, 5, std::vector<uint32_t>{2, 4}),  // … too long, …
+      EncodeFrame(FrameType::kMessage, 0, 5, std::vector<uint32_t>{0, 5}),  // … and empty.
+      EncodeFrame(FrameType::kMessage, 0, 1 << 20, std::vector<uint32_t>(kMaxFrameParts + 1, 1)),
+  };
+  for (const std::string& sent : bad) {
+    FrameReader reader(AdmitAll);
+    absl::string_view bytes = sent;
+    EXPECT_THAT(Feed(reader, bytes, 1000), Fails(kInvalid, Reason::kEncoding));
+  }
+}
+
+TEST(FrameTest, NothingIsTakenOfAFrameThatIsNotAdmitted) {
+  FrameReader reader([](const Frame& frame) -> absl::Status {
+    EXPECT_EQ(frame.payload_bytes, uint64_t{1} << 62);
+    EXPECT_EQ(frame.header_bytes, 0xFFFFFFFFu);
+    return absl::ResourceExhaustedError("too long");
+  });
+  const std::string sent = EncodeFrame(FrameType::kMessage, 0xFFFFFFFF, size_t{1} << 62);
+  absl::string_view bytes = sent;
+  EXPECT_TRUE(absl::IsResourceExhausted(Feed(reader, bytes, 1000)));
+}
+
+}  // namespace
+}  // namespace routing_replay

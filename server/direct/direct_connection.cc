@@ -1,0 +1,315 @@
+#include "server/direct/direct_connection.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/v1/routing_replay.pb.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::server {
+namespace {
+
+constexpr uint32_t kMaxCallBytes = 4 << 10;
+// A longer header is paid for before it comes: the budget knows of payloads.
+constexpr uint32_t kFreeHeaderBytes = 64 << 10;
+// Of a socket, before others have their turn.
+constexpr size_t kBytesPerTurn = 4 << 20;
+constexpr std::chrono::seconds kLinger(2);
+
+absl::Status TooMuch(Reason reason, const char* field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = field});
+}
+
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+// The call's end of a connection, which may be over before the call is.
+class DirectStream final : public CallStream {
+ public:
+  explicit DirectStream(std::shared_ptr<DirectConnection> connection) : connection_(std::move(connection)) {}
+
+  void Arrive(CallEvent& arrived, CallEvent& gone) override { connection_->Arrive(arrived, gone); }
+  std::unique_ptr<CallStream> Next() override { return nullptr; }
+  Caller caller() const override { return connection_->caller(); }
+  void Receive(int64_t most_payload, CallEvent& came) override { connection_->Receive(most_payload, came); }
+  absl::StatusOr<ReceivedMessage> Take() override { return connection_->Take(); }
+  void Send(SentMessage message, CallEvent& sent) override { connection_->Send(std::move(message), sent); }
+  void Finish(const absl::Status& status, CallEvent& ended) override { connection_->Finish(status, ended); }
+  void Cancel() override { connection_->Close(); }
+
+ private:
+  const std::shared_ptr<DirectConnection> connection_;
+};
+
+void DirectConnection::Open(const DirectHome& home, DirectLoop& loop, int fd, std::string peer,
+                            std::function<void()> closed) {
+  std::shared_ptr<DirectConnection> connection(
+      new DirectConnection(home, loop, fd, std::move(peer), std::move(closed)));
+  connection->watched_ = EPOLLIN | EPOLLRDHUP;
+  connection->number_ = loop.Add(connection, fd, connection->watched_);
+}
+
+DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, int fd, std::string peer,
+                                   std::function<void()> closed)
+    : home_(home),
+      loop_(loop),
+      fd_(fd),
+      closed_(std::move(closed)),
+      since_(std::chrono::steady_clock::now()),
+      reader_([this](const Frame& frame) { return Admit(frame); }),
+      caller_{.peer = std::move(peer)} {}
+
+DirectConnection::~DirectConnection() {
+  if (fd_ < 0) return;
+  close(fd_);
+  closed_();
+}
+
+void DirectConnection::Complete(CallEvent*& event, bool ok) {
+  if (event != nullptr) loop_.Complete(*std::exchange(event, nullptr), ok);
+}
+
+void DirectConnection::Close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  loop_.Forget(number_, fd_);
+  close(std::exchange(fd_, -1));
+  Complete(came_, false);
+  Complete(sending_.sent, false);
+  sending_ = {};
+  Complete(gone_, true);
+  closed_();
+}
+
+void DirectConnection::OnReady(uint32_t events) {
+  if ((events & EPOLLOUT) != 0) Flush();
+  if (state_ == State::kLingering) return Discard();
+  const bool hung_up = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+  if (WantsBytes()) {
+    Fill();
+  } else if (hung_up) {
+    Close();
+  }
+}
+
+void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
+  using Time = std::chrono::milliseconds;
+  if (state_ == State::kInCall || state_ == State::kClosed) return;  // A call looks for itself.
+  const Time stall = home_.context.config.stall_timeout;
+  const Time longest = state_ == State::kLingering ? Time(kLinger)
+                       : state_ == State::kEnding  ? stall
+                                                   : std::min<Time>(had_call_ ? kNextCall : kFirstCall, stall);
+  if (now - since_ > longest) Close();
+}
+
+void DirectConnection::Watch() {
+  if (state_ == State::kClosed) return;
+  uint32_t wanted = EPOLLRDHUP;
+  if (WantsBytes() || state_ == State::kLingering) wanted |= EPOLLIN;
+  if (!sending_.left.empty()) wanted |= EPOLLOUT;
+  if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, fd_, wanted);
+}
+
+absl::Status DirectConnection::Admit(const Frame& frame) {
+  if (state_ == State::kInCall) return AdmitMessage(frame);
+  if (frame.type == FrameType::kCall && frame.header_bytes <= kMaxCallBytes && frame.payload_bytes == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a call is to begin");
+}
+
+absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
+  const auto most = static_cast<uint64_t>(home_.context.config.max_message_bytes);
+  if (frame.type != FrameType::kMessage) return absl::InvalidArgumentError("frame: a message is to come");
+  if (frame.payload_bytes > most || frame.header_bytes > most - frame.payload_bytes) {
+    return TooMuch(Reason::kLength, "message", absl::StrCat("longer than ", most, " bytes"));
+  }
+  if (frame.payload_bytes > static_cast<uint64_t>(most_payload_)) {
+    return TooMuch(Reason::kOverBudget, "payload",
+                   absl::StrCat(frame.payload_bytes, " bytes come, ", most_payload_, " granted; ask for credit first"));
+  }
+  if (frame.header_bytes <= kFreeHeaderBytes) return absl::OkStatus();
+  auto memory = ReserveForRead(home_.context.read_requests, frame.header_bytes);
+  if (!memory.ok()) return memory.status();
+  header_memory_ = *std::move(memory);
+  return absl::OkStatus();
+}
+
+void DirectConnection::Fill() {
+  for (size_t taken = 0; WantsBytes() && taken < kBytesPerTurn;) {
+    const absl::Span<const iovec> space = reader_.Space();
+    const ssize_t bytes = readv(fd_, space.data(), static_cast<int>(std::min<size_t>(space.size(), IOV_MAX)));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && WouldBlock()) break;
+    if (bytes <= 0) return Close();
+    taken += static_cast<size_t>(bytes);
+    if (absl::Status status = reader_.Advance(static_cast<size_t>(bytes)); !status.ok()) return OnBadFrame(status);
+    if (reader_.done()) OnFrame();
+  }
+  Watch();
+}
+
+void DirectConnection::OnFrame() {
+  if (state_ == State::kIdle) return BeginCall(reader_.Take());
+  ++messages_;
+  Complete(came_, true);
+}
+
+// The call hears of it as of a message, and ends with it.
+void DirectConnection::OnBadFrame(const absl::Status& status) {
+  if (state_ == State::kIdle) return Close();
+  bad_frame_ = status;
+  Complete(came_, true);
+  Watch();
+}
+
+void DirectConnection::BeginCall(const ReceivedFrame& frame) {
+  v1::DirectCall call;
+  const absl::string_view header = frame.header();
+  if (!call.ParseFromArray(header.data(), static_cast<int>(header.size()))) return Close();
+  reads_ = call.method() == "Read";
+  if (!reads_ && call.method() != "Append") return Close();
+  had_call_ = true;
+  messages_ = 0;
+  const auto token = home_.tickets.TokenOf(call.ticket());
+  if (!token) {
+    // Its client asks for another one, and comes again.
+    return End(absl::UnavailableError("ticket: unknown or expired"), nullptr);
+  }
+  caller_.authorization = token->empty() ? "" : absl::StrCat("Bearer ", *token);
+  using Time = std::chrono::system_clock::time_point;
+  constexpr int64_t kForever = int64_t{365} * 24 * 3600 * 1000;
+  caller_.deadline = call.timeout_ms() > 0 && call.timeout_ms() < kForever
+                         ? std::chrono::system_clock::now() + std::chrono::milliseconds(call.timeout_ms())
+                         : Time::max();
+  state_ = State::kInCall;
+  auto stream = std::make_unique<DirectStream>(shared_from_this());
+  const CallHome home{home_.context, loop_};
+  reads_ ? ServeRead(home, std::move(stream)) : ServeAppend(home, std::move(stream));
+}
+
+void DirectConnection::Arrive(CallEvent& arrived, CallEvent& gone) {
+  gone_ = &gone;
+  loop_.Complete(*arrived.Begin(), true);
+}
+
+void DirectConnection::Receive(int64_t most_payload, CallEvent& came) {
+  came_ = came.Begin();
+  most_payload_ = most_payload;
+  if (state_ == State::kClosed) return Complete(came_, false);
+  Fill();
+}
+
+absl::StatusOr<ReceivedMessage> DirectConnection::Take() {
+  if (!bad_frame_.ok()) return bad_frame_;
+  auto frame = std::make_shared<ReceivedFrame>(reader_.Take());
+  ReceivedMessage message{.bytes = frame->chain(), .parts = std::move(frame->parts)};
+  auto memory = std::make_shared<ByteReservation>(std::move(header_memory_));
+  message.owner = std::make_shared<std::pair<std::shared_ptr<ReceivedFrame>, std::shared_ptr<ByteReservation>>>(
+      std::move(frame), std::move(memory));
+  return message;
+}
+
+void DirectConnection::Send(SentMessage message, CallEvent& sent) {
+  CallEvent* event = sent.Begin();
+  if (state_ == State::kClosed) return Complete(event, false);
+  SendFrame(FrameType::kMessage, std::move(message), event);
+}
+
+void DirectConnection::Finish(const absl::Status& status, CallEvent& ended) {
+  Complete(came_, false);
+  if (!sending_.left.empty()) Close();  // A message is cut off in the middle.
+  CallEvent* event = ended.Begin();
+  state_ == State::kClosed ? Complete(event, true) : End(status, event);
+}
+
+void DirectConnection::End(const absl::Status& status, CallEvent* ended) {
+  end_ = status;
+  state_ = State::kEnding;
+  since_ = std::chrono::steady_clock::now();
+  SendFrame(FrameType::kEnd, {.header = status.ok() ? "" : EncodeStreamStatus(status)}, ended);
+}
+
+void DirectConnection::SendFrame(FrameType type, SentMessage message, CallEvent* sent) {
+  size_t payload_bytes = 0;
+  for (const PayloadPart& part : message.payload) payload_bytes += part.bytes.size();
+  sending_ = {.frame = EncodeFrame(type, message.header.size(), payload_bytes),
+              .header = std::move(message.header),
+              .payload = std::move(message.payload),
+              .sent = sent};
+  sending_.left.reserve(2 + sending_.payload.size());
+  for (std::string* bytes : {&sending_.frame, &sending_.header})
+    sending_.left.push_back({bytes->data(), bytes->size()});
+  for (const PayloadPart& part : sending_.payload) {
+    sending_.left.push_back({const_cast<uint8_t*>(part.bytes.data()), part.bytes.size()});
+  }
+  Flush();
+}
+
+void DirectConnection::Flush() {
+  std::vector<iovec>& left = sending_.left;
+  for (size_t& next = sending_.next; next < left.size();) {
+    if (left[next].iov_len == 0) {
+      ++next;
+      continue;
+    }
+    msghdr message{};
+    message.msg_iov = &left[next];
+    message.msg_iovlen = std::min<size_t>(left.size() - next, IOV_MAX);
+    const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && WouldBlock()) return Watch();
+    if (sent <= 0) return Close();
+    for (auto bytes = static_cast<size_t>(sent); bytes > 0;) {
+      const size_t of_this = std::min(bytes, left[next].iov_len);
+      left[next].iov_base = static_cast<uint8_t*>(left[next].iov_base) + of_this;
+      left[next].iov_len -= of_this;
+      bytes -= of_this;
+      if (left[next].iov_len == 0) ++next;
+    }
+  }
+  OnSent();
+}
+
+void DirectConnection::OnSent() {
+  if (sending_.left.empty()) return;
+  CallEvent* event = sending_.sent;
+  sending_ = {};
+  Complete(event, true);
+  if (state_ == State::kEnding) OnEndSent();
+  Watch();
+}
+
+// Only after a read that ended well is it known that nothing more of the call comes.
+void DirectConnection::OnEndSent() {
+  Complete(gone_, true);
+  since_ = std::chrono::steady_clock::now();
+  const bool all_came = reads_ && end_.ok() && messages_ == 1;
+  if (all_came) {
+    state_ = State::kIdle;
+    return;
+  }
+  state_ = State::kLingering;
+  shutdown(fd_, SHUT_WR);
+}
+
+void DirectConnection::Discard() {
+  static thread_local std::array<char, 64 << 10> nothing;
+  while (true) {
+    const ssize_t bytes = recv(fd_, nothing.data(), nothing.size(), MSG_DONTWAIT);
+    if (bytes < 0 && (errno == EINTR || WouldBlock())) return;
+    if (bytes <= 0) return Close();
+  }
+}
+
+}  // namespace routing_replay::server

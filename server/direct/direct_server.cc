@@ -1,0 +1,142 @@
+#include "server/direct/direct_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/sockets.h"
+
+namespace routing_replay::server {
+
+// A socket that listens. Where no descriptor is free it rests until the next second.
+class DirectServer::Acceptor final : public LoopSocket {
+ public:
+  Acceptor(DirectServer& server, DirectLoop& loop, int fd) : server_(server), loop_(loop), fd_(fd) {}
+
+  void OnReady(uint32_t /*events*/) override {
+    if (server_.stopped_) return Close();
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    const int fd = accept4(fd_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) return server_.TakeIn(fd, PeerOf(address));
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    server_.told_(ConnectionEvent::kWaiting);
+    resting_ = true;
+    loop_.Watch(number_, fd_, 0);
+  }
+  void OnSecond(std::chrono::steady_clock::time_point /*now*/) override {
+    if (server_.stopped_) return Close();
+    if (std::exchange(resting_, false)) loop_.Watch(number_, fd_, EPOLLIN);
+  }
+  void Close() override { loop_.Forget(number_, fd_); }
+  void set_number(uint64_t number) { number_ = number; }
+
+ private:
+  DirectServer& server_;
+  DirectLoop& loop_;
+  const int fd_;
+  uint64_t number_ = 0;
+  bool resting_ = false;
+};
+
+DirectServer::DirectServer(ServiceContext& context, const ConnectionLimits& limits, Told told)
+    : context_(context), told_(std::move(told)), tickets_(context.clock), table_(limits) {
+  for (int i = 0; i < context.config.threads; ++i) loops_.push_back(std::make_unique<DirectLoop>());
+}
+
+absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContext& context, const std::string& address,
+                                                                   const ConnectionLimits& limits, Told told) {
+  std::unique_ptr<DirectServer> server(new DirectServer(context, limits, std::move(told)));
+  absl::Status status = server->Open(address);
+  if (status.ok()) status = server->OpenUnix();
+  if (!status.ok()) return status;
+  context.direct.tickets = &server->tickets_;
+  return server;
+}
+
+absl::Status DirectServer::Open(const std::string& address) {
+  auto socket = ListeningSocket::Open(address);
+  if (!socket.ok()) return socket.status();
+  address_ = socket->address();
+  fds_ = socket->fds();
+  sockets_.push_back(*std::move(socket));
+  return absl::SimpleAtoi(address_.substr(address_.rfind(':') + 1), &context_.direct.port)
+             ? absl::OkStatus()
+             : absl::UnavailableError(absl::StrCat("cannot listen on ", address));
+}
+
+absl::Status DirectServer::OpenUnix() {
+  // The system chooses a name that nobody has.
+  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+  socklen_t size = sizeof(name.sun_family);
+  unix_fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  auto* const generic = reinterpret_cast<sockaddr*>(&name);
+  if (unix_fd_ < 0 || bind(unix_fd_, generic, size) != 0 || listen(unix_fd_, SOMAXCONN) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on a Unix socket: ", std::strerror(errno)));
+  }
+  size = sizeof(name);
+  getsockname(unix_fd_, generic, &size);
+  context_.direct.unix_socket.assign(name.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
+  fds_.push_back(unix_fd_);
+  return absl::OkStatus();
+}
+
+DirectServer::~DirectServer() {
+  ShutdownAndJoin();
+  if (unix_fd_ >= 0) close(unix_fd_);
+}
+
+void DirectServer::Start() {
+  DirectLoop& loop = *loops_[0];
+  for (const int fd : fds_) {
+    auto acceptor = std::make_shared<Acceptor>(*this, loop, fd);
+    acceptor->set_number(loop.Add(acceptor, fd, EPOLLIN));
+  }
+  for (const auto& one : loops_) one->Start();
+}
+
+void DirectServer::TakeIn(int fd, const Peer& peer) {
+  std::optional<ConnectionTable::Id> id;
+  {
+    MutexLock lock(mutex_);
+    id = table_.Enter(peer, std::chrono::steady_clock::now());
+  }
+  if (!id) {
+    close(fd);
+    return told_(ConnectionEvent::kRejected);
+  }
+  told_(ConnectionEvent::kOpened);
+  peer.address.empty() ? PrepareUnix(fd) : PrepareTcp(fd);
+  DirectLoop& loop = *loops_[next_loop_++ % loops_.size()];
+  const auto closed = [this, id = *id] {
+    MutexLock lock(mutex_);
+    table_.Leave(id);
+    told_(ConnectionEvent::kEnded);
+  };
+  loop.Run([this, &loop, fd, name = peer.name, closed] {
+    DirectConnection::Open({context_, tickets_}, loop, fd, name, closed);
+  });
+}
+
+void DirectServer::Drain() {
+  stopped_ = true;
+  for (const int fd : fds_) shutdown(fd, SHUT_RDWR);  // Who comes now finds nobody.
+  for (const auto& loop : loops_) loop->Drain();
+}
+
+void DirectServer::ShutdownAndJoin() {
+  stopped_ = true;
+  for (const auto& loop : loops_) loop->ShutdownAndJoin();
+  loops_.clear();
+}
+
+}  // namespace routing_replay::server

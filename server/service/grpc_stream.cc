@@ -1,0 +1,212 @@
+#include "server/service/grpc_stream.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/support/method_handler.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/message/grpc_bytes.h"
+#include "server/store/store_time.h"
+
+namespace routing_replay::server {
+namespace {
+
+const google::protobuf::ServiceDescriptor& Description() {
+  return *v1::SealRequest::descriptor()->file()->FindServiceByName("RoutingReplay");
+}
+
+absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
+
+std::string Property(const grpc::AuthContext& connection, const char* name) {
+  const std::vector<grpc::string_ref> values = connection.FindPropertyValues(name);
+  return values.empty() ? std::string() : std::string(View(values[0]));
+}
+
+}  // namespace
+
+void GrpcLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) {
+  // A time long past: for "now", gRPC would wait until the next millisecond.
+  alarm.grpc_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &event);
+}
+
+void GrpcLoop::SetAlarm(CallAlarm& alarm, std::chrono::system_clock::time_point time, CallEvent& event) {
+  alarm.grpc_.Set(queue_.get(), time, &event);
+}
+
+void GrpcLoop::Drain() { drain_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), this); }
+
+void GrpcLoop::ShutdownAndJoin() {
+  if (thread_.joinable()) {
+    end_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &end_alarm_);
+    thread_.join();
+  } else {
+    queue_->Shutdown();
+  }
+  DeleteCalls();
+}
+
+void GrpcLoop::Run() {
+  pthread_setname_np(pthread_self(), "call-loop");
+  void* tag;
+  bool ok, ending = false;
+  while (queue_->Next(&tag, &ok)) {
+    if (tag == this) {
+      DrainCalls();
+    } else if (tag == &end_alarm_) {
+      ending = true;
+    } else {
+      HandleEvent(static_cast<CallEvent*>(tag), ok);
+    }
+    if (ending && empty()) {
+      queue_->Shutdown();
+      ending = false;
+    }
+  }
+}
+
+RawService::RawService() {
+  for (int i = 0; i < Description().method_count(); ++i) {
+    MarkMethodStreamed(i, new grpc::internal::UnknownMethodHandler(""));  // A raw method does not need a handler.
+    MarkMethodRaw(i);
+  }
+}
+
+void RawService::RequestCall(const char* method, grpc::ServerContext* call, RawStream* stream,
+                             grpc::CompletionQueue* call_queue, grpc::ServerCompletionQueue* queue, void* tag) {
+  RequestAsyncBidiStreaming(Description().FindMethodByName(method)->index(), call, stream, call_queue, queue, tag);
+}
+
+void GrpcStream::Arrive(CallEvent& arrived, CallEvent& gone) {
+  context_.AsyncNotifyWhenDone(&gone);
+  service_.RequestCall(method_, &context_, &stream_, loop_.queue(), loop_.queue(), arrived.Begin());
+}
+
+Caller GrpcStream::caller() const {
+  const auto& metadata = context_.client_metadata();
+  const auto first = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string() : std::string(View(found->second));
+  };
+  Caller caller{.peer = context_.peer(),
+                .authorization = metadata.count("authorization") == 1 ? first("authorization") : "",
+                .request_id = first(kRequestIdKey),
+                .trace_parent = first(kTraceParentKey),
+                .deadline = context_.deadline()};
+  const auto connection = context_.auth_context();
+  if (connection == nullptr) return caller;
+  caller.certificate = Property(*connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (!caller.certificate.empty()) {
+    caller.certificate_chain = Property(*connection, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME);
+  }
+  for (const grpc::string_ref& name : connection->GetPeerIdentity()) {
+    absl::StrAppend(&caller.certificate_names, caller.certificate_names.empty() ? "" : " ", View(name));
+  }
+  return caller;
+}
+
+absl::StatusOr<ReceivedMessage> GrpcStream::Take() {
+  auto bytes = ReceivedBytes::From(incoming_);
+  if (!bytes.ok()) return bytes.status();
+  auto owner = std::make_shared<ReceivedBytes>(*std::move(bytes));
+  return ReceivedMessage{.bytes = owner->chain(), .owner = owner};
+}
+
+void GrpcStream::Send(SentMessage message, CallEvent& sent) {
+  ByteBufferBuilder builder;
+  builder.Add(std::move(message.header));
+  for (PayloadPart& part : message.payload) builder.Add(part.bytes, std::move(part.owner));
+  stream_.Write(builder.Build(), sent.Begin());
+}
+
+void GrpcStream::Finish(const absl::Status& status, CallEvent& ended) {
+  stream_.Finish(ToGrpcStatus(status), ended.Begin());
+}
+
+namespace {
+
+class UnaryCall final : public ServedCall {
+ public:
+  UnaryCall(const CallHome& home, const UnaryMethod& method, WorkerPool* workers, std::unique_ptr<CallStream> stream)
+      : ServedCall(home, method.name, std::move(stream)), unary_(method), workers_(workers) {}
+
+  void Drain() override {
+    if (has_arrived() && !finishing_ && !work_.busy()) FinishWith(DrainingError());
+  }
+
+ private:
+  std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
+    return std::make_unique<UnaryCall>(home_, unary_, workers_, std::move(stream));
+  }
+  GrpcStream& grpc() { return static_cast<GrpcStream&>(*stream_); }
+
+  void OnRequest() override {
+    if (const auto bytes = static_cast<int64_t>(grpc().incoming().Length()); bytes > unary_.max_bytes) {
+      return FinishWith(MakeError(
+          absl::StatusCode::kResourceExhausted,
+          absl::StrCat("the request has ", bytes, " bytes; at most ", unary_.max_bytes, "; split the request"),
+          {.reason = Reason::kLength}));
+    }
+    const absl::Status taken = StartWork(workers_, [this] { Answer(); });
+    if (taken.ok()) return;
+    if (absl::IsResourceExhausted(taken)) context_.metrics.CountQuotaRejection("control_calls");
+    FinishWith(taken);
+  }
+
+  // Runs on a worker's thread.
+  void Answer() {
+    const CallDeadline deadline(CallerDeadline(caller_));
+    if (gone_) {
+      // The caller may have repeated the request: executing the cancelled one now could undo the effect of later calls.
+      answer_ = absl::CancelledError("cancelled by the client while queued");
+    } else if (context_.draining) {
+      answer_ = DrainingError();
+    } else {
+      answer_ = unary_.answer(context_, {caller_, *record_, memory_, gone_}, grpc().incoming());
+    }
+  }
+
+  void OnWorked() override {
+    if (!answer_.ok()) {
+      context_.metrics.CountStoreError(answer_.status());
+      return FinishWith(answer_.status());
+    }
+    // The answer may be long, and is held until the caller reads it; so its place is kept, too.
+    End(absl::OkStatus());
+    answer_alarm_.Set(loop_, StallTime(), answer_due_);
+    grpc().SendLast(*answer_, ended_);
+  }
+
+  void OnEnded() override {
+    answer_alarm_.Cancel();
+    connection_.reset();
+    SetFinished();
+  }
+
+  void FinishWith(const absl::Status& status) override { Finish(status); }
+
+  const UnaryMethod& unary_;
+  WorkerPool* const workers_;
+  CallEvent answer_due_{this, [this](bool fired) {
+                          if (fired) stream_->Cancel();
+                        }};
+  CallAlarm answer_alarm_;
+  absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's while one is busy …
+  ByteReservation memory_;                   // … and the memory of the answer.
+};
+
+}  // namespace
+
+void Listen(ServiceContext& context, RawService& service, GrpcLoop& loop, const UnaryMethod& method,
+            WorkerPool* workers) {
+  auto stream = std::make_unique<GrpcStream>(service, loop, method.name);
+  ServedCall::Await(std::make_unique<UnaryCall>(CallHome{context, loop}, method, workers, std::move(stream)));
+}
+
+}  // namespace routing_replay::server
