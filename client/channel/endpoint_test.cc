@@ -61,7 +61,7 @@ TEST(EndpointTest, BadListsAreRejectedByTheMemberThatIsWrong) {
       {"unix:/s,a:1", "\"unix:/s\" is a socket"},
       {"a:1,file:/f", "\"file:/f\" has no port"},
       {"a:1,dns:///b:2", "\"dns:///b:2\" has several colons"},
-      {"https://a:1", "\"https://a:1\" is a URL: write HOST:PORT alone; --tls"},
+      {"https://a:1", "\"https://a:1\" is a URL; use --tls"},
       {"dns:///a:1,b:2", "\"dns:///a:1,b:2\" is a list of names"},
       {"dns:///a", "\"a\" has no port"},
       {"dns:///", "\"\" has no port"},

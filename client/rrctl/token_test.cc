@@ -119,7 +119,7 @@ TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
                        .expires = "tomorrow",
                        .file = directory.path() + "/token",
                        .append = directory.path() + "/tokens"};
-  EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("expires: 'tomorrow' is not a date"));
+  EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("expires: 'tomorrow' must be a date"));
   options.expires.clear();
   options.scopes = {"write"};
   EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("scopes: 'write'"));

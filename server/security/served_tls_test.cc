@@ -49,8 +49,8 @@ TEST_F(TlsFilesTest, FaultsNameSettingAndFile) {
   ExpectFault({key, key}, "--tls-cert: " + key + " holds no certificate");
   ExpectFault({certificate, certificate}, "--tls-key: " + certificate + " holds no private key");
   ExpectFault({certificate, directory_.path() + "/none"}, "--tls-key: cannot read");
-  ExpectFault({certificate, ""}, "--tls-key: missing");
-  ExpectFault({"", key}, "--tls-cert: missing");
+  ExpectFault({certificate, ""}, "--tls-key: must be given with --tls-cert");
+  ExpectFault({"", key}, "--tls-cert: must be given with the other TLS settings");
 }
 
 TEST_F(TlsFilesTest, ExpiryIsTheCertificates) {

@@ -54,8 +54,8 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
   ASSERT_OK(ParseTokenFile("[]"));
   const auto with = [&](absl::string_view rest) { return absl::StrCat(good, "- {", rest, "}\n"); };
   for (const auto& [text, word] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not a list"},
-           {"tokens: []\n", "not a list"},
+           {"", "must be a list of tokens"},
+           {"tokens: []\n", "must be a list of tokens"},
            {good + "- 7\n", "entry 2: must be a mapping"},
            {with("name: n, token: secret"), "entry 2: unknown key 'token'"},
            {with("name: n, sha256: secret"), "entry 2: sha256"},

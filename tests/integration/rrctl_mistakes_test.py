@@ -37,7 +37,7 @@ class MistakesTest(RrctlTest):
         with tempfile.TemporaryDirectory() as directory:
             words = ("--run", "a-", "--scope", "put", "--append", f"{directory}/tokens", "--out", f"{directory}/token")
             error = self.run_rrctl("token", "x", *words, "--expires", "tomorrow", code=2)
-            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --expires: 'tomorrow' is not a date")
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --expires: 'tomorrow' must be a date")
             self.assertEqual(os.listdir(directory), [])
 
     def test_tokens_that_are_added_at_once_are_all_there(self):

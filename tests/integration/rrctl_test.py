@@ -404,7 +404,7 @@ class DoctorTest(RrctlTest):
     def test_things_that_are_broken(self):
         with tempfile.TemporaryDirectory() as directory:
             for endpoint, last, word in (
-                ("127.0.0.1:1", "connect", "rejected"),
+                ("127.0.0.1:1", "connect", "refused"),
                 ("nonesuch.invalid:7400", "name", "has no address"),
                 (f"unix:{directory}/none", "connect", "No such file"),
             ):

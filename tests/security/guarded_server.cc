@@ -187,6 +187,7 @@ const std::vector<AnyCall>& EveryCall() {
       Unary<v1::DropRunRequest, v1::DropRunResponse>("DropRun", &Stub::DropRun),
       Unary<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", &Stub::ListRuns),
       Unary<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", &Stub::GetServerInfo),
+      Unary<v1::OpenDirectRequest, v1::OpenDirectResponse>("OpenDirect", &Stub::OpenDirect),
   };
   return calls;
 }

@@ -35,10 +35,10 @@ TEST(LayerTable, RejectionsStateTheRule) {
   rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 3, .account_for_loss = true}, "excludes");
   rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 0}, "at least one layer");
   rejected({.num_layers = 12, .pipeline_size = 4, .last_stage_layers = 0}, "at least one layer");
-  rejected({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "one rank");
+  rejected({.num_layers = 36, .first_stage_layers = 5, .last_stage_layers = 31}, "the only rank is the first stage");
   rejected({.num_layers = 12, .first_stage_layers = 6}, "do not split evenly");
   rejected({.num_layers = 8, .pipeline_size = 2, .first_stage_layers = 8}, "do not split evenly");
-  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 2, .last_stage_layers = 3}, "less 5");
+  rejected({.num_layers = 12, .pipeline_size = 4, .first_stage_layers = 2, .last_stage_layers = 3}, "minus 5");
   rejected({.num_layers = 16, .pipeline_size = 2, .virtual_stages = 2, .first_stage_layers = 8, .last_stage_layers = 8},
            "no middle stage");
   rejected({.num_layers = 8, .pipeline_size = 4, .mtp_num_layers = -1}, "split.mtp_num_layers");

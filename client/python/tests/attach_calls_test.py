@@ -277,7 +277,7 @@ class UsableTest(AttachedTest):
         engine = SimpleNamespace(generate=list, server_args=SimpleNamespace(disaggregation_mode="decode"))
         with self.assertLogs("routing_replay", logging.WARNING) as logs:
             self.assertFalse(self.attached(engine).attached)
-        self.assertIn("decode alone", logs.output[0])
+        self.assertIn("only does decode", logs.output[0])
 
     def test_several_guesses_at_once(self) -> None:
         for right, settings in (

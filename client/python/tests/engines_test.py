@@ -453,8 +453,8 @@ class BadCaptureTest(EngineTest):
             (spoil(slice(None), 2), "ALL_ZERO_LAYER", "pipeline stages", None, 2),
             (spoil(slice(0, P)), "DUPLICATE_ID", "occurs twice", 0, 1),  # Prompt rows of a P/D prefill.
             (spoil(7, 3, 1, value=ALL[7, 3, 0]), "DUPLICATE_ID", "occurs twice", 7, 3),
-            (spoil(7, 3, 1, value=-1), "PARTIAL_ROW", "in part", 7, 3),
-            (spoil(7, 3, value=-1), "PARTIAL_ROW", "in part", 7, 3),
+            (spoil(7, 3, 1, value=-1), "PARTIAL_ROW", "only part of the row is marked missing", 7, 3),
+            (spoil(7, 3, value=-1), "PARTIAL_ROW", "only part of the row is marked missing", 7, 3),
             (spoil(7, 3, 1, value=64), "ID_RANGE", "expert id 64", 7, 3),
             (ALL[:-1, :2], "SHAPE", "layer axis of 2", None, None),
         ]

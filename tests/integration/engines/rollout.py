@@ -12,7 +12,7 @@ from routing_replay.engines import sglang, vllm
 def post(url, **body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as reply:
-        return http.routed_experts(reply.read())  # As json.loads, but routed experts stay where they are.
+        return http.routed_experts(reply.read())  # Like json.loads, but does not copy routed experts.
 
 
 run = rr.Client().run("grpo-42", rr.Geometry.from_hf_config(os.environ["MODEL_CONFIG"]))
@@ -31,6 +31,6 @@ for _ in range(3):
     reply = post(os.environ["SGLANG_URL"] + "/generate", input_ids=context, sampling_params={"max_new_tokens": 9},
                  return_routed_experts=True, routed_experts_start_len=start)  # fmt: skip
     agent.add(sglang.rows(reply, run.geometry, start_len=start, prompt_token_ids=context), weight_version=17)
-    context += [*reply["output_ids"], 901, 902]  # What a tool said.
+    context += [*reply["output_ids"], 901, 902]  # Tokens of a tool's answer.
 agent.seal()
-run.flush()  # Raises what was rejected.
+run.flush()  # Raises an error for rejected appends.

@@ -122,10 +122,10 @@ class ModulesTest(unittest.TestCase):
             ([block(), block(TwoRouters)], "layers.1.mlp: Mixtral.*TwoRouters.forward.*2 times"),
             ([block(ScopedRouter)], "ScopedRouter.forward refers to __class__"),
             ([strange], "layers.0.mlp: the forward of Module does not ask its gate"),
-            ([Module(mlp=Module(experts=Module()))], "layers.0.mlp: Module has experts, and no gate or router"),
+            ([Module(mlp=Module(experts=Module()))], "layers.0.mlp: Module has experts, but no gate or router"),
             ([block(kind=TwoChoices)], "of TwoChoices .*Router.forward and TwoChoices.forward each"),
             ([patched], "layers.0.mlp: forward of this MixtralSparseMoeBlock has been replaced"),
-            ([Module(mlp=GptOssMLP(experts=Module()))], "GptOssMLP has experts, and no gate or router"),
+            ([Module(mlp=GptOssMLP(experts=Module()))], "GptOssMLP has experts, but no gate or router"),
             ([Module(mlp=Module())], "no MoE layer"),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
@@ -190,7 +190,7 @@ class MicroBatchTest(unittest.TestCase):
             ({"attention_mask": left, "lengths": [3, 6]}, "lengths"),
             (
                 {},
-                "lengths: neither given nor said by tokens",
+                "lengths: must be given: neither tokens nor boundaries give them",
             ),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):

@@ -303,7 +303,7 @@ class MicroBatchTest(unittest.TestCase):
             lambda name: expected(name, None, [3, 3], {}),
         ):
             self.assertEqual(len(getattr(said := ask(["ab", "cd"]), "fetch", said)), 2)
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' is one sample"):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' must be a list of samples"):
                 ask("ab")
 
     def test_lengths_that_nothing_says(self) -> None:
