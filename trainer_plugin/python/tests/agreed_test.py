@@ -353,7 +353,9 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             steps.apply(expected_of(3))
         self.assertEqual(caught.exception.sample, "s3")
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "here samples are named by handles, in begin_step by ids"):
+        with self.assertRaisesRegex(
+            trainer.FailedPreconditionError, "here samples are named by handles, in begin_step by ids"
+        ):
             steps.apply([trainer.FetchSequence(77)])
 
 

@@ -201,7 +201,9 @@ class ReplayedTest(unittest.TestCase):
         self.assertEqual([(one.num_tokens, one.tokens is None) for one in said], [(4, False), (3, False), (9, True)])
         self.run_(told.get, data_iterator=iter("d"), num_microbatches=1)
         self.assertNotIn("tokens", self.replay.begun[-1])
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "lengths: must be given: neither tokens nor boundaries give them"):
+        with self.assertRaisesRegex(
+            trainer.InvalidArgumentError, "lengths: must be given: neither tokens nor boundaries give them"
+        ):
             expected(["a"], [None], None, {"format": "THD"})
 
     def test_the_weights_of_each_call(self) -> None:
