@@ -249,7 +249,7 @@ TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
   EXPECT_OK(Append(*store, {.rows = {40, 41}}));
 }
 
-// A channel that is opened anew fires, so one that is watched again and again must stay open.
+// A watch that opens its channel again fires, so a channel that is watched again and again must stay open.
 TEST_F(RedisFailureTest, AWatchAfterAWatchIsQuiet) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
   int fired = 0;

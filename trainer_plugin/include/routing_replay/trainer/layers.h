@@ -64,7 +64,7 @@ struct HybridPattern {
 };
 
 // "M*ME|MEME/*E/*E": the decoder, and behind each "/" one MTP depth, all alike. INVALID_ARGUMENT (kField, field
-// "split.hybrid_pattern") for a symbol that is none, for "|" in a MTP depth, for depths that differ, and for "*" beside
+// "split.hybrid_pattern") for an unknown symbol, for "|" in a MTP depth, for depths that differ, and for "*" beside
 // "D" or "+": a model has one kind of attention.
 absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text);
 
