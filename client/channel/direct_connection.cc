@@ -115,48 +115,8 @@ absl::Status DirectConnection::Broken(const char* what) {
   return status;
 }
 
-void DirectConnection::Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
-  header_ = std::move(header);
-  left_.assign(2, {});
-  next_ = 0;
-  std::vector<uint32_t> parts;
-  size_t payload_bytes = 0;
-  for (const absl::Span<const uint8_t> part : payload) {
-    if (part.empty()) continue;
-    left_.push_back({const_cast<uint8_t*>(part.data()), part.size()});
-    parts.push_back(static_cast<uint32_t>(part.size()));
-    payload_bytes += part.size();
-  }
-  const bool in_parts = parts.size() <= kMaxFrameParts && payload_bytes <= UINT32_MAX;
-  frame_ = EncodeFrame(type, header_.size(), payload_bytes, in_parts ? parts : std::vector<uint32_t>());
-  left_[0] = {frame_.data(), frame_.size()};
-  left_[1] = {header_.data(), header_.size()};
-}
-
-absl::Status DirectConnection::SendSome(bool wait) {
-  while (sending()) {
-    if (left_[next_].iov_len == 0) {
-      ++next_;
-      continue;
-    }
-    msghdr message{};
-    message.msg_iov = &left_[next_];
-    message.msg_iovlen = std::min<size_t>(left_.size() - next_, IOV_MAX);
-    errno = 0;
-    const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN && !wait) return absl::OkStatus();
-    if (sent <= 0) return Broken("send");
-    for (auto bytes = static_cast<size_t>(sent); bytes > 0;) {
-      iovec& first = left_[next_];
-      const size_t of_this = std::min(bytes, first.iov_len);
-      first.iov_base = static_cast<uint8_t*>(first.iov_base) + of_this;
-      first.iov_len -= of_this;
-      bytes -= of_this;
-      if (first.iov_len == 0) ++next_;
-    }
-  }
-  return absl::OkStatus();
+absl::Status DirectConnection::SendSome(int flags) {
+  return writer_.SendTo(fd_, flags) ? absl::OkStatus() : Broken("send");
 }
 
 absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::ReceiveSome(bool wait) {

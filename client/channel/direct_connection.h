@@ -2,13 +2,12 @@
 #ifndef CLIENT_CHANNEL_DIRECT_CONNECTION_H_
 #define CLIENT_CHANNEL_DIRECT_CONNECTION_H_
 
-#include <sys/uio.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,11 +40,13 @@ class DirectConnection {
   void Break();
 
   // What is sent next, header and then payload, which must live until all is sent. Requires that nothing is being sent.
-  void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload);
-  bool sending() const { return next_ < left_.size(); }
+  void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
+    writer_.Put(type, std::move(header), payload, /*in_parts=*/true);
+  }
+  bool sending() const { return !writer_.done(); }
   // Sends what can be sent without waiting; or all of it.
-  absl::Status TrySend() { return SendSome(/*wait=*/false); }
-  absl::Status Send() { return SendSome(/*wait=*/true); }
+  absl::Status TrySend() { return SendSome(MSG_DONTWAIT); }
+  absl::Status Send() { return SendSome(0); }
   // The next frame, if it is there as a whole, or comes before the deadline.
   absl::StatusOr<std::optional<ReceivedFrame>> TryReceive() { return ReceiveSome(/*wait=*/false); }
   absl::StatusOr<std::optional<ReceivedFrame>> Receive(Clock::Time deadline);
@@ -54,15 +55,13 @@ class DirectConnection {
 
  private:
   explicit DirectConnection(int fd);
-  absl::Status SendSome(bool wait);
+  absl::Status SendSome(int flags);
   absl::StatusOr<std::optional<ReceivedFrame>> ReceiveSome(bool wait);
   absl::Status Broken(const char* what);
 
   const int fd_;
   FrameReader reader_;
-  std::string frame_, header_;
-  std::vector<iovec> left_;
-  size_t next_ = 0;  // Of left_.
+  FrameWriter writer_;
 };
 
 }  // namespace routing_replay::client

@@ -85,8 +85,8 @@ void DirectConnection::Close() {
   loop_.Forget(number_, fd_);
   close(std::exchange(fd_, -1));
   Complete(came_, false);
-  Complete(sending_.sent, false);
-  sending_ = {};
+  Complete(sent_, false);
+  sending_.clear();
   Complete(gone_, true);
   closed_();
 }
@@ -116,7 +116,7 @@ void DirectConnection::Watch() {
   if (state_ == State::kClosed) return;
   uint32_t wanted = EPOLLRDHUP;
   if (WantsBytes() || state_ == State::kLingering) wanted |= EPOLLIN;
-  if (!sending_.left.empty()) wanted |= EPOLLOUT;
+  if (!writer_.done()) wanted |= EPOLLOUT;
   if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, fd_, wanted);
 }
 
@@ -228,7 +228,7 @@ void DirectConnection::Send(SentMessage message, CallEvent& sent) {
 
 void DirectConnection::Finish(const absl::Status& status, CallEvent& ended) {
   Complete(came_, false);
-  if (!sending_.left.empty()) Close();  // A message is cut off in the middle.
+  if (!writer_.done()) Close();  // A message is cut off in the middle.
   CallEvent* event = ended.Begin();
   state_ == State::kClosed ? Complete(event, true) : End(status, event);
 }
@@ -241,51 +241,20 @@ void DirectConnection::End(const absl::Status& status, CallEvent* ended) {
 }
 
 void DirectConnection::SendFrame(FrameType type, SentMessage message, CallEvent* sent) {
-  size_t payload_bytes = 0;
-  for (const PayloadPart& part : message.payload) payload_bytes += part.bytes.size();
-  sending_ = {.frame = EncodeFrame(type, message.header.size(), payload_bytes),
-              .header = std::move(message.header),
-              .payload = std::move(message.payload),
-              .sent = sent};
-  sending_.left.reserve(2 + sending_.payload.size());
-  for (std::string* bytes : {&sending_.frame, &sending_.header})
-    sending_.left.push_back({bytes->data(), bytes->size()});
-  for (const PayloadPart& part : sending_.payload) {
-    sending_.left.push_back({const_cast<uint8_t*>(part.bytes.data()), part.bytes.size()});
-  }
+  std::vector<absl::Span<const uint8_t>> payload;
+  for (const PayloadPart& part : message.payload) payload.push_back(part.bytes);
+  writer_.Put(type, std::move(message.header), payload, /*in_parts=*/false);
+  sending_ = std::move(message.payload);
+  sent_ = sent;
   Flush();
 }
 
 void DirectConnection::Flush() {
-  std::vector<iovec>& left = sending_.left;
-  for (size_t& next = sending_.next; next < left.size();) {
-    if (left[next].iov_len == 0) {
-      ++next;
-      continue;
-    }
-    msghdr message{};
-    message.msg_iov = &left[next];
-    message.msg_iovlen = std::min<size_t>(left.size() - next, IOV_MAX);
-    const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && WouldBlock()) return Watch();
-    if (sent <= 0) return Close();
-    for (auto bytes = static_cast<size_t>(sent); bytes > 0;) {
-      const size_t of_this = std::min(bytes, left[next].iov_len);
-      left[next].iov_base = static_cast<uint8_t*>(left[next].iov_base) + of_this;
-      left[next].iov_len -= of_this;
-      bytes -= of_this;
-      if (left[next].iov_len == 0) ++next;
-    }
-  }
-  OnSent();
-}
-
-void DirectConnection::OnSent() {
-  if (sending_.left.empty()) return;
-  CallEvent* event = sending_.sent;
-  sending_ = {};
-  Complete(event, true);
+  if (writer_.done()) return;
+  if (!writer_.SendTo(fd_, 0)) return Close();
+  if (!writer_.done()) return Watch();
+  sending_.clear();
+  Complete(sent_, true);
   if (state_ == State::kEnding) OnEndSent();
   Watch();
 }

@@ -2,8 +2,6 @@
 #ifndef SERVER_DIRECT_DIRECT_CONNECTION_H_
 #define SERVER_DIRECT_DIRECT_CONNECTION_H_
 
-#include <sys/uio.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -49,13 +47,6 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
     kLingering,  // Nothing more is said, and what comes is thrown away: the peer is to see the end before a reset.
     kClosed,
   };
-  struct Sending {
-    std::string frame, header;
-    std::vector<PayloadPart> payload;
-    std::vector<iovec> left;
-    size_t next = 0;  // Of left.
-    CallEvent* sent = nullptr;
-  };
 
   DirectConnection(const DirectHome& home, DirectLoop& loop, int fd, std::string peer, std::function<void()> closed);
 
@@ -81,7 +72,6 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   void BeginCall(const ReceivedFrame& frame);
   // Sends what can be sent now.
   void Flush();
-  void OnSent();
   void OnEndSent();
   void Discard();
   void Watch();
@@ -98,7 +88,9 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   std::chrono::steady_clock::time_point since_;  // Of the state.
   bool had_call_ = false;
   FrameReader reader_;
-  Sending sending_;
+  FrameWriter writer_;
+  std::vector<PayloadPart> sending_;  // Of the writer.
+  CallEvent* sent_ = nullptr;
 
   // Of the call:
   Caller caller_;

@@ -1,7 +1,11 @@
 #include "proto/wire/message/frame.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +32,14 @@ T Load(const uint8_t* from) {
 
 constexpr uint8_t kMark = 0xD1;  // The second byte of every frame.
 constexpr size_t kMarkAt = 1, kPartsAt = 2, kHeaderAt = 4, kPayloadAt = 8;
+
+// `bytes` of `pieces`, from `next` on, are done.
+void Pass(std::vector<iovec>& pieces, size_t& next, size_t bytes) {
+  while (next < pieces.size() && bytes >= pieces[next].iov_len) bytes -= pieces[next++].iov_len;
+  if (bytes == 0) return;
+  pieces[next].iov_base = static_cast<uint8_t*>(pieces[next].iov_base) + bytes;
+  pieces[next].iov_len -= bytes;
+}
 
 absl::Status NoFrame(absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("frame: ", what), {.reason = Reason::kEncoding});
@@ -72,13 +84,8 @@ absl::Span<const iovec> FrameReader::Space() {
 
 absl::Status FrameReader::Advance(size_t bytes) {
   if (stage_ == Stage::kPayload) {
-    while (next_ < space_.size() && bytes >= space_[next_].iov_len) bytes -= space_[next_++].iov_len;
-    if (next_ == space_.size()) {
-      stage_ = Stage::kDone;
-      return absl::OkStatus();
-    }
-    space_[next_].iov_base = static_cast<uint8_t*>(space_[next_].iov_base) + bytes;
-    space_[next_].iov_len -= bytes;
+    Pass(space_, next_, bytes);
+    if (next_ == space_.size()) stage_ = Stage::kDone;
     return absl::OkStatus();
   }
   filled_ += bytes;
@@ -137,6 +144,40 @@ ReceivedFrame FrameReader::Take() {
 
 void FrameReader::Recycle(ReceivedFrame frame) {
   if (frame.parts.size() == 1 && frame.parts[0].size() > spare_.size()) spare_ = std::move(frame.parts[0]);
+}
+
+void FrameWriter::Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload,
+                      bool in_parts) {
+  header_ = std::move(header);
+  left_.assign(2, {});
+  next_ = 0;
+  std::vector<uint32_t> parts;
+  size_t payload_bytes = 0;
+  for (const absl::Span<const uint8_t> part : payload) {
+    if (part.empty()) continue;
+    left_.push_back({const_cast<uint8_t*>(part.data()), part.size()});
+    if (in_parts) parts.push_back(static_cast<uint32_t>(part.size()));
+    payload_bytes += part.size();
+  }
+  if (parts.size() > kMaxFrameParts || payload_bytes > UINT32_MAX) parts.clear();
+  frame_ = EncodeFrame(type, header_.size(), payload_bytes, parts);
+  left_[0] = {frame_.data(), frame_.size()};
+  left_[1] = {header_.data(), header_.size()};
+}
+
+bool FrameWriter::SendTo(int fd, int flags) {
+  while (!done()) {
+    msghdr message{};
+    message.msg_iov = &left_[next_];
+    message.msg_iovlen = std::min<size_t>(left_.size() - next_, IOV_MAX);
+    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
+    if (sent >= 0) {
+      Pass(left_, next_, static_cast<size_t>(sent));
+    } else if (errno != EINTR) {
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+  }
+  return true;
 }
 
 }  // namespace wire

@@ -94,6 +94,23 @@ class FrameReader {
   size_t next_ = 0;  // Of space_, while the payload comes.
 };
 
+// Sends frames, each in as many calls as it takes. Not thread-safe.
+class FrameWriter {
+ public:
+  // What is sent next; requires done(). The payload must live until then. `in_parts`: the frame names the payload's
+  // parts, where it can, and its receiver keeps each by itself.
+  void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
+  bool done() const { return next_ == left_.size(); }
+  // Until all is sent, or a socket that does not wait takes no more. Whether the connection holds; if not, errno says
+  // why. `flags`: of sendmsg.
+  bool SendTo(int fd, int flags);
+
+ private:
+  std::string frame_, header_;
+  std::vector<iovec> left_;
+  size_t next_ = 0;  // Of left_.
+};
+
 }  // namespace wire
 }  // namespace routing_replay
 

@@ -1,6 +1,8 @@
 #include "proto/wire/message/frame.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -119,6 +121,39 @@ TEST(FrameTest, NothingIsTakenOfAFrameThatIsNotAdmitted) {
   const std::string sent = EncodeFrame(FrameType::kMessage, 0xFFFFFFFF, size_t{1} << 62);
   absl::string_view bytes = sent;
   EXPECT_TRUE(absl::IsResourceExhausted(Feed(reader, bytes, 1000)));
+}
+
+// A socket that does not wait takes a frame in many calls.
+TEST(FrameTest, AWriterSendsItsFramesAsTheSocketTakesThem) {
+  std::array<int, 2> ends;
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const std::vector<uint8_t> bytes(3 << 20, 7);
+  const absl::Span<const uint8_t> all = bytes;
+  const absl::Span<const uint8_t> pieces[] = {all.first(5), {}, all.subspan(5)};
+  FrameWriter writer;
+  for (const bool in_parts : {true, false}) {
+    EXPECT_TRUE(writer.done());
+    writer.Put(FrameType::kMessage, "header", pieces, in_parts);
+    FrameReader reader(AdmitAll);
+    int times = 0;
+    for (; !reader.done(); ++times) {
+      ASSERT_TRUE(writer.SendTo(ends[0], MSG_DONTWAIT));
+      const iovec space = reader.Space().front();
+      const ssize_t came = recv(ends[1], space.iov_base, space.iov_len, 0);
+      ASSERT_GT(came, 0);
+      ASSERT_OK(reader.Advance(static_cast<size_t>(came)));
+    }
+    EXPECT_GT(times, 4);
+    const ReceivedFrame frame = reader.Take();
+    EXPECT_EQ(frame.parts.size(), in_parts ? 2 : 1);
+    EXPECT_EQ(Text(frame.chain()).substr(0, 6), "header");
+    EXPECT_EQ(frame.chain().size(), 6 + bytes.size());
+  }
+  close(ends[1]);
+  writer.Put(FrameType::kEnd, "", {}, /*in_parts=*/false);
+  EXPECT_FALSE(writer.SendTo(ends[0], MSG_DONTWAIT));
+  EXPECT_EQ(errno, EPIPE);
+  close(ends[0]);
 }
 
 }  // namespace
