@@ -83,18 +83,18 @@ class HttpSessions {
   // is cut. A client that sends or takes nothing holds its place against nobody who asks.
   bool MakeRoom();
   // The port waits for a session: for its request, or for it to read the answer. Lasts until Forget with the returned
-  // number. `cut`, called from any thread, ends the session; it returns false if the session has ended.
-  uint64_t Await(std::function<bool()> cut);
+  // number. `cut`, called from any thread, ends the session, if it has not ended.
+  uint64_t Await(std::function<void()> cut);
   void Forget(uint64_t waiting);
 
   const HttpPortOptions options;
   const HttpHandler handler;
-  std::atomic<int> open{0};
+  std::atomic<int> open{0};  // Those that were not cut.
 
  private:
   Mutex mutex_;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::function<bool()>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
+  std::map<uint64_t, std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
 };
 
 using PlainStream = beast::tcp_stream;
@@ -112,8 +112,8 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
     parser_.body_limit(sessions_.options.max_body_bytes);
   }
   ~Session() {
+    Leave();
     sessions_.Forget(waiting_);
-    --sessions_.open;
   }
 
   void Start() {
@@ -131,11 +131,15 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
   void Await() {
     waiting_ = sessions_.Await([weak = this->weak_from_this()] {
       const auto self = weak.lock();
-      if (self == nullptr) return false;
+      if (self == nullptr) return;
+      self->Leave();  // Not when it is gone, which takes a moment: others may have its place now.
       asio::post(self->stream_.get_executor(), [self] { beast::get_lowest_layer(self->stream_).close(); });
-      return true;
     });
     SetDeadline(sessions_.options.timeout);
+  }
+
+  void Leave() {
+    if (!left_.exchange(true)) --sessions_.open;
   }
 
   void SetDeadline(std::chrono::milliseconds after) { beast::get_lowest_layer(stream_).expires_after(after); }
@@ -190,28 +194,28 @@ class Session final : public std::enable_shared_from_this<Session<Stream>> {
   Stream stream_;
   HttpSessions& sessions_;
   uint64_t waiting_ = 0;
+  std::atomic<bool> left_{false};
   beast::flat_buffer buffer_;
   http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
 };
 
 bool HttpSessions::MakeRoom() {
-  if (open < options.max_connections) return true;
-  for (bool cut = false; !cut;) {
-    std::function<bool()> oldest;
+  while (open >= options.max_connections) {
+    std::function<void()> oldest;
     {
       MutexLock lock(mutex_);
-      if (waiting_.empty()) return false;
+      if (waiting_.empty()) return open < options.max_connections;
       oldest = std::move(waiting_.begin()->second);
       waiting_.erase(waiting_.begin());
     }
     // Called without the lock: if this is the last owner of the session, its destructor takes the lock.
-    cut = oldest();
+    oldest();
   }
   return true;
 }
 
-uint64_t HttpSessions::Await(std::function<bool()> cut) {
+uint64_t HttpSessions::Await(std::function<void()> cut) {
   MutexLock lock(mutex_);
   waiting_.emplace(++next_, std::move(cut));
   return next_;
