@@ -210,7 +210,7 @@ class GrpcServer final : public Server {
   void Count(ConnectionEvent event);
   // All ports, for people.
   std::vector<std::string> Listeners() const;
-  void RejectNewCalls(std::chrono::system_clock::time_point deadline);
+  void RejectNewCalls(Clock::Time deadline);
   void ReloadTls();
 
   const ServerConfig config_;
@@ -345,9 +345,9 @@ void GrpcServer::Drain() {
 
 // gRPC cancels calls that arrive while its server ends, which tells their clients nothing. So new calls are first
 // answered for a moment, with an error that sends them to another server, while calls in progress end.
-void GrpcServer::RejectNewCalls(std::chrono::system_clock::time_point deadline) {
-  const auto enough = std::chrono::system_clock::now() + kRejectingTime;
-  for (auto now = std::chrono::system_clock::now(); now < deadline; now = std::chrono::system_clock::now()) {
+void GrpcServer::RejectNewCalls(Clock::Time deadline) {
+  const auto enough = Clock::Real().Now() + kRejectingTime;
+  for (auto now = Clock::Real().Now(); now < deadline; now = Clock::Real().Now()) {
     if (now >= enough && metrics_.calls_in_flight() == 0) return;
     std::this_thread::sleep_for(kPoll);
   }
@@ -359,7 +359,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
     if (direct_ != nullptr) direct_->Drain();
-    const auto deadline = std::chrono::system_clock::now() + patience;
+    const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), patience);
     RejectNewCalls(deadline);
     // gRPC waits for running handlers, however long they take; those that wait for the store are answered in time.
     std::promise<void> drained;
@@ -368,7 +368,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
       store_->Abandon();
     });
     accept_loop_.StopListening();
-    server_->Shutdown(deadline);
+    server_->Shutdown(GrpcTime(deadline));
     drained.set_value();
     giving_up.join();
   }

@@ -187,11 +187,8 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
     return End(absl::UnavailableError("ticket: unknown or expired"), nullptr);
   }
   caller_.authorization = token->empty() ? "" : absl::StrCat("Bearer ", *token);
-  using Time = std::chrono::system_clock::time_point;
-  constexpr int64_t kForever = int64_t{365} * 24 * 3600 * 1000;
-  caller_.deadline = call.timeout_ms() > 0 && call.timeout_ms() < kForever
-                         ? std::chrono::system_clock::now() + std::chrono::milliseconds(call.timeout_ms())
-                         : Time::max();
+  const std::chrono::milliseconds timeout(call.timeout_ms());
+  caller_.deadline = timeout.count() > 0 ? DeadlineAfter(Clock::Real().Now(), timeout) : Clock::Time::max();
   state_ = State::kInCall;
   auto stream = std::make_unique<DirectStream>(shared_from_this());
   const CallHome home{home_.context, loop_};

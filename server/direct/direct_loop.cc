@@ -116,7 +116,7 @@ int DirectLoop::TakePosted() {
     ready_.insert(ready_.end(), posted_.begin(), posted_.end());
     posted_.clear();
     tasks.swap(tasks_);
-    const Time now = std::chrono::system_clock::now();
+    const Time now = Clock::Real().Now();
     while (!timers_.empty() && timers_.begin()->first <= now) {
       ready_.push_back({timers_.begin()->second.event, true});
       timer_of_.erase(timers_.begin()->second.alarm);

@@ -49,7 +49,7 @@ class DirectLoop final : public CallLoop {
   void Forget(uint64_t number, int fd);
 
  private:
-  using Time = std::chrono::system_clock::time_point;
+  using Time = Clock::Time;
   struct Ready {
     CallEvent* event;
     bool ok;

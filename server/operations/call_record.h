@@ -80,7 +80,7 @@ struct Caller {
   std::string request_id, trace_parent;        // As they were sent.
   std::string certificate, certificate_chain;  // Of the connection, PEM; empty where none was shown.
   std::string certificate_names;               // What it says of its bearer; it allows nothing.
-  std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
+  Clock::Time deadline = Clock::Time::max();   // By Clock::Real().
 };
 
 // Not thread-safe.

@@ -233,7 +233,7 @@ void AppendCall::OnWorked() {
 }
 
 absl::StatusOr<AppendResponse> AppendCall::Handle(ReceivedMessage message) {
-  const CallDeadline deadline(CallerDeadline(caller_));
+  const CallDeadline deadline(caller_.deadline);
   // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
   const auto permissions = Identify(context_, caller_);
   if (!permissions.ok()) return permissions.status();

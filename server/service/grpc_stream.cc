@@ -4,6 +4,7 @@
 #include <grpcpp/support/method_handler.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -25,26 +26,38 @@ std::string Property(const grpc::AuthContext& connection, const char* name) {
   return values.empty() ? std::string() : std::string(View(values[0]));
 }
 
+// A time long past. For "now", gRPC would wait until the next millisecond, with its timers, which wait for the time of
+// day: where that is set back, they are late by as much.
+gpr_timespec AtOnce() { return gpr_time_0(GPR_CLOCK_MONOTONIC); }
+
+// At most two hundred years after the machine's start.
+Clock::Time TimeOf(gpr_timespec deadline) {
+  const gpr_timespec time = gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC);
+  constexpr int64_t kForEver = int64_t{200} * 365 * 24 * 3600;
+  return Clock::Time(std::chrono::seconds(std::min(time.tv_sec, kForEver)) + std::chrono::nanoseconds(time.tv_nsec));
+}
+
 }  // namespace
+
+gpr_timespec GrpcTime(Clock::Time time) {
+  return gpr_time_from_nanos(std::chrono::nanoseconds(time.time_since_epoch()).count(), GPR_CLOCK_MONOTONIC);
+}
 
 void GrpcLoop::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) {
-  // A time long past: for "now", gRPC would wait until the next millisecond.
-  alarm.grpc_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &event);
+void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) { alarm.grpc_.Set(queue_.get(), AtOnce(), &event); }
+
+void GrpcLoop::SetAlarm(CallAlarm& alarm, Clock::Time time, CallEvent& event) {
+  alarm.grpc_.Set(queue_.get(), GrpcTime(time), &event);
 }
 
-void GrpcLoop::SetAlarm(CallAlarm& alarm, std::chrono::system_clock::time_point time, CallEvent& event) {
-  alarm.grpc_.Set(queue_.get(), time, &event);
-}
-
-void GrpcLoop::Drain() { drain_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), this); }
+void GrpcLoop::Drain() { drain_alarm_.Set(queue_.get(), AtOnce(), this); }
 
 void GrpcLoop::ShutdownAndJoin() {
   if (thread_.joinable()) {
-    end_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), &end_alarm_);
+    end_alarm_.Set(queue_.get(), AtOnce(), &end_alarm_);
     thread_.join();
   } else {
     queue_->Shutdown();
@@ -98,7 +111,7 @@ Caller GrpcStream::caller() const {
                 .authorization = metadata.count("authorization") == 1 ? first("authorization") : "",
                 .request_id = first(kRequestIdKey),
                 .trace_parent = first(kTraceParentKey),
-                .deadline = context_.deadline()};
+                .deadline = TimeOf(context_.raw_deadline())};
   const auto connection = context_.auth_context();
   if (connection == nullptr) return caller;
   caller.certificate = Property(*connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
@@ -161,7 +174,7 @@ class UnaryCall final : public ServedCall {
 
   // Runs on a worker's thread.
   void Answer() {
-    const CallDeadline deadline(CallerDeadline(caller_));
+    const CallDeadline deadline(caller_.deadline);
     if (gone_) {
       // The caller may have repeated the request: executing the cancelled one now could undo the effect of later calls.
       answer_ = absl::CancelledError("cancelled by the client while queued");

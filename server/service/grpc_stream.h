@@ -20,6 +20,9 @@
 
 namespace routing_replay::server {
 
+// A time of Clock::Real() as gRPC's monotonic clock has it, which is the same.
+gpr_timespec GrpcTime(Clock::Time time);
+
 class GrpcLoop final : public CallLoop {
  public:
   explicit GrpcLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -36,7 +39,7 @@ class GrpcLoop final : public CallLoop {
   void ShutdownAndJoin();
 
  private:
-  void SetAlarm(CallAlarm& alarm, std::chrono::system_clock::time_point time, CallEvent& event) override;
+  void SetAlarm(CallAlarm& alarm, Clock::Time time, CallEvent& event) override;
   void CancelAlarm(CallAlarm& alarm) override { alarm.grpc_.Cancel(); }
   void Run();
 

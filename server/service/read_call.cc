@@ -14,8 +14,6 @@
 namespace routing_replay::server {
 namespace {
 
-using std::chrono::system_clock;
-
 // A waiting read answers NOT_READY this long before the caller's deadline; otherwise the caller would only see its
 // deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
@@ -71,7 +69,7 @@ class ReadCall final : public ServedCall {
   std::unique_ptr<Store::Watch> new_watch_;  // Of a step that waits.
   bool may_wait_ = false;
 
-  system_clock::time_point wait_until_;
+  Clock::Time wait_until_;
   std::unique_ptr<Store::Watch> watch_;
   CallAlarm change_alarm_, wait_alarm_, deadline_alarm_;
   ByteReservation request_memory_;
@@ -95,7 +93,7 @@ void ReadCall::OnRequest() {
   if (!place.ok()) return FinishWith(place.status());
   place_ = *std::move(place);
   asked_ = *std::move(request);
-  const auto now = system_clock::now();
+  const auto now = Clock::Real().Now();
   wait_until_ = std::min(now + context_.config.max_wait, caller_.deadline - kAnswerTime);
   wait_alarm_.Set(loop_, wait_until_, wait_over_);
   WatchForStalls();
@@ -136,7 +134,7 @@ absl::Status ReadCall::TakePlace() {
 
 void ReadCall::Advance() {
   if (writing() || finishing_) return;
-  if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
+  if (Clock::Real().Now() >= wait_until_) waiting_is_over_ = true;
   may_wait_ = !waiting_is_over_;
   const absl::Status taken = StartWork(context_.readers, [this] { MakeStep(); });
   if (!taken.ok()) FinishWith(taken);
@@ -145,7 +143,7 @@ void ReadCall::Advance() {
 // If it must wait: watch first, then check again, so that no change in between is missed.
 void ReadCall::MakeStep() {
   if (finishing_) return;
-  const CallDeadline deadline(CallerDeadline(caller_));
+  const CallDeadline deadline(caller_.deadline);
   if (session_ == nullptr) {
     auto session = ReadSession::Create(context_.store, context_.read_requests, *std::move(asked_),
                                        context_.config.read_message_bytes);

@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/buffer.h"
+#include "proto/wire/clock.h"
 #include "proto/wire/message/byte_chain.h"
 #include "server/admission/worker_pool.h"
 #include "server/service/read_session.h"
@@ -72,10 +73,10 @@ class Call {
   bool finished_ = false;
 };
 
-// Begins an event that comes at a time (true), or because it was cancelled before (false).
+// Begins an event that comes at a time of Clock::Real() (true), or because it was cancelled before (false).
 class CallAlarm {
  public:
-  void Set(CallLoop& loop, std::chrono::system_clock::time_point time, CallEvent& event);
+  void Set(CallLoop& loop, Clock::Time time, CallEvent& event);
   // From any thread.
   void Cancel();
 
@@ -99,7 +100,7 @@ class CallLoop {
 
  protected:
   friend class CallAlarm;
-  virtual void SetAlarm(CallAlarm& alarm, std::chrono::system_clock::time_point time, CallEvent& event) = 0;
+  virtual void SetAlarm(CallAlarm& alarm, Clock::Time time, CallEvent& event) = 0;
   virtual void CancelAlarm(CallAlarm& alarm) = 0;
 
   void HandleEvent(CallEvent* event, bool ok);
@@ -111,7 +112,7 @@ class CallLoop {
   std::set<Call*> calls_;  // Touched by the loop's thread only (and before it runs).
 };
 
-inline void CallAlarm::Set(CallLoop& loop, std::chrono::system_clock::time_point time, CallEvent& event) {
+inline void CallAlarm::Set(CallLoop& loop, Clock::Time time, CallEvent& event) {
   loop_ = &loop;
   loop.SetAlarm(*this, time, *event.Begin());
 }
@@ -264,9 +265,7 @@ class ServedCall : public Call {
   void End(const absl::Status& status);
   // Ends the call. `keep_place`: it continues to count as one of its connection's calls.
   void Finish(const absl::Status& status, bool keep_place = false);
-  std::chrono::system_clock::time_point StallTime() const {
-    return std::chrono::system_clock::now() + context_.config.stall_timeout;
-  }
+  Clock::Time StallTime() const { return Clock::Real().Now() + context_.config.stall_timeout; }
 
   const CallHome home_;
   ServiceContext& context_;

@@ -111,16 +111,6 @@ inline absl::Status DrainingError() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
-// By Clock::Real(); in a hundred years if the caller gave no deadline.
-inline Clock::Time CallerDeadline(const Caller& caller) {
-  const auto now = std::chrono::system_clock::now();
-  // Converts to ms first: "for ever" minus any time fits into them.
-  const auto ms = [](auto time) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
-  };
-  return DeadlineAfter(Clock::Real().Now(), ms(caller.deadline) - ms(now));
-}
-
 }  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_SERVICE_CONTEXT_H_

@@ -338,8 +338,7 @@ class Worker:
 def main() -> None:
     config = json.loads(Path(sys.argv[1]).read_text())
     number, generation = int(sys.argv[2]), int(sys.argv[3])
-    if sys.argv[4] != "-":
-        os.environ["ROUTING_REPLAY_TRANSPORT"] = sys.argv[4]
+    os.environ["ROUTING_REPLAY_TRANSPORT"] = sys.argv[4]
     name = "audit" if "audit" in sys.argv[5:] else f"worker-{number}.{generation}"
     log = Path(config["logs"], f"{name}.jsonl")
     stopped = threading.Event()

@@ -4,6 +4,7 @@
 
 DURATION: 90, 90s, 20m, 3h: so long with each store. STORE: memory, spill, rocksdb, redis or redis-cluster; all if
 absent. NAMES: what ROUTING_REPLAY_TRANSPORT may be, with commas between them; workers have different ones and switch.
+The direct path has no TLS: its histories have none.
 
 One seed after the other makes a history of a round (40 s), from the one on that has no result yet, so a run that was
 interrupted goes on. Results are added to results.jsonl beside this file, and ../RESULTS.md is made of it. --seed makes
@@ -95,7 +96,8 @@ def staged(store: str, transports: list[str], seed: int, directory: Path) -> Ite
     logs = directory / "logs"
     logs.mkdir()
     log = clients.Log(logs / "nemesis.jsonl")
-    security, shim = Security(directory), Shim(directory)
+    direct = any(name != "grpc" for name in transports)
+    security, shim = Security(directory, tls=not direct), Shim(directory)
     disk = directory / "disk" if store in ("spill", "rocksdb") else None
     mounted = disk is not None and disk_of_its_own(disk)
     redis = Redis(directory / "redis") if store == "redis" else None
@@ -108,8 +110,8 @@ def staged(store: str, transports: list[str], seed: int, directory: Path) -> Ite
         flags += ["--store", f"rocksdb:{disk}/db", "--durability", ("written", "synced")[seed % 2]]
     if redis is not None or cluster is not None:
         flags += ["--store", f"redis://{redis.address}" if redis is not None else cluster.url]
-    server = Server(os.environ["ROUTING_REPLAY_SERVER"], directory, flags, shim.environment)
-    proxy = Proxy(server.endpoint)
+    server = Server(os.environ["ROUTING_REPLAY_SERVER"], directory, flags, shim.environment, direct)
+    proxy = Proxy(server.addresses)
     np.memmap(directory / "progress", np.int64, "w+", shape=(WORKERS, 2)).flush()
     config = {"endpoints": [server.endpoint, proxy.endpoint], "security": security.client, "seed": seed}
     config |= {"workers": WORKERS, "progress": str(directory / "progress"), "logs": str(logs)}
@@ -206,7 +208,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("duration", type=duration)
     parser.add_argument("--store", choices=STORES)
-    parser.add_argument("--transport", default=os.environ.get("ROUTING_REPLAY_TRANSPORT") or "-")
+    parser.add_argument("--transport", default=os.environ.get("ROUTING_REPLAY_TRANSPORT") or "grpc")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--round", type=duration, default=40.0)
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()))

@@ -66,10 +66,11 @@ class Nemesis:
             "throttle": (4, self._throttle),
             "descriptors": (3, self._descriptors),
             "budget": (3 if scene.store == "spill" else 1, self._budget),
+            "token": (3, self._token),
+            "token taken back": (1, self._token_taken_back),
         }
-        if scene.security.works:
-            actions |= {"certificate": (2, self._certificate), "token": (3, self._token)}
-            actions |= {"token taken back": (1, self._token_taken_back)}
+        if scene.security.tls:
+            actions |= {"certificate": (2, self._certificate)}
         if scene.shim.works:
             actions |= {"clock": (2, self._clock)}
             if scene.store == "rocksdb":
@@ -149,8 +150,8 @@ class Nemesis:
             resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
 
     def _clock(self) -> None:
-        """To another time, and back. gRPC's timers are late by as much as a clock is set back, so that is little."""
-        seconds = self._choice.choice((-3600, -60, -1, 1))
+        """To another time, and back. What is under way waits on: gRPC's timers, as long as the clock was set back."""
+        seconds = self._choice.choice((-3600, -60, -1, 1, 60, 3600))
         self.scene.log.write(clock=seconds)
         self.scene.shim.set(0, seconds)
         self._sleep(0.1, 0.6)
@@ -167,7 +168,8 @@ class Nemesis:
         """To the last bytes, by others."""
         others = self.scene.disk / "of-others"
         try:
-            with open(others, "wb") as file:
+            # The server may take what was left before.
+            with contextlib.suppress(OSError), open(others, "wb") as file:
                 left = os.statvfs(others)
                 os.posix_fallocate(file.fileno(), 0, max(1, left.f_bavail * left.f_frsize - KEPT_ON_DISK))
             self._sleep(0.2, 1.0)

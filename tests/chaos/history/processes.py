@@ -61,22 +61,21 @@ class Shim:
 
 
 class Security:
-    """Certificates of an authority of our own, and tokens; nothing at all without the openssl program."""
+    """Tokens; and certificates of an authority of our own, if `tls` and where there is the openssl program."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tls: bool) -> None:
         self._directory = directory
-        self.works = shutil.which("openssl") is not None
-        self.flags: list[str] = []
-        self.client: dict[str, str] = {}
+        self.tls = tls and shutil.which("openssl") is not None
         self._tokens: list[str] = []
-        if not self.works:
+        self.new_token()
+        self.flags = ["--token-file", str(directory / "tokens.json")]
+        self.client = {"token_file": str(directory / "token")}
+        if not self.tls:
             return
         self._openssl("req", "-x509", *self._new_key("ca"), "-out", "ca.crt", "-days", "2", "-subj", "/CN=history")
         self.new_certificate()
-        self.new_token()
-        for flag, name in (("tls-cert", "server.crt"), ("tls-key", "server.key"), ("token-file", "tokens.json")):
-            self.flags += [f"--{flag}", str(directory / name)]
-        self.client = {"cacert": str(directory / "ca.crt"), "token_file": str(directory / "token")}
+        self.flags += ["--tls-cert", str(directory / "server.crt"), "--tls-key", str(directory / "server.key")]
+        self.client["cacert"] = str(directory / "ca.crt")
 
     def _openssl(self, *words: str) -> None:
         command = ["openssl", *words]
@@ -86,7 +85,7 @@ class Security:
         return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key"]
 
     def new_certificate(self) -> None:
-        (self._directory / "extensions").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        (self._directory / "extensions").write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1,IP:{Proxy.HOST}\n")
         self._openssl("req", "-new", *self._new_key("next"), "-out", "next.csr", "-subj", "/CN=server")
         self._openssl(
             *("x509", "-req", "-in", "next.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1"),
@@ -105,12 +104,17 @@ class Security:
 
 
 class Server:
-    def __init__(self, program: str, directory: Path, flags: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, program: str, directory: Path, flags: list[str], environment: dict[str, str], direct: bool = False
+    ) -> None:
+        """`direct`: with the direct path, too."""
         self._command = [program, *flags, "--endpoint-file", str(directory / "endpoint")]
         self._file, self._said = directory / "endpoint", directory / "server.log"
         self._environment = os.environ | environment
-        self.endpoint = reserve_address()
-        self._command += ["--listen", self.endpoint]
+        self.addresses = [reserve_address() for _ in range(1 + direct)]  # Of gRPC, and of the direct path.
+        self.endpoint = self.addresses[0]
+        for scheme, address in zip(("", "direct:"), self.addresses, strict=False):
+            self._command += ["--listen", scheme + address]
         self.starting = threading.Lock()  # Held while it is meant to be away.
         self.start()
 
@@ -136,37 +140,41 @@ class Server:
 
 
 class Proxy:
-    """Passes connections on to the server, with what it is told to do to them."""
+    """Passes connections on to the server, with what it is told to do to them. It has the server's ports, at another
+    address of this machine: there clients look for the direct path, too."""
 
-    def __init__(self, target: str) -> None:
+    HOST = "127.0.0.3"
+
+    def __init__(self, targets: list[str]) -> None:
         self.delay = 0.0  # Seconds before each piece.
         self.rate = 0  # Bytes in a second and direction; 0: no limit.
-        self._target = target
         self._open: set[socket.socket] = set()
         self._cut: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        for target in targets:
+            host, port = target.rsplit(":", 1)
+            listener = socket.create_server((self.HOST, int(port)), backlog=128)
+            threading.Thread(target=self._accept, args=(listener, (host, int(port))), daemon=True).start()
+        self.endpoint = f"{self.HOST}:{targets[0].rsplit(':', 1)[1]}"
 
     def cut(self) -> None:
         """All connections, each in the middle of what it passes on next."""
         with self._lock:
             self._cut |= self._open
 
-    def _accept(self) -> None:
-        host, port = self._target.rsplit(":", 1)
+    def _accept(self, listener: socket.socket, target: tuple[str, int]) -> None:
         while True:
-            client, _ = self._listener.accept()
+            client, _ = listener.accept()
             try:
-                server = socket.create_connection((host, int(port)))
+                server = socket.create_connection(target)
             except OSError:
                 client.close()
                 continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._open |= {client, server}
             for source, sink in ((client, server), (server, client)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:

@@ -61,7 +61,7 @@ def write_page() -> None:
         memory = max(found, key=lambda each: each["memory"] / each["bound"])
         columns = [
             store,
-            "grpc" if transport == "-" else transport,
+            transport,
             _ends([each["seed"] for each in found]),
             _ends(sorted(each["date"] for each in found)),
             _ends([each["commit"] for each in found]),
@@ -73,8 +73,14 @@ def write_page() -> None:
             f"{sum(each['violations'] for each in found)}",
         ]
         text += f"| {' | '.join(columns)} |\n"
-        kinds += f"| {store} | {', '.join(f'{name} {count}' for name, count in sorted(actions.items()))} |\n"
-    more = f"\n| store | actions |\n|---|---|\n{kinds}" if kinds else "\nNo history has been recorded yet.\n"
+        kinds += (
+            f"| {store} | {transport} | {', '.join(f'{name} {count}' for name, count in sorted(actions.items()))} |\n"
+        )
+    more = (
+        f"\n| store | transport | actions |\n|---|---|---|\n{kinds}"
+        if kinds
+        else "\nNo history has been recorded yet.\n"
+    )
     PAGE.write_text(text + more)
 
 
