@@ -235,12 +235,11 @@ class MicroBatch:
     documents: list[np.ndarray]
 
     def said(self, trainer: Any) -> dict[str, Any]:
-        """For `micro_batch`."""
-        sequences = self.samples
-        if self.cut:
-            sequences = [trainer.megatron.Sequence(s, 0, n, n) for s, n in zip(self.samples, self.lengths, strict=True)]
-        tokens = self.tokens if self.packed is None else self.documents
-        return {"sequences": sequences, "tokens": tokens, "packed_seq_params": self.packed}
+        """For `micro_batch`, which learns all else from the call of the model."""
+        if not self.cut:
+            return {"sequences": self.samples}
+        pairs = zip(self.samples, self.lengths, strict=True)
+        return {"sequences": [trainer.megatron.Sequence(s, 0, n, n) for s, n in pairs]}
 
     def on_this_rank(self) -> torch.Tensor:
         """[b, s] or [1, t]: what the rank's forward_step gives the model, cut by Megatron's own function. That of
@@ -342,9 +341,17 @@ def dense(rollout: Rollout, tokens: torch.Tensor, layer: int) -> tuple[torch.Ten
 
 
 def step(
-    chunks: list[GPTModel], rollout: Rollout, around: Any = None, *, wrapped: Any = None, forward_only: bool = False
+    chunks: list[GPTModel],
+    rollout: Rollout,
+    around: Any = None,
+    *,
+    wrapped: Any = None,
+    forward_only: bool = False,
+    has_data: bool = True,
 ) -> list[float]:
     """Megatron's schedule over the micro-batches of a rollout; the losses that it gives.
+
+    has_data: whether this rank has a data iterator; without one its model is told of no tokens
 
     around: the context of a micro-batch's forward_step, by its number in its chunk and the chunk
     wrapped: changes the schedule, as `megatron.replayed` does
@@ -358,6 +365,8 @@ def step(
         return loss, {"loss": loss.detach()}
 
     def forward_step(iterator: Iterator[MicroBatch], model: GPTModel) -> tuple[torch.Tensor, Any]:
+        if iterator is None:
+            return model(None, None, None), loss_func
         batch = next(iterator)
         index = numbers[id(model)]
         numbers[id(model)] += 1
@@ -368,7 +377,7 @@ def step(
         return output, loss_func
 
     schedule = get_forward_backward_func()
-    data = [iter(rollout.micro_batches) for _ in chunks]
+    data = [iter(rollout.micro_batches) if has_data else None for _ in chunks]
     (schedule if wrapped is None else wrapped(schedule))(
         forward_step_func=forward_step,
         data_iterator=data if len(chunks) > 1 else data[0],

@@ -43,7 +43,7 @@ class RanksTest(unittest.TestCase):
                     {"inject": "native", "recompute": "moe", "moe_token_dispatcher_type": "allgather"},
                     {"inject": "fused", "recompute": "full", "packed": True},
                 ],
-                Layout(pp=4): [{"inject": "native", "recompute": "moe"}],
+                Layout(pp=4): [{"inject": "native", "recompute": "moe", "shared": True}],
                 Layout(cp=4): [{"inject": "native", "recompute": "full", "packed": True}],
             },
         )

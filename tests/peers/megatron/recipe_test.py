@@ -45,7 +45,6 @@ def train(
             own = batch.on_this_rank()
             yield {
                 "samples": batch.samples,
-                "all_tokens": batch.tokens if batch.packed is None else batch.documents,
                 "tokens": own,
                 "position_ids": torch.arange(own.shape[1]).expand_as(own),
                 "packed_seq_params": batch.packed,

@@ -46,18 +46,25 @@ class Step:
         self.rows = 0
         self.losses: list[float] = []
 
+    def ranks(self) -> TorchCollective:
+        return TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
+
     def attach(self, source: Any = None, **given: Any) -> Any:
         """Routes at random are none that the model would choose: no alarm."""
-        ranks = TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
-        options = {"source": source or self.rollout.source, "missing": "live", "agree": ranks}
+        options = {"source": source or self.rollout.source, "missing": "live", "agree": self.ranks()}
         options |= {"alarm_no_overlap": None} | given
         return megatron.attach(self.chunks, inject=self.inject, **options)
 
-    def run(self, replay: Any, *, forward_only: bool = False) -> None:
-        def wrapped(schedule: Any) -> Any:
-            return megatron.replayed(replay, schedule, lambda batch: batch.said(trainer))
+    def run(self, replay: Any, *, forward_only: bool = False, shared: bool = False) -> None:
+        """shared: pipeline stages but the first and the last have no data iterator"""
+        has_data = not shared or mpu.is_pipeline_first_stage() or mpu.is_pipeline_last_stage()
 
-        self.losses = gpt.step(self.chunks, self.rollout, wrapped=wrapped, forward_only=forward_only)
+        def wrapped(schedule: Any) -> Any:
+            ranks = self.ranks() if shared else None
+            return megatron.replayed(replay, schedule, lambda batch: batch.said(trainer), ranks=ranks)
+
+        options = {"forward_only": forward_only, "has_data": has_data}
+        self.losses = gpt.step(self.chunks, self.rollout, wrapped=wrapped, **options)
 
     def tokens(self) -> Iterator[tuple[int, torch.Tensor]]:
         """(micro-batch, tokens of the rows of this rank's routers)"""
@@ -138,9 +145,10 @@ class Step:
             CHECK.assertLessEqual(difference, allowed, name)
 
 
-def replays(layout: gpt.Layout, *, staged: bool = False, **options: Any) -> int:
+def replays(layout: gpt.Layout, *, staged: bool = False, shared: bool = False, **options: Any) -> int:
     """One training step that replays; how many (row, layer) pairs were as recorded.
 
+    shared: as of `Step.run`
     staged: with index buffers as a GPU has them, on a queue that the CPU plays
     """
     step = Step(layout, **options)
@@ -149,7 +157,7 @@ def replays(layout: gpt.Layout, *, staged: bool = False, **options: Any) -> int:
             buffers = mock.patch.object(_replay, "buffers_for", lambda module: DeviceBuffers(HostQueue()))
             stack.enter_context(buffers)
         replay = step.attach()
-    step.run(replay)
+    step.run(replay, shared=shared)
     maps = step.as_recorded()
     step.counted(replay)
     replay.detach()

@@ -116,22 +116,40 @@ class FaultsTest(MegatronCase):
         """Dynamic context parallelism, which sizes say alone: rejected by name where ranks would have to agree."""
         config = self.config()
         rollout = Rollout(config, 2)
-        told = {"sequences": rollout.samples(0), "packed_seq_params": rollout.packed(0)}
-        told["packed_seq_params"].local_cp_size = 2
+        sequences, packed = rollout.samples(0), rollout.packed(0)
+        own = rollout.packed(0)
+        own.local_cp_size = 2
         for missing in ("live", "drop"):
             options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}  # Nobody else is there.
-            replay = self.attach(self.chunks(config), config, rollout.source, **options)
+            chunks = self.chunks(config)
+            replay = self.attach(chunks, config, rollout.source, **options)
             rejected = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
-            with rejected:
-                replay.begin_step(**told)
-            with rejected:
-                replay._check_groups([told])
-            with rejected:
-                replay.prefetch([told])
-            with rejected, replay.micro_batch(**told):
-                self.fail("it is rejected before")
-        strict = self.attach(self.chunks(config), config, rollout.source)
-        strict._check_groups([told])
+            for told, called in (
+                ({"packed_seq_params": own}, {}),
+                ({"padding": {"policy": "verl", "local_cp_size": 2}}, {}),
+                ({"local_cp_size": 2, "packed_seq_params": packed}, {}),
+                ({}, {"packed_seq_params": own}),
+            ):
+                if told:
+                    with rejected:
+                        replay.begin_step(sequences, **told)
+                    with rejected:
+                        replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **told}])
+                with rejected, replay.micro_batch(sequences, **told, index=0):
+                    chunks[0](self.hidden(0), **called)
+            same = {"padding": {"policy": "verl", "local_cp_size": 1}}
+            replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **same}], next_step=True)
+        model = models.Model(models.make_config(), [1, 2, 3, 4])
+        strict = self.attach(model, model.config, Rollout(model.config, 2).source)
+        own = rollout.packed(4)
+        own.local_cp_size, own.cp_group = 2, types.SimpleNamespace(rank=lambda: 1)
+        with strict.micro_batch(rollout.samples(4), index=0), torch.no_grad():
+            model(self.hidden(4)[:8], packed_seq_params=own)
+        rows = [3, 4, 5, 6, 7, 8, 13, 14]  # Zigzag of the second of two ranks, of documents of 12 and of 4 tokens.
+        ids, recorded = Rollout(model.config, 2).ids(4, 1)
+        used = models.moe_layers(model)[1].seen[0][1].nonzero()[:, 1].view(8, -1)
+        self.assertTrue(recorded[rows].all())
+        self.assertEqual(used.tolist(), ids[rows].sort(1).values.tolist())
 
     def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
         config = self.config()
@@ -298,7 +316,7 @@ class FaultsTest(MegatronCase):
         samples, packed = rollout.samples(0), rollout.packed(0)
         for field, wrong in (
             ("micro_batch.samples", {"sequences": samples, "samples": 3, "packed_seq_params": packed}),
-            ("lengths", {"sequences": samples, "index": 3}),
+            ("lengths", {"sequences": samples, "index": 3, "lengths": [3]}),
         ):
             with self.assertRaises(trainer.InvalidArgumentError) as caught:
                 replay.prefetch([wrong])

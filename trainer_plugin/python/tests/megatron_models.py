@@ -109,7 +109,7 @@ class Model(nn.Module):
     def set_input_tensor(self, tensor: Any) -> None:
         pass
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, packed_seq_params: Any = None) -> torch.Tensor:
         if self.config.recompute_granularity == "full" and self.training:
             return megatron_random.checkpoint(self._layers, False, hidden)
         return self._layers(hidden)

@@ -593,8 +593,6 @@ class ReplayedTest(unittest.TestCase):
         said: list[Any] = []
 
         class Replay:
-            def _check_groups(self, micro_batches: Any) -> None: ...
-
             @contextlib.contextmanager
             def micro_batch(self, sequences: Any, **options: Any) -> Iterator[None]:
                 said.append(sequences)

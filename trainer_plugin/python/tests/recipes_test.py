@@ -65,9 +65,6 @@ class Replay:
         self.log: list[str] = []
         self.begun: list[Any] = []
 
-    def _check_groups(self, micro_batches: Any) -> None:
-        """None has groups of its own."""
-
     def begin_step(
         self,
         sequences: Any,

@@ -17,7 +17,6 @@ from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.collective import NO_STEP
 from routing_replay_trainer.megatron import replayed
-from routing_replay_trainer.megatron._schedule import check_group
 from routing_replay_trainer.step import StepSource
 
 
@@ -44,10 +43,6 @@ class Replay:
     def micro_batch(self, **said: Any) -> Iterator[None]:
         self.opened.append(said)
         yield
-
-    def _check_groups(self, micro_batches: Any) -> None:
-        for said in micro_batches:
-            check_group(said.get("packed_seq_params"), said, 2)
 
     def stay_away(self, wrong: Exception) -> None:
         self.stayed = wrong
@@ -221,28 +216,6 @@ class ReplayedTest(unittest.TestCase):
         with self.assertRaises(StopIteration) as caught:
             run(**self.said | {"data_iterator": iter("ab")})
         self.assertIs(self.replay.stayed, caught.exception)
-
-    def test_micro_batches_with_groups_of_their_own(self) -> None:
-        """Before anything begins; the other ranks are told."""
-        packed = {"cu_seqlens_q": np.array([0, 9]), "cu_seqlens_q_padded": None}
-        for own, rejected in (
-            ({"packed_seq_params": types.SimpleNamespace(local_cp_size=4, **packed)}, True),
-            ({"padding": {"policy": "verl", "local_cp_size": 1}}, True),
-            ({"local_cp_size": 1}, True),
-            ({"packed_seq_params": types.SimpleNamespace(local_cp_size=2, **packed)}, False),
-            ({"packed_seq_params": types.SimpleNamespace(**packed)}, False),
-            ({"padding": {"policy": "verl"}}, False),
-        ):
-            self.replay.begun.clear()
-            with (
-                self.subTest(own),
-                self.assertRaises(trainer.InvalidArgumentError) if rejected else contextlib.nullcontext() as caught,
-            ):
-                self.run_(lambda batch, own=own: describe(batch) | own, data_iterator=iter("ab"))
-            self.assertEqual(bool(self.replay.begun), not rejected)
-            if rejected:
-                self.assertEqual(caught.exception.field, "local_cp_size")
-                self.assertIs(self.replay.stayed, caught.exception)
 
     def test_where_sequences_are_imported_from(self) -> None:
         self.assertIs(trainer.Sequence, megatron.Sequence)

@@ -145,9 +145,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Open:
-    """A micro_batch context. begun: its passes so far; the others are arguments of `micro_batch`."""
+    """A micro_batch context. described: None until the model is called; begun: its passes so far; the others are
+    arguments of `micro_batch`."""
 
-    described: MicroBatch
+    sequences: Listing[Any]
+    said: Mapping[str, Any]
+    described: MicroBatch | None
     forward_only: bool | None
     record: bool | None
     index: int | None = None
@@ -164,6 +167,7 @@ class Attached:
     """
 
     _NAMES: tuple[str, ...]  # Arguments of micro_batch about its rows, in addition to fields of a plan's.
+    _AT_ONCE: bool  # Whether these arguments say everything, before the model is called.
 
     def __init__(self, options: Options, buffers: Any, tally: Tally) -> None:
         self._mode = options.mode
@@ -260,17 +264,23 @@ class Attached:
         """
         if self._steps is None:
             return
-        others = {"sequences", *Open.__dataclass_fields__}
+        others = set(Open.__dataclass_fields__)
         announced = []
         for each in micro_batches:
             if not isinstance(each, Mapping) or "sequences" not in each:
                 raise invalid("sequences", f"must be among what is announced, got {reprlib.repr(each)}")
             said = {name: each[name] for name in each if name not in others}
-            announced.append(self._described(each["sequences"], said))
+            if (said := self._guessed(each["sequences"], said)) is not None:
+                announced.append(self._described(each["sequences"], said))
         chunks = [chunk.number for chunk in self._chunks if chunk.parts]
         for one in announced:
             plans = [(self._plan(chunk, one.layout), one.fetch) for chunk in chunks]
             self._steps.source.prefetch(plans, next_step=next_step)
+
+    def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments of a micro_batch that is announced, completed where only the call of the model will say more;
+        None if nothing can be read before."""
+        return said
 
     @contextlib.contextmanager
     def _opened(self, sequences: Listing[Any], said: Mapping[str, Any], **passes: Any) -> Iterator[None]:
@@ -280,7 +290,8 @@ class Attached:
         if self._mode == "disabled":
             yield
             return
-        self._open = opened = Open(self._described(sequences, said), **passes)
+        described = self._described(sequences, said) if self._AT_ONCE else None
+        self._open = opened = Open(sequences, said, described, **passes)
         try:
             yield
         except BaseException:
@@ -292,16 +303,16 @@ class Attached:
         finally:
             self._open = None
 
-    def _enter(self, chunk: Chunk, opened: Open, index: int, gradients: bool) -> None:
+    def _enter(self, chunk: Chunk, opened: Open, described: MicroBatch, index: int, gradients: bool) -> None:
         """A chunk is called inside a micro_batch: begins a pass of it."""
         forward_only = not gradients if opened.forward_only is None else opened.forward_only
         key = PassKey(self._step, index, chunk.number)
         if chunk.records is None:
-            begun = self._fetch(key, opened.described, self._plan(chunk.number, opened.described.layout), forward_only)
+            begun = self._fetch(key, described, self._plan(chunk.number, described.layout), forward_only)
         elif forward_only if opened.record is None else opened.record:
-            begun = self._record(key, opened.described, chunk.records, forward_only)
+            begun = self._record(key, described, chunk.records, forward_only)
         else:
-            begun = self._replay_records(key, opened.described, chunk.records, forward_only)
+            begun = self._replay_records(key, described, chunk.records, forward_only)
         try:
             chunk.passes.begin(begun)
         except BaseException:

@@ -20,10 +20,10 @@ from routing_replay_trainer.metrics import Counters, layer_key
 
 class PassHooks:
     """module: a model chunk, or whatever holds all routers that ask `passes`
-    begin: called before the module is; begins a pass in `passes`, or leaves the call live
+    begin: called before the module is, with its arguments; begins a pass in `passes`, or leaves the call live
     """
 
-    def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[], None]) -> None:
+    def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[Any, Any], None]) -> None:
         self._module = module
         self._passes = passes
         self._begin = begin
@@ -34,7 +34,7 @@ class PassHooks:
         _remove_copied(self._module)
         _HOOKED[self._module] = self
         self._handles = [
-            self._module.register_forward_pre_hook(_before),
+            self._module.register_forward_pre_hook(_before, with_kwargs=True),
             self._module.register_forward_hook(_after, always_call=True),
         ]
 
@@ -45,10 +45,10 @@ class PassHooks:
         if _HOOKED.get(self._module) is self:
             del _HOOKED[self._module]
 
-    def before(self) -> None:
+    def before(self, arguments: Any, keywords: Any) -> None:
         if not in_backward():
             self._passes.leave_backward()
-        self._begin()
+        self._begin(arguments, keywords)
 
     def after(self, output: Any) -> None:
         if self._passes.forward_pass is None:
@@ -100,9 +100,9 @@ def is_hooked(module: Any) -> bool:
 
 
 @torch.compiler.disable
-def _before(module: Any, arguments: Any) -> None:
+def _before(module: Any, arguments: Any, keywords: Any) -> None:
     if module in _HOOKED:
-        _HOOKED[module].before()
+        _HOOKED[module].before(arguments, keywords)
 
 
 @torch.compiler.disable
@@ -117,6 +117,7 @@ def _remove_copied(module: Any) -> None:
         for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
             del hooks[number]
             module._forward_hooks_always_called.pop(number, None)
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 _MOST = 512  # How many calls keep their own counters at the same time.

@@ -1,13 +1,13 @@
 """Converts a trainer's description of a micro-batch, in Megatron's or Hugging Face's arguments, to the description of a
 plan and to the expectations of a fetch. No torch.
 
-    described(["a", "b"], *of_megatron(tokens, packed_seq_params, None, {}))
+    described(["a", "b"], *of_megatron(tokens, packed_seq_params))
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -77,6 +77,8 @@ class Given(NamedTuple):
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
     documents: tokens of each document or row, where the layout does not say them
     first: of each row of a rectangle, the column of its first token; empty where that is 0
+    told: tokens of each sequence as `begin_step` was told, None where it was not; used where `lengths` and `tokens` say
+        nothing
     """
 
     tokens: Any
@@ -84,6 +86,7 @@ class Given(NamedTuple):
     layout: Mapping[str, Any]
     documents: list[int] | None = None
     first: Listing[int] = ()
+    told: Listing[int | None] = ()
 
 
 def described(sequences: Listing[Any], *arguments: Any) -> MicroBatch:
@@ -133,8 +136,9 @@ def lengths_and_tokens(sequences: Listing[Any], *arguments: Any) -> tuple[list[i
 def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] | None, list[Any] | None, list[int]]:
     """The layout, tokens of each sequence and their ids as far as known, and tokens of unnamed documents."""
     layout = dict(given.layout)
-    unnamed = _unnamed(sequences, _documents(layout) if given.documents is None else given.documents, layout)
-    counts = _lengths(sequences, given.lengths, given.tokens, layout)
+    documents = _documents(layout) if given.documents is None else given.documents
+    unnamed = _unnamed(sequences, documents, layout)
+    counts = _lengths(sequences, given, documents)
     if counts is None and given.tokens is not None:
         raise _no_lengths()
     ids = None if given.tokens is None or counts is None else _tokens(given.tokens, counts, layout)
@@ -146,26 +150,42 @@ def _no_lengths() -> Exception:
 
 
 def of_megatron(
-    tokens: Any,
-    packed_seq_params: Any,
-    lengths: Any,
-    layout: Mapping[str, Any],
+    tokens: Any = None,
+    packed_seq_params: Any = None,
+    lengths: Any = None,
+    layout: Mapping[str, Any] = types.MappingProxyType({}),
     parallel: Mapping[str, Any] = types.MappingProxyType({}),
+    called: Mapping[str, Any] = types.MappingProxyType({}),
+    mask: Any = None,
+    told: Listing[int | None] = (),
 ) -> Given:
-    """See `megatron.Replay.micro_batch` for the arguments. parallel: fields of the layout that the model says"""
+    """See `megatron.Replay.micro_batch` for the arguments.
+
+    parallel: fields of the layout that the model says
+    called: those that the call of the model says, which go before what was announced
+    mask: [b, s] of a rectangle, nonzero where a token is
+    """
     known = dict(parallel)
-    if packed_seq_params is not None and getattr(packed_seq_params, "qkv_format", "thd") in (None, "thd"):
-        known |= _packed_seq_params(packed_seq_params)
+    if is_packed(packed_seq_params):
+        known |= packed_layout(packed_seq_params)
     elif "format" not in layout and "padding" not in layout and getattr(tokens, "ndim", 0) == 2:
         known |= {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
-    if "padding" not in layout:
+    known |= {**layout, **called}
+    if "padding" not in layout and "partition" not in layout:
         # Megatron-Core cuts each document, or each row of a rectangle, into 2 C parts.
         known["partition"] = "zigzag_per_document" if known.get("format") == "THD" else "zigzag_per_sequence"
-    return Given(tokens, lengths, known | layout)
+    counts, first = (None, ()) if mask is None else _tokens_of_rows(mask)
+    if known.get("cu_seqlens") != known.get("cu_seqlens_padded"):
+        told = ()  # The real boundaries say it.
+    return Given(tokens, lengths, known, None if counts is None else counts.tolist(), first, told)
 
 
-def _packed_seq_params(params: Any) -> dict[str, Any]:
-    """Without padded boundaries, the real ones are those of the stream."""
+def is_packed(params: Any) -> bool:
+    return params is not None and getattr(params, "qkv_format", "thd") in (None, "thd")
+
+
+def packed_layout(params: Any) -> dict[str, Any]:
+    """Of Megatron's PackedSeqParams. Without padded boundaries, the real ones are those of the stream."""
     real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
     padded = getattr(params, "cu_seqlens_q_padded", None)
     stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
@@ -240,14 +260,7 @@ def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
     """A rectangle, padded on the left or on the right."""
-    if mask.ndim != 2 or mask.shape[1] == 0:
-        raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
-    real = mask != 0
-    counts, first = real.sum(axis=1), real.argmax(axis=1)
-    for index, (row, count, begin) in enumerate(zip(real, counts, first, strict=True)):
-        if not row[begin : begin + count].all():
-            column = begin + int(row[begin:].argmin())
-            raise invalid(f"attention_mask[{index}]", f"has padding at column {column} between tokens", "SHAPE")
+    counts, first = _tokens_of_rows(mask)
     documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
         raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, but the mask has {counts.tolist()}", "LENGTH")
@@ -257,6 +270,30 @@ def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
         rows = zip(host(tokens), first, counts, strict=False)
         tokens = [ids[begin : begin + count] for ids, begin, count in rows]
     return Given(tokens, counts, _rectangle(*mask.shape), documents, first=first)
+
+
+def _tokens_of_rows(mask: Any) -> tuple[Any, Any]:
+    """Of each row [b] of a mask, how many tokens it has, and the column of the first one."""
+    if mask.ndim != 2 or mask.shape[1] == 0:
+        raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
+    real = mask != 0
+    counts, first = real.sum(axis=1), real.argmax(axis=1)
+    for index, (row, count, begin) in enumerate(zip(real, counts, first, strict=True)):
+        if not row[begin : begin + count].all():
+            column = begin + int(row[begin:].argmin())
+            raise invalid(f"attention_mask[{index}]", f"has padding at column {column} between tokens", "SHAPE")
+    return counts, first
+
+
+def lengths_by(sequences: Listing[Any], of_sample: Callable[[str | int], int | None]) -> list[int | None]:
+    """Tokens of each sequence, None if unknown: of a whole sample as `of_sample` says, of pieces as they do."""
+    lengths: list[int | None] = []
+    for part in _parts(sequences):
+        known = [piece.tokens if isinstance(piece, Sequence) else None for piece in part]
+        if len(part) == 1 and isinstance(part[0], (str, int)):
+            known = [of_sample(part[0])]
+        lengths.append(None if None in known else sum(known))
+    return lengths
 
 
 def _parts(sequences: Listing[Any]) -> list[Any]:
@@ -322,17 +359,22 @@ def _name(sample: str | int | None) -> Any:
     return sample if isinstance(sample, str) else ""
 
 
-def _lengths(sequences: int, lengths: Any, tokens: Any, layout: Mapping[str, Any]) -> list[int] | None:
+def _lengths(sequences: int, given: Given, documents: list[int]) -> list[int] | None:
     """Tokens of each sequence, if they are known."""
+    lengths, tokens, layout = given.lengths, given.tokens, given.layout
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
         if lengths is None and all(ids is not None for ids in tokens):
             lengths = [len(ids) for ids in tokens]
-    if lengths is None and "cu_seqlens" in layout:
-        lengths = np.diff(layout["cu_seqlens"])[:sequences]
-    if lengths is None and layout.get("format") == "BSHD":
+    if lengths is None and (documents or "cu_seqlens" in layout):
+        lengths = documents[:sequences]
+    elif lengths is None and layout.get("format") == "BSHD":
         lengths = [layout["padded_length"]] * sequences
+    if given.lengths is None and tokens is None and any(count is not None for count in given.told):
+        known = [None] * sequences if lengths is None else lengths
+        lengths = [own if told is None else told for told, own in zip(given.told, known, strict=True)]
+        lengths = None if None in lengths else lengths
     if lengths is None:
         return None
     counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
@@ -352,6 +394,8 @@ def _documents(layout: Mapping[str, Any]) -> list[int]:
 
 def _unnamed(sequences: int, documents: Listing[int], layout: dict[str, Any]) -> list[int]:
     """Tokens of the documents behind the sequences that are not padding."""
+    if "padding" in layout:  # Then what is behind the sequences is what the policy adds.
+        documents = []
     behind = [int(count) for count in documents[sequences:]]
     padding = integer(layout.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
     if documents and padding > len(behind):

@@ -76,7 +76,7 @@ class Steps:
         self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         # Number of rows whose tokens are known, for samples that end with rows without tokens.
         self._comparable: dict[str | int, int] = {}
-        self._rowless: set[str | int] = set()  # Samples of the step without rows.
+        self._rowless: dict[str | int, int | None] = {}  # Tokens of the step's samples without rows.
         self._fetched: _Seen = Counter()  # Used if nothing was decided before.
 
     def begin(
@@ -111,7 +111,7 @@ class Steps:
         records, failure = self._inspect(samples)
         decision = self._decide([claim.sample for claim in samples], records, failure, geometry, end)
         self._decided = {}
-        self._rowless = {sequence.sample for sequence in named if sequence.num_tokens in (0, 1)}
+        self._rowless = {sequence.sample: sequence.num_tokens for sequence in named if sequence.num_tokens in (0, 1)}
         for claim, decided in zip(samples, decision.decisions, strict=True):
             self._decided.setdefault(claim.sample, []).append((claim, decided))
         self._contract.begin_step(version)
@@ -175,6 +175,17 @@ class Steps:
         if of not in self._warned:
             self._warned.add(of)
             LOG.warning("router replay: %s", words)
+
+    def told(self, sample: str | int | None) -> int | None:
+        """Tokens of a sample's sequences as `begin` was told them; None if it was not, or told several lengths."""
+        lengths = {claim.num_tokens for claim, _ in (self._decided or {}).get(sample, [])}
+        return lengths.pop() if len(lengths) == 1 else self._rowless.get(sample)
+
+    def found(self, sample: str | int | None) -> int | None:
+        """Tokens of a sample as `told`, or as the source has it."""
+        known = [decision.num_tokens for _, decision in (self._decided or {}).get(sample, [])]
+        told = self.told(sample)
+        return known[0] if told is None and known else told
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         """Applies the decision to a sequence; live sequences stay live. FailedPreconditionError for a sample that the

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import datetime
 import math
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from routing_replay import errors
 from routing_replay._values import integer
 
 from routing_replay_trainer import _core
-from routing_replay_trainer._core import FOR_EVER, LIBRARY, plain, unmet
+from routing_replay_trainer._core import FOR_EVER, LIBRARY, invalid, plain, unmet
 from routing_replay_trainer.fetch import Missing
 
 Action = Literal["replay", "live", "drop"]
@@ -242,6 +243,19 @@ def agree(
     except Exception as error:  # The other ranks must learn of it.
         step, wrong = None, error
     return _decision(samples, _decided(collective, step, wrong, end))
+
+
+def share(ranks: Collective, samples: Any, deadline: float = 120.0) -> Any:
+    """What the first rank that has it passed, on all ranks, which call this together: sample ids or handles, for ranks
+    without a data iterator, as those of middle pipeline stages.
+
+    samples: anything that pickle takes; None on ranks that do not have it. InvalidArgumentError if no rank has it
+    """
+    parts = ranks.all_gather(b"" if samples is None else pickle.dumps(samples), deadline)
+    given = next((part for part in parts if part), None)
+    if given is None:
+        raise invalid("samples", "no rank has them")
+    return pickle.loads(given)
 
 
 def take_no_part(collective: Collective, deadline: float, wrong: Exception) -> None:

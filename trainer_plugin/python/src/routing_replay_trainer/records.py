@@ -135,7 +135,9 @@ class Records:
         return self._row_bytes * sum(self._rows.values())
 
     def plan(self, layout: Mapping[str, Any]) -> Plan:
-        return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
+        layout = dict(layout)
+        own = {"cp": layout.pop("cp_rank")} if "cp_rank" in layout else {}
+        return Plan(self._geometry, layout, rank=self._rank | own, ep_size=self._ep_size)
 
     def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
         """A batch for routers to record into."""

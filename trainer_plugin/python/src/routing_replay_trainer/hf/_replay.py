@@ -61,6 +61,7 @@ class Replay(Attached):
     """
 
     _NAMES = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
+    _AT_ONCE = True
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Replay(Attached):
             "ep_size": self._ep_size,
         }
 
-    def _begin(self) -> None:
+    def _begin(self, arguments: Any, keywords: Any) -> None:
         """Called when the decoder is called."""
         (chunk,) = self._chunks
         if in_backward():
@@ -159,7 +160,9 @@ class Replay(Attached):
             if self._open is None and chunk.last_index >= 0:
                 raise unmet("micro_batch", "backward calls the whole model again, and the context is closed")
         if self._open is not None:
-            self._enter(chunk, self._open, chunk.last_index + 1, torch.is_grad_enabled())
+            described = self._open.described
+            assert described is not None
+            self._enter(chunk, self._open, described, chunk.last_index + 1, torch.is_grad_enabled())
 
 
 _NOBODY = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
@@ -10,16 +11,17 @@ from typing import Any, Literal
 import torch
 from routing_replay._values import INT32, integer
 
-from routing_replay_trainer._attached import Attached, Chunk, Options
+from routing_replay_trainer._attached import Attached, Chunk, Open, Options
 from routing_replay_trainer._buffers import Buffers
-from routing_replay_trainer._core import check_choice, unmet
+from routing_replay_trainer._core import LOG, check_choice, invalid, unmet
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._hooks import Binding, PassHooks, Tally, is_hooked
-from routing_replay_trainer._micro_batch import Given, of_megatron
+from routing_replay_trainer._micro_batch import Given, MicroBatch, described, lengths_by, of_megatron
 from routing_replay_trainer._passes import ChunkPasses
 from routing_replay_trainer.megatron import _modules
+from routing_replay_trainer.megatron._call import Call, read_call
 from routing_replay_trainer.megatron._inject import INJECTIONS, is_bound
-from routing_replay_trainer.megatron._schedule import check_group, micro_batch_index
+from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.plan import MegatronLayers
 from routing_replay_trainer.records import Records
 
@@ -59,6 +61,7 @@ class Replay(Attached):
     """
 
     _NAMES = ("tokens", "packed_seq_params", "lengths")
+    _AT_ONCE = False
 
     def __init__(
         self, chunks: Listing[Any], config: Any, options: Options, inject: str, ranks: Mapping[str, int] | None
@@ -69,6 +72,7 @@ class Replay(Attached):
         disabled = options.mode == "disabled"
         super().__init__(options, Buffers() if disabled else buffers_for(models[0]), Tally())
         self._falls_back = options.mode == "R3" and options.missing != "strict"
+        self._warned: set[str] = set()
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(config, "expert_model_parallel_size", 1) or 1
         self._parallel: Mapping[str, Any] = {
@@ -105,7 +109,7 @@ class Replay(Attached):
                 chunk.parts.append(INJECTIONS[inject](binding))
             # A chunk without routers to replay gets no hooks.
             if live:
-                chunk.parts.append(PassHooks(model, chunk.passes, lambda chunk=chunk: self._begin(chunk)))
+                chunk.parts.append(PassHooks(model, chunk.passes, functools.partial(self._begin, chunk, model)))
             self._chunks.append(chunk)
             self._layer_modules.append([router.layer_module for router in live])
         for chunk in self._chunks:
@@ -128,15 +132,12 @@ class Replay(Attached):
         record: bool | None = None,
         **layout: Any,
     ) -> contextlib.AbstractContextManager[None]:
-        """Around the call of the model in forward_step.
+        """Around the call of the model in forward_step, which says how the micro-batch is laid out (`_call.py`).
 
         sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
             off; None, or handle 0, of one that is of no sample (padding, a failed rollout) and is to route live
-        tokens: their token ids before any slicing for context parallelism, which are compared with those that the
-            rows were recorded for: a list of arrays, a packed stream, or a rectangle [b, s]. Not compared if absent
-        packed_seq_params: Megatron's, for packed sequences. Without it the micro-batch is a rectangle [b, s] (BSHD)
-            of the shape of `tokens`
-        lengths: tokens of each sequence where they are not those of cu_seqlens_q, of the list, or s
+        lengths: tokens of each sequence; if absent those of `tokens`, or as begin_step was told, or those of
+            cu_seqlens_q, of a mask [b, s], or s
         index: of the micro-batch in the schedule; what Megatron told its layers (current_microbatch) if absent, and
             the two must agree
         schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
@@ -144,12 +145,16 @@ class Replay(Attached):
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
             is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
-        layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
-            total_rows, target_rows, …; and padding_documents: how many of the last documents of the stream, or rows of
-            the rectangle, are padding
 
-        Documents behind those of `sequences` route live, as if somebody had forgotten to name their samples, unless
-        padding_documents says that they are padding, which goes to filler experts.
+        What follows is for `prefetch`, which has no call to look at; here it is compared, and otherwise not needed:
+
+        tokens: token ids before any slicing for context parallelism, which are compared with those that the rows were
+            recorded for, unless begin_step did: a list of arrays, a packed stream, or a rectangle [b, s]
+        packed_seq_params: Megatron's
+        layout: fields of `micro_batch` of a plan: padding, the policy that predicts the layout, partition, where
+            context parallelism does not cut as Megatron does, …; and padding_documents: how many of the last documents
+            of the stream, or rows of the rectangle, are padding. Without a policy others behind those of `sequences`
+            route live, as if somebody had forgotten to name their samples
 
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
         An exception in here gives up the passes that were begun in here, with what they have recorded.
@@ -158,35 +163,72 @@ class Replay(Attached):
         index = None if index is None else integer(index, "index", (0, INT32[1]))
         return self._opened(sequences, said, forward_only=forward_only, record=record, index=index, schedule=schedule)
 
-    def _check_groups(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
-        """Before begin_step: InvalidArgumentError naming local_cp_size where one of the micro-batches, each with the
-        arguments of its `micro_batch`, has context-parallel groups of its own, unless missing="strict"."""
-        if self._falls_back:
-            for arguments in micro_batches:
-                check_group(arguments.get("packed_seq_params"), arguments, self._parallel["cp_size"])
-
     def _given(
         self,
         sequences: Listing[Any],
         tokens: Any = None,
         packed_seq_params: Any = None,
         lengths: Any = None,
+        called: Mapping[str, Any] | None = None,
         **layout: Any,
     ) -> Given:
-        self._check_groups([{**layout, "packed_seq_params": packed_seq_params}])
-        return of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel)
+        """called: what `Call.read` returns; None if the model has not been called"""
+        told = () if self._steps is None else lengths_by(sequences, self._steps.told)
+        given = of_megatron(tokens, packed_seq_params, lengths, layout, self._parallel, told=told, **called or {})
+        padding = given.layout.get("padding")
+        own = padding.get("local_cp_size") if isinstance(padding, Mapping) else None
+        size, cp_size = given.layout.get("local_cp_size", own), self._parallel["cp_size"]
+        if self._falls_back and size not in (None, cp_size):
+            raise invalid(
+                "local_cp_size",
+                f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
+                "(dynamic or hybrid context parallelism) cannot fall back to live routing, as the ranks of `agree`, "
+                "which decide that together, are the same for all: attach with missing='strict'",
+            )
+        return given
+
+    def _guessed(self, sequences: Listing[Any], said: dict[str, Any]) -> dict[str, Any] | None:
+        """Megatron's own padding, and the recorded lengths, where nothing else is said."""
+        if said.get("lengths") is None and said.get("tokens") is None and said.get("packed_seq_params") is None:
+            assert self._steps is not None
+            said = said | {"lengths": lengths_by(sequences, self._steps.found)}
+            if None in said["lengths"]:
+                return None
+        shaped = said.get("packed_seq_params") is not None or getattr(said.get("tokens"), "ndim", 0) == 2
+        return said if shaped or {"padding", "format"} & said.keys() else said | {"padding": {"policy": "megatron"}}
+
+    def _of_call(self, chunk: Chunk, opened: Open, call: Call) -> MicroBatch:
+        """The micro-batch as this call has it. What was announced is taken where that cannot be read without waiting
+        for the device, and the rows agree."""
+        announced = {"packed_seq_params", "padding", "format"} & {k for k, v in opened.said.items() if v is not None}
+
+        def describe(called: Mapping[str, Any]) -> MicroBatch:
+            return described(opened.sequences, *self._given(opened.sequences, called=called, **opened.said))
+
+        if not call.on_host and announced:
+            one = describe({})
+            if call.rows in (None, self._plan(chunk.number, one.layout).rows):
+                return one
+        one = describe(call.read())
+        for what in self._plan(chunk.number, one.layout).described["warnings"]:
+            if what not in self._warned:
+                self._warned.add(what)
+                LOG.warning("router replay: %s", what)
+        return one
 
     def _plan_arguments(self, chunk: int, layout: Mapping[str, Any]) -> dict[str, Any]:
+        layout = dict(layout)
+        own = {"cp": layout.pop("cp_rank")} if "cp_rank" in layout else {}
         return {
             "micro_batch": layout,
             "megatron": self._layers,
             "geometry": self._run_geometry,
-            "rank": self._ranks | {"chunk": chunk, "model": self._model},
+            "rank": self._ranks | {"chunk": chunk, "model": self._model} | own,
             "native_layers": self._native_layers or None,
             "ep_size": self._ep_size,
         }
 
-    def _begin(self, chunk: Chunk) -> None:
+    def _begin(self, chunk: Chunk, model: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         """Called when a chunk is called."""
         opened = self._open
         if opened is None:
@@ -202,7 +244,8 @@ class Replay(Attached):
             )
         if index <= chunk.last_index:
             self.end_step()
-        self._enter(chunk, opened, index, torch.is_grad_enabled())
+        one = self._of_call(chunk, opened, read_call(model, arguments, keywords, self._parallel))
+        self._enter(chunk, opened, one, index, torch.is_grad_enabled())
 
 
 def _check_free(model: Any, routers: Listing[_modules.LiveRouter]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from routing_replay_trainer._core import invalid
 from routing_replay_trainer._micro_batch import expected, lengths_and_tokens, of_megatron, on_host
+from routing_replay_trainer.collective import Collective, share
 
 _TAKEN = ("forward_step_func", "data_iterator", "num_microbatches")
 
@@ -22,6 +23,7 @@ def replayed(
     peek: Callable[[Any, int], Any] | None = None,
     weight_version: int | Callable[[], int | None] | None = None,
     step: Any = None,
+    ranks: Collective | None = None,
 ) -> Callable[..., Any]:
     """Megatron's forward_backward_func with every forward step inside the replay: each call begins a step with all
     samples, announces all micro-batches so that threads read ahead, and ends the step.
@@ -37,6 +39,8 @@ def replayed(
     step: as `Replay.begin_step` takes it. Without one a call goes on with the step of the last one of this replay that
         had all of its samples, as training passes do after the log-probability pass of a rollout: their slices are
         read once
+    ranks: of the replica, where some have no data iterator: they get the sequences, their lengths and `padding` from
+        those that have one, and not their tokens. All have the same num_microbatches
 
     Under missing="drop", `replay.last_step.dropped` lists the samples that the loss function must leave out.
 
@@ -54,13 +58,18 @@ def replayed(
         iterators = list(data_iterator) if listed else [data_iterator]
         only = {"forward_only": True} if schedule.get("forward_only") else {}
         try:
-            batches, iterators = _batches(iterators, num_microbatches, peek)
-            # A copy inside a forward step would wait for everything that is queued on the device.
-            described = [None if batch is None else only | on_host(batch) for batch in map(describe, batches)]
+            described = None
+            if ranks is None or all(hasattr(iterator, "__next__") for iterator in iterators):
+                batches, iterators = _batches(iterators, num_microbatches, peek)
+                # A copy inside a forward step would wait for everything that is queued on the device.
+                described = [None if batch is None else only | on_host(batch) for batch in map(describe, batches)]
+            if ranks is not None:
+                shared = share(ranks, None if described is None else list(map(_without_tokens, described)))
+                described = shared if described is None else described
+            assert described is not None
             replays = [batch for batch in described if batch is not None]
             begun = _step(replays)
             if replays:
-                replay._check_groups(replays)
                 begun["weight_version"] = weight_version() if callable(weight_version) else weight_version
             begun["step"] = _name(replay, begun["sequences"]) if step is None else step
         except Exception as error:
@@ -79,8 +88,9 @@ def replayed(
 
         if replays:
             replay.begin_step(**begun)
-            replay.prefetch(replays)
         try:
+            if replays:
+                replay.prefetch(replays)
             result = forward_backward_func(
                 forward_step_func=forward_step,
                 data_iterator=iterators if listed else iterators[0],
@@ -116,24 +126,6 @@ def micro_batch_index(chunk: int, scheduled: Iterable[int | None], given: int | 
             f"{given}, but the schedule runs micro-batch {index} (schedule=False: there is none)",
         )
     return index
-
-
-def check_group(packed_seq_params: Any, layout: Mapping[str, Any], cp_size: int) -> None:
-    """InvalidArgumentError if a micro-batch is cut over other ranks than the model's configuration says."""
-    padding = layout.get("padding")
-    sizes = (
-        getattr(packed_seq_params, "local_cp_size", None),
-        layout.get("local_cp_size"),
-        padding.get("local_cp_size") if isinstance(padding, Mapping) else None,
-    )
-    for size in sizes:
-        if size is not None and size != cp_size:
-            raise invalid(
-                "local_cp_size",
-                f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
-                "(dynamic or hybrid context parallelism) cannot fall back to live routing, as the ranks of `agree`, "
-                "which decide that together, are the same for all: attach with missing='strict'",
-            )
 
 
 def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] | None) -> tuple[list[Any], list[Any]]:
@@ -184,6 +176,12 @@ def _step(micro_batches: list[Mapping[str, Any]]) -> dict[str, Any]:
         if any(ids is not None for ids in tokens):
             step["tokens"] = tokens
     return step
+
+
+def _without_tokens(batch: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if batch is None:
+        return None
+    return {name: value for name, value in batch.items() if name != "tokens"} | {"lengths": _known(**batch)[0]}
 
 
 def _known(

@@ -1,0 +1,93 @@
+"""What the forward call of a model chunk says of its micro-batch: how many rows it has, and where its sequences are.
+
+A GPTModel or HybridModel is told by `packed_seq_params`, `attention_mask` and `padding_mask`, on every pipeline stage;
+the shape is that of its tokens, or, on later stages, of the hidden states that it was given. Boundaries on a device are
+read only where nobody has announced a layout that fits, because the host waits for what is queued there. No torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routing_replay._values import integer
+
+from routing_replay_trainer._micro_batch import host, is_packed, packed_layout
+
+
+@dataclass(frozen=True)
+class Call:
+    """rows: that the rank's routers will see; None if the call does not say
+    layout: fields of `micro_batch` of a plan that cost nothing
+    packed, mask: of the call, if it has one
+    on_host: whether reading them costs nothing, too
+    """
+
+    rows: int | None
+    layout: dict[str, Any]
+    packed: Any
+    mask: Any
+    on_host: bool
+
+    def read(self) -> dict[str, Any]:
+        """Arguments of `of_megatron`."""
+        if self.packed is None:
+            return {"called": self.layout, "mask": None if self.mask is None else host(self.mask)}
+        said = packed_layout(self.packed)
+        total = max(said["total_rows"], self.layout.get("total_rows", 0))  # Rows may follow the last boundary.
+        return {"called": {**said, **self.layout, "total_rows": total}}
+
+
+def read_call(module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], parallel: Any) -> Call:
+    """parallel: cp_size, tp_size and sequence_parallel of the model"""
+    given = dict(zip(_parameters(type(module)), arguments, strict=False)) | dict(keywords)
+    packed = given.get("packed_seq_params")
+    packed = packed if is_packed(packed) else None
+    layout: dict[str, Any] = {}
+    size = getattr(packed, "local_cp_size", None)
+    if size is not None:  # A micro-batch with groups of its own.
+        group = getattr(packed, "cp_group", None)
+        layout |= {"local_cp_size": integer(size, "packed_seq_params.local_cp_size")}
+        layout |= {} if group is None else {"cp_rank": group.rank()}
+    size = layout.get("local_cp_size", parallel["cp_size"])
+    slices = parallel["tp_size"] if parallel["sequence_parallel"] else 1
+    batch, tokens = _shape(module, given, slices)
+    if batch is None:
+        return Call(None, layout, packed, None, packed is None or _is_here(packed.cu_seqlens_q))
+    rows = batch * tokens // slices
+    if packed is not None:
+        return Call(rows, layout | {"total_rows": batch * tokens * size}, packed, None, _is_here(packed.cu_seqlens_q))
+    layout |= {"format": "BSHD", "batch_size": batch, "padded_length": tokens * size}
+    mask = _mask(given, (batch, tokens * size))
+    return Call(rows, layout, None, mask, mask is None or _is_here(mask))
+
+
+@functools.cache
+def _parameters(kind: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind.forward).parameters)[1:]
+
+
+def _shape(module: Any, given: Mapping[str, Any], slices: int) -> tuple[Any, Any]:
+    """Sequences, and tokens of each on this rank, before sequence parallelism slices them; None if unknown."""
+    hidden = given.get("decoder_input")
+    if hidden is None and not getattr(module, "pre_process", True):
+        hidden = getattr(getattr(module, "decoder", None), "input_tensor", None)
+    if hidden is not None:  # [s, b, h]
+        return hidden.shape[1], hidden.shape[0] * slices
+    ids = given.get("input_ids")
+    return tuple(ids.shape) if getattr(ids, "ndim", 0) == 2 else (None, None)
+
+
+def _mask(given: Mapping[str, Any], shape: tuple[int, int]) -> Any:
+    """[b, s], true where a token is. Megatron's own attention masks [b, 1, s, s] do not say where sequences end."""
+    mask, padding = given.get("attention_mask"), given.get("padding_mask")
+    if getattr(mask, "ndim", 0) == 2 and tuple(mask.shape) == shape:
+        return mask
+    return ~padding if getattr(padding, "ndim", 0) == 2 and tuple(padding.shape) == shape else None
+
+
+def _is_here(tensor: Any) -> bool:
+    return getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu"
