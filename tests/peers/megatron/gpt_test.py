@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import os
 import tempfile
@@ -207,6 +209,19 @@ class GptTest(unittest.TestCase):
                 for name, gradient in gpt.gradients(models[0]).items():
                     allowed = 0.0 if inject == "native" else 2e-5 * theirs[name].abs().max().item()
                     self.assertLessEqual((gradient - theirs[name]).abs().max().item(), allowed, name)
+
+    def test_the_doctor(self) -> None:
+        ONE.start()
+        model = ONE.model(ONE.config(**DEEPER))
+        for inject in ("native", "fused"):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                self.assertTrue(trainer.doctor(model, inject=inject))
+            self.assertIn("routers: 3 of Megatron-Core: decoder.layers.1.mlp.router, ", printed.getvalue())
+            self.assertIn("shadow pass: 15 rows, 3 layers, at least 100.0% ", printed.getvalue())
+        self.assertTrue(model[0].training)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertFalse(trainer.doctor(ONE.model(ONE.config(**DEEPER, moe_enable_routing_replay=False))))
+        self.assertRegex(printed.getvalue(), "routers: .*moe_enable_routing_replay=True")
 
     def test_memory_is_constant(self) -> None:
         step = steps.Step(ONE, recompute="full", **DEEPER)

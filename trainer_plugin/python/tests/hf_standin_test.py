@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import pickle
 import sys
 import types
@@ -52,6 +54,14 @@ class StandinTest(RecordCases):
             self.assert_gradients_close(model, peer)
             self.assertEqual(replay.kept, 0)
         replay.detach()
+
+    @over("right")
+    def test_the_doctor(self, model: Any, rollout: Rollout) -> None:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertTrue(trainer.doctor(model, rollout.call | {"labels": None}))
+        self.assertRegex(printed.getvalue(), "routers: .* of transformers: .*\n.*\nshadow pass: .*, at least 100.0% ")
+        live = loss_of(model, rollout.call)[0]
+        self.assertTrue(torch.equal(loss_of(copy.deepcopy(model), rollout.call)[0], live))
 
     def test_a_copy_of_the_code_chooses_live_in_a_pickle(self) -> None:
         choice = Choice(3)

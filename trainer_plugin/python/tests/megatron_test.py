@@ -18,11 +18,19 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import _core
 from routing_replay_trainer._attached import Options
 from routing_replay_trainer._buffers import Buffers, Slots
-from routing_replay_trainer._micro_batch import MicroBatch, described, expected, of_megatron
+from routing_replay_trainer._micro_batch import (
+    MicroBatch,
+    described,
+    expected,
+    lengths_and_tokens,
+    lengths_by,
+    of_megatron,
+)
 from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _modules as modules
+from routing_replay_trainer.megatron._call import read_call
 from routing_replay_trainer.metrics import Contract
 from routing_replay_trainer.step import StepSource
 
@@ -125,6 +133,141 @@ class ModulesTest(unittest.TestCase):
 def describe(sequences: Any, **given: Any) -> MicroBatch:
     known = {name: given.pop(name, None) for name in ("tokens", "packed_seq_params", "lengths")}
     return described(sequences, *of_megatron(**known, layout=given, parallel={"cp_size": 2}))
+
+
+class Gpt:
+    """As much of GPTModel as its call says."""
+
+    pre_process = True
+
+    def forward(
+        self,
+        input_ids: Any,
+        position_ids: Any,
+        attention_mask: Any,
+        decoder_input: Any = None,
+        packed_seq_params: Any = None,
+        *,
+        padding_mask: Any = None,
+    ) -> None: ...
+
+
+class OnDevice:
+    """A tensor that cannot be read without waiting for its device."""
+
+    device = types.SimpleNamespace(type="cuda")
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.ndim, self.shape, self.reads = array, array.ndim, array.shape, 0
+
+    def detach(self) -> OnDevice:
+        return self
+
+    def cpu(self) -> Any:
+        self.reads += 1
+        return types.SimpleNamespace(numpy=lambda: self._array)
+
+
+class CallTest(unittest.TestCase):
+    """What a model's call says, of all stages and in every form."""
+
+    PARALLEL = types.MappingProxyType({"cp_size": 2, "tp_size": 2, "sequence_parallel": True})
+
+    def call(self, model: Any, *arguments: Any, **keywords: Any) -> Any:
+        return read_call(model, arguments, keywords, self.PARALLEL)
+
+    def later(self, hidden: Any) -> Gpt:
+        model = Gpt()
+        model.pre_process, model.decoder = False, types.SimpleNamespace(input_tensor=hidden)
+        return model
+
+    def test_rectangles(self) -> None:
+        ids, hidden = np.zeros((3, 8), np.int64), np.zeros((4, 3, 16))
+        for call in (
+            self.call(Gpt(), ids, None, None),
+            self.call(Gpt(), input_ids=ids, position_ids=None, attention_mask=np.zeros((3, 1, 8, 8))),
+            self.call(Gpt(), None, None, None, decoder_input=hidden),
+            self.call(self.later(hidden), None, None, None),
+            self.call(self.later(hidden), ids[:1], None, None),
+        ):
+            self.assertEqual(call.rows, 12)
+            self.assertEqual(call.layout, {"format": "BSHD", "batch_size": 3, "padded_length": 16})
+            self.assertEqual(call.read(), {"called": call.layout, "mask": None})
+
+    def test_masks_say_where_sequences_end(self) -> None:
+        mask = np.arange(16) < np.array([[16], [5], [9]])
+        ids = np.zeros((3, 8), np.int64)
+        for said in ({"attention_mask": mask}, {"attention_mask": None, "padding_mask": ~mask}):
+            call = self.call(Gpt(), ids, None, **said)
+            one = described(["a", "b"], *of_megatron(parallel=self.PARALLEL, **call.read()))
+            self.assertEqual([sequence["tokens"] for sequence in one.layout["sequences"]], [16, 5, 9])
+            self.assertEqual((len(one.named), one.unnamed), (2, 1))
+        cut = self.call(Gpt(), ids, None, mask[:, :8])  # Of this rank alone, which says nothing of the others.
+        self.assertIsNone(cut.mask)
+
+    def test_packed(self) -> None:
+        packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 8, 24]), cu_seqlens_q_padded=None)
+        for call, rows in (
+            (self.call(Gpt(), np.zeros((1, 16)), None, None, packed_seq_params=packed), 32),
+            (self.call(self.later(np.zeros((8, 1, 4))), None, None, None, packed_seq_params=packed), 32),
+            (self.call(Gpt(), None, None, None, None, packed), 24),
+        ):
+            self.assertTrue(call.on_host)
+            one = of_megatron(parallel=self.PARALLEL, **call.read())
+            self.assertEqual((one.layout["total_rows"], one.layout["cu_seqlens_padded"]), (rows, [0, 8, 24]))
+        self.assertIsNone(call.rows)
+        other = types.SimpleNamespace(qkv_format="sbhd")
+        call = self.call(Gpt(), np.zeros((2, 4)), None, None, packed_seq_params=other)
+        self.assertEqual(call.layout["format"], "BSHD")
+
+    def test_groups_of_its_own(self) -> None:
+        group = types.SimpleNamespace(rank=lambda: 3)
+        packed = types.SimpleNamespace(cu_seqlens_q=np.array([0, 32]), local_cp_size=4, cp_group=group)
+        call = self.call(Gpt(), np.zeros((1, 8)), None, None, packed_seq_params=packed)
+        self.assertEqual(call.layout, {"local_cp_size": 4, "cp_rank": 3, "total_rows": 32})
+
+    def test_nothing(self) -> None:
+        class Other:
+            def forward(self, hidden: Any) -> None: ...
+
+        call = self.call(Other(), np.zeros((4, 1, 8)))
+        self.assertEqual((call.rows, call.layout, call.packed), (None, {}, None))
+
+    def test_what_is_on_a_device_is_left_there(self) -> None:
+        ends = OnDevice(np.array([0, 16]))
+        packed = types.SimpleNamespace(cu_seqlens_q=ends, cu_seqlens_q_padded=None)
+        call = self.call(Gpt(), OnDevice(np.zeros((1, 8))), None, None, packed_seq_params=packed)
+        self.assertEqual((call.on_host, call.rows, ends.reads), (False, 4, 0))
+        self.assertEqual(call.read()["called"]["cu_seqlens"], [0, 16])
+        self.assertEqual(ends.reads, 1)
+
+    def test_lengths_that_begin_step_was_told(self) -> None:
+        """They count where boundaries are those of padded documents, and not where the real ones are said, too."""
+        padded = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
+        real = padded | {"cu_seqlens": [0, 7, 12]}
+        for called, told, counts in (
+            (padded, [5, None], [5, 8]),
+            (padded, [], [8, 8]),
+            (real, [5, None], [7, 5]),
+            ({}, [5, None], None),
+            ({}, [5, 6], [5, 6]),
+        ):
+            given = of_megatron(called=called, told=told)
+            self.assertEqual(expected_counts(["a", "b"], given), counts)
+        handles = np.array([3, 0])
+        self.assertEqual(lengths_by(handles, {3: 9}.get), [9, None])
+        pieces = [[Sequence("a", rows=2, tokens=3), Sequence(None, tokens=4)], [Sequence("a"), "b"]]
+        self.assertEqual(lengths_by(pieces, {}.get), [7, None])
+
+    def test_documents_behind_the_sequences_are_padding_where_a_policy_says_how_it_pads(self) -> None:
+        called = {"format": "THD", "cu_seqlens": [0, 8, 16], "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
+        for layout, unnamed in (({}, 1), ({"padding": {"policy": "slime"}}, 0)):
+            one = described(["a"], *of_megatron(lengths=[5], layout=layout, called=called))
+            self.assertEqual(one.unnamed, unnamed)
+
+
+def expected_counts(sequences: Any, given: Any) -> Any:
+    return lengths_and_tokens(sequences, *given)[0]
 
 
 def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:

@@ -31,6 +31,7 @@ from routing_replay.errors import RoutingReplayError as ReplayError
 
 from routing_replay_trainer._core import VERSION
 from routing_replay_trainer._micro_batch import Sequence
+from routing_replay_trainer.doctor import doctor
 from routing_replay_trainer.fetch import (
     LIVE,
     PAD,
@@ -73,6 +74,7 @@ __all__ = (
     "Sequence",
     "ServiceSource",
     "Source",
+    "doctor",
     "merge_records",
     "plan",
     "router_replay_backward",

@@ -4,7 +4,7 @@ replay = megatron.attach(model_chunks, source=ServiceSource(run), missing="live"
 
 def forward_step(data_iterator, model):
     batch = next(data_iterator)
-    with replay.micro_batch(batch.samples, tokens=batch.tokens, packed_seq_params=batch.packed_seq_params):
+    with replay.micro_batch(batch.samples):
         output = model(batch.tokens, batch.position_ids, None, packed_seq_params=batch.packed_seq_params)
     return output, loss_func
 

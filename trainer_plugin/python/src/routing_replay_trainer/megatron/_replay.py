@@ -96,6 +96,7 @@ class Replay(Attached):
             numbers.append({"layer_numbers": by_mtp[False], "mtp_layer_numbers": by_mtp[True]})
         self._model, self._native_layers = numbers, native
         self._layers = MegatronLayers.of(_modules.config_json(config, models[0]))
+        self._geometry = self._layers.geometry
         self._run_geometry: Any = None
         if self._steps is not None and (native or getattr(config, "moe_n_hash_layers", None)):
             self._run_geometry = self._steps.source.geometry  # The run may have no hash layers.

@@ -1,0 +1,122 @@
+"""Looks at a model before it is trained with a replay: device, kernels, routers, and one pass in mode shadow."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from routing_replay import errors
+
+from routing_replay_trainer import _core
+from routing_replay_trainer.fetch import LocalSource
+from routing_replay_trainer.records import RecordWriter
+
+
+def doctor(model: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> bool:
+    """Prints what is found, and returns whether a replay would work. Needs torch, and leaves the model as it was.
+
+    model: as `megatron.attach` or `hf.attach` takes it
+    inputs: keyword arguments of the model's forward; absent: 16 tokens as [1, 16]
+    options: more of `attach`: inject, …
+
+    Its last lines are of a forward pass that records the routers' choice, as mode R2 does, and of a pass in mode shadow
+    over that record, of which 100 % must be chosen again. A model that is cut over ranks has none here.
+    """
+    import torch
+
+    from routing_replay_trainer import hf, megatron
+    from routing_replay_trainer._device_buffers import device_of
+    from routing_replay_trainer.megatron import _modules
+
+    chunks = list(model) if isinstance(model, (list, tuple, torch.nn.ModuleList)) else [model]
+    device = device_of(chunks[0]) or torch.device("cpu")
+    print(f"routing-replay {_core.VERSION}, torch {torch.__version__}")
+    print(f"device: {_device(torch, device)}")
+    print(f"kernels: {_kernels(device)}")
+    is_megatron = any(_modules.live_routers(chunk) for chunk in chunks)
+    attach: Any = megatron.attach if is_megatron else hf.attach
+    try:
+        replay = attach(model, mode="R2", **options)
+    except errors.RoutingReplayError as error:
+        print(f"routers: {error}")
+        return False
+    routers = [part._binding.name for chunk in replay._chunks for part in chunk.parts if hasattr(part, "_binding")]
+    geometry = replay._geometry
+    replay.detach()
+    print(f"routers: {len(routers)} of {'Megatron-Core' if is_megatron else 'transformers'}: {_short(routers)}")
+    print(f"geometry: {geometry}")
+    config = getattr(_modules.unwrap(chunks[0]), "config", None)
+    if is_megatron and _modules.replica(config)[0] > 1:
+        print(f"shadow pass: none, because the model is cut over {_modules.replica(config)[0]} ranks")
+        return True
+    ids = torch.arange(16, device=device)[None]
+    given = dict(inputs or {"input_ids": ids} | ({"position_ids": ids, "attention_mask": None} if is_megatron else {}))
+    return _shadow_pass(torch, attach, chunks[0], given, geometry, is_megatron, options)
+
+
+def _shadow_pass(
+    torch: Any, attach: Any, model: Any, given: dict[str, Any], geometry: Any, is_megatron: bool, options: Any
+) -> bool:
+    ids = given["input_ids"]
+    said = {} if is_megatron else {"attention_mask": given.get("attention_mask", torch.ones_like(ids))}
+    samples = [f"doctor/{index}" for index in range(len(ids))]
+    source, trained = LocalSource(geometry), model.training
+    writer = RecordWriter(None, _Recorded(source))
+    model.eval()
+    try:
+        for mode in ("R2", "shadow"):
+            own = {"writer": writer} if mode == "R2" else {"source": source, "watch": "all"}
+            replay = attach(model, mode=mode, **own, **options)
+            passed = {"index": 0, "schedule": False} if is_megatron else {}
+            with torch.no_grad(), replay.micro_batch(samples, **said, **passed, forward_only=True):
+                model(**given)
+            replay.end_step()
+            if mode == "R2":
+                writer.write()
+            metrics = replay.metrics()
+            replay.detach()
+    except errors.RoutingReplayError as error:
+        print(f"shadow pass: {error}")
+        return False
+    finally:
+        model.train(trained)
+    overlaps = [value for name, value in metrics.items() if "/overlap/" in name]
+    least, rows = min(overlaps, default=0.0), int(metrics["routing_replay/replayed_rows"])
+    print(f"shadow pass: {rows} rows, {len(overlaps)} layers, at least {least:.1%} of the record chosen again")
+    return least == 1.0
+
+
+class _Recorded:
+    """For a RecordWriter, a run that keeps rows in a source."""
+
+    def __init__(self, source: LocalSource) -> None:
+        self._source = source
+
+    def appender(self, **_: Any) -> Any:
+        return types.SimpleNamespace(append=self._append, flush=lambda timeout: None, close=lambda timeout: None)
+
+    def _append(self, sample: str, rows: Any, **_: Any) -> None:
+        self._source.add(sample, rows.astype("int32"))
+
+
+def _device(torch: Any, device: Any) -> str:
+    if device.type != "cuda":
+        return str(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    version = torch._C._cuda_getDriverVersion()
+    driver = f"driver of CUDA {version // 1000}.{version % 1000 // 10}"
+    return f"{torch.cuda.get_device_name(device)}, sm_{major}{minor}, {driver}"
+
+
+def _kernels(device: Any) -> str:
+    if device.type == "cpu":
+        return "none are needed on the CPU"
+    try:
+        return _core.cuda_library(device.index)._name
+    except errors.FailedPreconditionError as error:
+        return f"none, torch's operators and the host do their work: {error.message}"
+
+
+def _short(names: list[str]) -> str:
+    return ", ".join(names if len(names) < 5 else [*names[:2], "…", names[-1]])
