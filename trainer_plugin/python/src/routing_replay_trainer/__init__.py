@@ -12,10 +12,8 @@ probabilities of the replayed experts from the live logits. Needs only numpy; `S
 `routing-replay`.
 
 Objects here hold memory of the core and no thread, connection or lock: they work in the child after os.fork, except
-what
-`megatron.attach` and `hf.attach` return. Objects that may be shared between threads say so; calls into the core release
-the
-GIL.
+what `megatron.attach` and `hf.attach` return. Objects that may be shared between threads say so; calls into the core
+release the GIL.
 """
 
 from routing_replay.errors import (

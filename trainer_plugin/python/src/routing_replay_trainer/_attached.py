@@ -230,12 +230,9 @@ class Attached:
             passes are
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` follows
-        this
-        decision in all passes of the step: if a sample has changed since, the rank that notices raises an error. Waits
-        no
-        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, and the
-        errors
-        of `collective.agree`. A step lasts until the next one begins.
+        this decision in all passes of the step: if a sample has changed since, the rank that notices raises an error.
+        Waits no longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict",
+        FallbackLimitError, and the errors of `collective.agree`. A step lasts until the next one begins.
         """
         if self._steps is None:
             return NO_STEP
@@ -427,10 +424,9 @@ class Attached:
 
     def abandon_step(self) -> None:
         """Use instead of end_step if an exception has ended the passes of a step early: gives them up, as `micro_batch`
-        does
-        with its own, does not count what they fetched, and raises nothing. The next step begins as after any other.
-        Mode R2:
-        what they have recorded is forgotten, by the writer as well, except what a pass has replayed since."""
+        does with its own, does not count what they fetched, and raises nothing. The next step begins as after any
+        other. Mode R2: what they have recorded is forgotten, by the writer as well, except what a pass has replayed
+        since."""
         for chunk in self._chunks:
             chunk.passes.drop_all()
         self._forget()
@@ -443,12 +439,9 @@ class Attached:
         """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
 
         Until then records stay, however many steps end, because only the caller knows how many epochs replay them;
-        recording
-        the same sample again replaces its record. Records are in the memory of the host: rows of this rank x its MoE
-        layers
-        x K bytes (twice that for more than 256 experts), which `metrics` reports as record_bytes. Without this call
-        they grow
-        with every rollout that has samples of other names.
+        recording the same sample again replaces its record. Records are in the memory of the host: rows of this rank x
+        its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` reports as record_bytes.
+        Without this call they grow with every rollout that has samples of other names.
         """
         for records in self._records():
             records.release()
@@ -461,12 +454,10 @@ class Attached:
         end_step gives such passes up.
 
         After this call, a backward part over a graph that was kept is rejected (FailedPreconditionError) if routers
-        were
-        recomputed in it before, or if its pass was given up: they would choose live. Two cases cannot be detected and
-        are live
+        were recomputed in it before, or if its pass was given up: they would choose live. Two cases cannot be detected
+        and are live
         silently: a first backward part that has not reached the checkpoints that the second one reaches, and a
-        checkpoint around
-        the call of the model as a whole.
+        checkpoint around the call of the model as a whole.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()

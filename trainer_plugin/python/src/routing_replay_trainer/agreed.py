@@ -83,10 +83,9 @@ class Steps:
         self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0, step: Any = None
     ) -> StepDecision:
         """All ranks of the replica call it with the same samples in the same order. Samples with at most one token have
-        nothing
-        to replay, and the source is not asked about them. If sequences of one sample contradict each other, by their
-        lengths or
-        tokens, each variant is decided on its own, and the variants that were not recorded fall back alone.
+        nothing to replay, and the source is not asked about them. If sequences of one sample contradict each other, by
+        their lengths or tokens, each variant is decided on its own, and the variants that were not recorded fall back
+        alone.
 
         Errors are raised on all ranks, except errors in this rank's own arguments or source, which the others see as
         SOURCE_FAILED. If a service could not be reached, that is the cause (`__cause__`) of the error, and a warning
@@ -282,8 +281,7 @@ class Steps:
         self, samples: Sequence[FetchSequence], records: list[Mapping[str, Any]], end: float
     ) -> None:
         """Asks again about samples that end with unrecorded rows without tokens: whether the rows before those, which
-        alone are
-        replayed, belong to the same tokens. Replaces their records."""
+        alone are replayed, belong to the same tokens. Replaces their records."""
         rows = {at: _rows_before_tail(*both) for at, both in enumerate(zip(samples, records, strict=True))}
         asked = {at: _with_tokens_of(samples[at], count) for at, count in rows.items() if count}
         if not asked:

@@ -4,8 +4,7 @@
 
 Every rank of the collective must call `agree` once per step, whatever it has seen. A rank whose source failed reports
 that (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. Then all ranks have the
-same
-decision, or the same error.
+same decision, or the same error.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ class Collective(Protocol):
     """The ranks of a model replica; the deadline of a call is in seconds from now.
 
     A call that fails raises: DeadlineExceededError if a rank does not come in time; it never hangs. After that the
-    collective
-    cannot be used, and every later call raises FailedPreconditionError.
+    collective cannot be used, and every later call raises FailedPreconditionError.
     """
 
     @property
@@ -130,15 +128,13 @@ class Alone:
 class TorchCollective:
     """Groups of torch.distributed, of gloo or nccl, used one after the other as one: [tensor-and-context-parallel,
     pipeline]. The ranks form a grid in which the groups are this rank's row, column, …; the rank in the first group is
-    the
-    lowest digit of `rank`.
+    the lowest digit of `rank`.
 
     groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
         as no other thread uses them meanwhile
 
     A group whose call has failed, for example at a deadline, cannot be used for anything else either: torch cannot
-    cancel a
-    call. To continue with the framework's groups after that, make separate groups for this
+    cancel a call. To continue with the framework's groups after that, make separate groups for this
     (torch.distributed.new_group).
     """
 

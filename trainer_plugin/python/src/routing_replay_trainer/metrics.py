@@ -2,11 +2,9 @@
 versions of the rows that a step replays.
 
 A rollout that continues while weights are updated has rows of several versions. Under on_policy="strict" such a sample
-is
-rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
-oldest
-version are reported. What counts are the spans of the whole sample, which every read returns, and not the rows that a
-rank happens to hold: so all ranks decide alike, whatever the parallelism.
+is rejected, for trainers that need engine and trainer to be bit-equal; under "lax" the share of such samples and the
+oldest version are reported. What counts are the spans of the whole sample, which every read returns, and not the rows
+that a rank happens to hold: so all ranks decide alike, whatever the parallelism.
 """
 
 from __future__ import annotations

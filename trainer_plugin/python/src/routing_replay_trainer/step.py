@@ -102,8 +102,7 @@ class StepSource(Source):
 
         They take no more than the cache holds, and wait for room until what was read is used; they do not wait for rows
         that are not committed yet, whatever the source does. Nothing is raised here: a slice that could not be read
-        ahead is read, or rejected, when it is fetched. FailedPreconditionError if it is for
-        a step that has not begun.
+        ahead is read, or rejected, when it is fetched. FailedPreconditionError if it is for a step that has not begun.
         """
         if not self._begun and not next_step:
             raise unmet("prefetch", "begin_step comes first, unless it is for the next step")

@@ -172,8 +172,7 @@ _CHOOSERS: weakref.WeakValueDictionary[int, Chooser] = weakref.WeakValueDictiona
 
 class Choice:
     """Replaces torch.topk in a method that chooses experts: returns the scores of the chosen experts, and their ids [N,
-    K].
-    A copy of a model gets one without a replay, which is torch.topk.
+    K]. A copy of a model gets one without a replay, which is torch.topk.
 
     A tensor, not a number, identifies the layer: torch.compile compiles the layers of a model once.
     """

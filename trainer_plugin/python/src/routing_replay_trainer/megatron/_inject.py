@@ -2,8 +2,7 @@
 
 `Native` uses Megatron-Core's own RouterReplay: a router asks it once per call (`get_replay_topk`), in forward and in
 recompute, and its target and action are set then, for this call alone. So there is no list that passes could shift, and
-no
-flag that a schedule must change.
+no flag that a schedule must change.
 
 `Fused` replaces topk_routing_with_score_function by our operator, only for this router's `routing`. What
 TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
