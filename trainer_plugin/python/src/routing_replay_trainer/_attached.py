@@ -35,30 +35,9 @@ Mode = Literal["disabled", "shadow", "R2", "R3"]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `attach` that Megatron and Hugging Face share.
-
-    source: where rows come from; needed in the modes R3 and shadow
-    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own layers and rows (`release_records` says what that holds); "shadow"
-        compares alone, and counts missing samples whatever the other options say; "disabled" touches nothing
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
-        does as well, and begin_step names it for the caller to leave it out of the loss
-    last_row: of a sequence whose last token alone has no route, as that of a whole sample: "filler" gives that token
-        experts spread over the ranks, like padding; "live" lets it choose, for losses over all tokens
-    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
-        Only replicas of one rank (tensor x context x pipeline ranks of the configuration; hf: cp_size), the other
-        modes, and missing="strict" need none
-    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
-    fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
-        each fetch (of one model chunk and micro-batch) may wait
-    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
-    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
-        each step and model chunk, "all", or none ("off"). Mode shadow compares all
-    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
-        their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
-        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
-    on_policy: "strict" rejects samples with rows of several weight versions; "lax", or None, reports them
-    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
+    """The options of `attach` that Megatron and Hugging Face share; the table of the trainer plugin's README says what
+    each of them means. Mode shadow counts missing samples, whatever the other options say; in modes without `agree`,
+    and for a replica of one rank, a rank decides alone.
 
     InvalidArgumentError naming an option that is wrong, or that the mode would ignore.
     """
@@ -225,14 +204,12 @@ class Attached:
         weight_version: that the trainer has now, for metrics; -1 or None if it knows none
         step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
-        said: of all of them together, as `micro_batch` takes it of its own: token ids, which are compared with those
-            that the rows were recorded for, and how many there are. Without any of it nothing is compared before the
-            passes are
+        said: token ids and lengths of all of them together, as `micro_batch` takes them; what is absent is not compared
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` follows
         this decision in all passes of the step: if a sample has changed since, the rank that notices raises an error.
         Waits no longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict",
-        FallbackLimitError, and the errors of `collective.agree`. A step lasts until the next one begins.
+        FallbackLimitError, and the errors of `collective.agree`.
         """
         if self._steps is None:
             return NO_STEP
@@ -436,13 +413,9 @@ class Attached:
         self.end_step()
 
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
-
-        Until then records stay, however many steps end, because only the caller knows how many epochs replay them;
-        recording the same sample again replaces its record. Records are in the memory of the host: rows of this rank x
-        its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` reports as record_bytes.
-        Without this call they grow with every rollout that has samples of other names.
-        """
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout: only the
+        caller knows how many epochs that takes. Recording a sample again replaces its record; without this call those
+        of other names stay, `record_bytes` of `metrics` in the memory of the host."""
         for records in self._records():
             records.release()
 
@@ -454,10 +427,8 @@ class Attached:
         end_step gives such passes up.
 
         After this call, a backward part over a graph that was kept is rejected (FailedPreconditionError) if routers
-        were recomputed in it before, or if its pass was given up: they would choose live. Two cases cannot be detected
-        and are live
-        silently: a first backward part that has not reached the checkpoints that the second one reaches, and a
-        checkpoint around the call of the model as a whole.
+        were recomputed in it before, or if its pass was given up: they would choose live. They do so unnoticed where a
+        first backward part did not reach the checkpoints of the second one, and with a checkpoint around the model.
         """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
@@ -469,8 +440,7 @@ class Attached:
 
     def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
         """Values since the last call, for the keys of `routing_replay_trainer.metrics.KEYS` that have one; of this
-        rank, or
-        of all ranks of `reduce`, which call this together."""
+        rank, or of all ranks of `reduce`, which call this together."""
         if self._steps is not None:
             self._steps.count()
         self._tally.count_into(self._counters)

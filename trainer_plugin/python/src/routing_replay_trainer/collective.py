@@ -130,12 +130,9 @@ class TorchCollective:
     pipeline]. The ranks form a grid in which the groups are this rank's row, column, …; the rank in the first group is
     the lowest digit of `rank`.
 
-    groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
-        as no other thread uses them meanwhile
-
-    A group whose call has failed, for example at a deadline, cannot be used for anything else either: torch cannot
-    cancel a call. To continue with the framework's groups after that, make separate groups for this
-    (torch.distributed.new_group).
+    groups: process groups, which this rank is in; None is the default one. They may be the framework's own, as long as
+        no other thread uses them meanwhile; but torch cannot cancel a call, so one that has failed, for example at a
+        deadline, cannot be used for anything else afterwards
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
@@ -219,15 +216,13 @@ def agree(
     """Decides what all ranks do with the samples of a step; the result is the same on all of them.
 
     samples: those of the step, ids or handles, in the same order on all ranks
-    records: what this rank's source says of each (as `Batch.sequences`). Ranks that have a sample must have the same
-        num_tokens, revision and content_id, as far as they are known
+    records: what this rank's source says of each (as `Batch.sequences`)
     policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
-    deadline: seconds for all of it. It covers how much later the slowest rank comes: all that a rank may spend on
-        asking its source, and a margin
+    deadline: seconds for all of it: how much later the slowest rank comes, after it has asked its source, and a margin
     geometry: fingerprint of the model's geometry (of `Plan.described`), 0 on all ranks if not known
     failed: this rank's source failed: it misses all samples, whatever `records` say of them
 
-    Raises on all ranks alike FailedPreconditionError: naming the sample and both values, if ranks have different
+    Raises on all ranks alike FailedPreconditionError: naming the sample and both values, if ranks know different
     num_tokens, revisions or content ids of a sample; if ranks have other samples, or another policy, geometry or
     version; and if an argument is wrong on another rank (on that rank it is InvalidArgumentError).
     DeadlineExceededError if a rank does not come.

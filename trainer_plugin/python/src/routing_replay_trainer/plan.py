@@ -56,24 +56,12 @@ class Plan:
     """Everything that one rank needs to replay one micro-batch. Immutable; may be shared between threads.
 
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
-    micro_batch: what the trainer really did, for example {"format": "THD", "sequences": [{"sample": "math-7/0",
-        "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
-        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding
-        will make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
-    rank: {"pp", "cp", "tp", "chunk", "positions", "model"}; 0 where absent. model: the layer_number of every
-        router that the rank's live model has, per chunk, which the split must agree with, or which says alone which
-        layers the rank has: [{"layer_numbers": [14, 15], "mtp_layer_numbers": [1]}]
-    split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; {"pipeline_size": 16,
-        "layout": "Et*3|(tt|)*29m|L", "mtp_num_layers": 1}; {"pipeline_size": 2, "hybrid_pattern": "M*ME|MEME"}; one
-        stage if absent
-    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split: num_layers,
-        num_moe_experts, moe_router_topk, moe_layer_freq, pipeline_model_parallel_size and _layout, hybrid_layer_pattern
-        and others. A geometry beside it is that of the run, which may lack hash layers and native_layers
-    native_layers: MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers)
-    ep_size: size of the expert-parallel group, which filler is spread over
+    micro_batch, rank, split, native_layers, ep_size: as rrt_plan_new (routing_replay/trainer/capi.h) and `rrctl plan`
+        take them
+    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split. A geometry
+        beside it is that of the run, which may lack hash layers and native_layers
 
-    All fields are those of `rrctl plan` (rrt_plan_new in routing_replay/trainer/capi.h). Raises InvalidArgumentError
-    naming the field.
+    Raises InvalidArgumentError naming the field.
 
     described: what was planned, as rrt_plan_new tells it: "row_map", "layout", "warnings", …
     layers, rows, buffer_bytes: of it; local rows, pads included

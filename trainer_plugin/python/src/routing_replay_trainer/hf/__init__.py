@@ -1,12 +1,6 @@
 """Router replay in Hugging Face models, with or without FSDP. Needs torch; does not import transformers.
 
-replay = hf.attach(model, source=ServiceSource(run), mode="R3")
-
-for batch in batches:
-    with replay.micro_batch(batch.samples, tokens=batch.input_ids, attention_mask=batch.attention_mask):
-        loss = model(batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss
-    loss.backward()
-replay.end_step()
+The trainer plugin's README has a whole example.
 """
 
 from __future__ import annotations

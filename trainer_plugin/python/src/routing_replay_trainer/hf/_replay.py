@@ -40,14 +40,12 @@ def attach(
         or torch.compile. No other model's routers are touched, be it a copy of this one
     pads: rows of padding choose live, as without replay, or take filler spread over experts; where they choose live,
         last tokens do as well, whatever last_row says
-    ranks: {"cp"} of this process where sequences are cut, and
-    cp_size: over how many, in contiguous pieces (Ulysses and the like)
+    ranks, cp_size: {"cp"} of this process, where sequences are cut over so many in contiguous pieces (Ulysses)
     ep_size: size of the expert-parallel group, which filler is spread over
-    options: those of `Options`: source, mode, missing, agree, …; agree has the cp_size processes that share a sequence
+    options: those of `Options`; agree has the cp_size processes that share a sequence
 
     Raises InvalidArgumentError for a wrong option and one that the mode does not use, and FailedPreconditionError
-    naming a module that chooses its experts in no known way: without one function that calls torch.topk for self.top_k
-    experts, once, or a block whose forward somebody has replaced.
+    naming a module that chooses its experts in no known way (`hf/_modules.py`).
     """
     made = Options(**options)
     check_choice("pads", pads, ("live", "filler"))
@@ -112,20 +110,13 @@ class Replay(Attached):
         a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
             where a document begins.
 
-        Documents, or rows with tokens, behind those of `sequences` choose live, as if somebody had forgotten to name
-        their samples, unless padding_documents says that they are padding, which `pads` is about.
-
-        sequences, forward_only, record: as of `megatron.Replay.micro_batch`
-        tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
-            Not compared if absent
+        sequences, tokens, forward_only, record, padding_documents: as of `megatron.Replay.micro_batch`
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
-        layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
-            many of the last documents, or rows of the rectangle, are padding
+        layout: further fields of `micro_batch` of a plan, which go before what is derived
 
-        Activation checkpointing of layers or of parts of them recomputes with the same rows, whichever function does
-        it: the rows of a pass are kept until its backward part has ended, so the context may be closed before backward
-        as well as around it. Where one checkpoint is around the model as a whole, backward calls the model again: keep
-        the context open around backward then (a closed one is an error).
+        The rows of a pass are kept until its backward part has ended, for recompute by whichever checkpoint function,
+        so the context may be closed before backward. With one checkpoint around the model as a whole, backward calls
+        the model again: keep the context open around it (a closed one is an error).
 
         A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
         in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an

@@ -1,19 +1,7 @@
 """Router replay in Megatron-Core. Needs torch; does not import megatron-core.
 
-replay = megatron.attach(model_chunks, source=ServiceSource(run), missing="live", agree=ranks)
-
-def forward_step(data_iterator, model):
-    batch = next(data_iterator)
-    with replay.micro_batch(batch.samples):
-        output = model(batch.tokens, batch.position_ids, None, packed_seq_params=batch.packed_seq_params)
-    return output, loss_func
-
-replay.begin_step(samples, tokens=tokens, weight_version=version)
-forward_backward_func(forward_step_func=forward_step, …)
-replay.end_step()
-log(replay.metrics(reduce=ranks))
-
-Where a framework calls the schedule itself, `replayed` does the same around it.
+The trainer plugin's README has a whole example. Where a framework calls the schedule itself, `replayed` does around it
+what that example does.
 """
 
 from __future__ import annotations

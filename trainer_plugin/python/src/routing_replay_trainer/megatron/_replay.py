@@ -41,10 +41,9 @@ def attach(
     model_chunks: the rank's model chunks in order of their virtual stages, as forward_backward_func takes them (one
         model or a list), wrapped or not. No other model's routers are touched, be it a copy of this one
     config: its TransformerConfig; that of the first chunk if absent
-    inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
-        by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
+    inject: see `_inject.py`
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
-    options: those of `Options`: source, mode, missing, agree, …
+    options: those of `Options`
 
     Raises InvalidArgumentError for a wrong option, one that the mode does not use, and where the model's layers are not
     those of the configuration, and FailedPreconditionError naming a router or an option that would ignore the replay,

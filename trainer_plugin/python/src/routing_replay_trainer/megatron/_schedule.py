@@ -33,16 +33,12 @@ def replayed(
         `Replay.micro_batch` for it; None of one that routes live, as a reference does. It may take out of the batch
         what the framework does not know
     peek: for data iterators that are not Python's, or None on some ranks: peek(data_iterator, n) is the batch that
-        is n further than the next, and describe is called with it
-    weight_version: the trainer's, as `Replay.begin_step` takes it, or a function that each call asks, as weights change
-        between calls
+        is n further than the next
+    weight_version: as `Replay.begin_step` takes it, or a function that each call asks, as weights change between calls
     step: as `Replay.begin_step` takes it. Without one a call goes on with the step of the last one of this replay that
-        had all of its samples, as training passes do after the log-probability pass of a rollout: their slices are
-        read once
+        had all of its samples, as training passes do after the log-probability pass of a rollout
     ranks: of the replica, where some have no data iterator: they get the sequences, their lengths and `padding` from
         those that have one, and not their tokens. All have the same num_microbatches
-
-    Under missing="drop", `replay.last_step.dropped` lists the samples that the loss function must leave out.
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
     iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs; the other
