@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,21 +30,27 @@ constexpr int32_t kQuickSamples = 4;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-enum class Way { kTcp, kU8, kU8Unix, kU8Grpc, kI32, kI32Grpc, kPythonU8, kPythonI32 };
+// One path of a round.
+struct Way {
+  const char* name;       // Of its figures; plain TCP, their floor, has none.
+  const char* dtype;      // What the workers hold: one of their commands.
+  const char* transport;  // One of kTransports.
+  const char* cpp = "";   // Python at both ends: the same way in C++, which it is compared with.
 
-bool InPython(Way way) { return way == Way::kPythonU8 || way == Way::kPythonI32; }
+  bool tcp() const { return *name == '\0'; }
+  bool in_python() const { return *cpp != '\0'; }
+};
 
-// What the ends are told: the dtype, and the round; and, where they are C++, the transport.
-std::string Put(Way way, int64_t round) {
-  const bool u8 = way == Way::kU8 || way == Way::kU8Unix || way == Way::kU8Grpc || way == Way::kPythonU8;
-  return absl::StrCat(u8 ? "u8 " : "i32 ", round);
-}
-
-const char* TransportOf(Way way) {
-  if (InPython(way)) return "";
-  if (way == Way::kU8Unix) return " unix";
-  return way == Way::kU8Grpc || way == Way::kI32Grpc ? " grpc" : " direct";
-}
+constexpr Way kWays[] = {{"", "", ""},
+                         {"u8", "u8", "direct"},
+                         {"u8.unix", "u8", "unix"},
+                         {"u8.grpc", "u8", "grpc"},
+                         {"i32", "i32", "direct"},
+                         {"i32.grpc", "i32", "grpc"},
+                         {"python.u8", "u8", "direct", "u8"},
+                         {"python.u8.grpc", "u8", "grpc", "u8.grpc"},
+                         {"python.i32", "i32", "direct", "i32"},
+                         {"python.i32.grpc", "i32", "grpc", "i32.grpc"}};
 
 // All processes of the hand-off, under one setting of the allocator.
 class Handoff {
@@ -55,16 +62,16 @@ class Handoff {
         scenario_(options.quick ? kQuickSamples : kStandardSamples) {}
 
   absl::Status Start();
-  absl::StatusOr<Round> Play(Way way);
+  absl::StatusOr<Round> Play(const Way& way);
 
  private:
   absl::Status StartProcesses();
   absl::Status Connect();
-  absl::Status CheckDigests(Way way);
-  std::vector<pid_t> Pids(Way way);
+  absl::Status CheckDigests(const Way& way);
+  std::vector<pid_t> Pids(const Way& way);
 
-  Team& workers(Way way) { return InPython(way) ? python_ends_->workers : *workers_; }
-  Team& ranks(Way way) { return InPython(way) ? python_ends_->ranks : *ranks_; }
+  Team& workers(const Way& way) { return way.in_python() ? python_ends_->workers : *workers_; }
+  Team& ranks(const Way& way) { return way.in_python() ? python_ends_->ranks : *ranks_; }
 
   const std::string server_program_, python_;
   const Tuning tuning_;
@@ -118,15 +125,15 @@ absl::Status Handoff::Connect() {
   return absl::OkStatus();
 }
 
-std::vector<pid_t> Handoff::Pids(Way way) {
-  std::vector<pid_t> pids{getpid(), way == Way::kTcp ? hub_->pids()[0] : server_.process->pid()};
+std::vector<pid_t> Handoff::Pids(const Way& way) {
+  std::vector<pid_t> pids{getpid(), way.tcp() ? hub_->pids()[0] : server_.process->pid()};
   for (const Team* team : {&workers(way), &ranks(way)})
     pids.insert(pids.end(), team->pids().begin(), team->pids().end());
   return pids;
 }
 
-absl::Status Handoff::CheckDigests(Way way) {
-  const auto digests = ranks(way).Call(way == Way::kTcp ? "digest hub" : "digest service");
+absl::Status Handoff::CheckDigests(const Way& way) {
+  const auto digests = ranks(way).Call(way.tcp() ? "digest hub" : "digest service");
   if (!digests.ok()) return digests.status();
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     if ((*digests)[rank] == digests_[rank]) continue;
@@ -135,12 +142,12 @@ absl::Status Handoff::CheckDigests(Way way) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Round> Handoff::Play(Way way) {
+absl::StatusOr<Round> Handoff::Play(const Way& way) {
   if (const auto poisoned = ranks(way).Call("poison"); !poisoned.ok()) return poisoned.status();
-  if (way != Way::kTcp) ++service_rounds_;
-  const bool hub = way == Way::kTcp;
-  const std::string put = hub ? "hub" : absl::StrCat(Put(way, service_rounds_), TransportOf(way));
-  const std::string get = hub ? "hub" : absl::StrCat("service ", service_rounds_, TransportOf(way));
+  if (!way.tcp()) ++service_rounds_;
+  const std::string how = absl::StrCat(" ", service_rounds_, " ", way.transport);
+  const std::string put = way.tcp() ? "hub" : absl::StrCat(way.dtype, how);
+  const std::string get = way.tcp() ? "hub" : absl::StrCat("service", how);
   const std::vector<pid_t> pids = Pids(way);
   ResetPeakMemory(pids);
   const std::vector<int64_t> memory = ResidentBytes(pids);
@@ -163,20 +170,15 @@ absl::StatusOr<Round> Handoff::Play(Way way) {
   return round;
 }
 
-// The rounds of each way under one setting.
-struct Rounds {
-  std::vector<Round> tcp, u8, u8_unix, u8_grpc, i32, i32_grpc, python_u8, python_i32;
-};
+// The rounds of each way under one setting, by its name.
+using Rounds = std::map<std::string, std::vector<Round>>;
 
 absl::Status PlayAll(Handoff& handoff, bool python, bool counts, Rounds& rounds) {
-  std::vector<std::pair<Way, std::vector<Round>*>> ways{
-      {Way::kTcp, &rounds.tcp},        {Way::kU8, &rounds.u8},   {Way::kU8Unix, &rounds.u8_unix},
-      {Way::kU8Grpc, &rounds.u8_grpc}, {Way::kI32, &rounds.i32}, {Way::kI32Grpc, &rounds.i32_grpc}};
-  if (python) ways.insert(ways.end(), {{Way::kPythonU8, &rounds.python_u8}, {Way::kPythonI32, &rounds.python_i32}});
-  for (const auto& [way, results] : ways) {
+  for (const Way& way : kWays) {
+    if (way.in_python() && !python) continue;
     const absl::StatusOr<Round> round = handoff.Play(way);
     if (!round.ok()) return round.status();
-    if (counts) results->push_back(*round);
+    if (counts) rounds[way.name].push_back(*round);
   }
   return absl::OkStatus();
 }
@@ -199,23 +201,23 @@ absl::StatusOr<std::vector<Figure>> BenchHandoff(const BenchOptions& options) {
       if (absl::Status status = PlayAll(*handoff, !options.python.empty(), i >= 0, rounds); !status.ok()) return status;
     }
   }
-  const Rounds& main = settings[0].second;
-  std::vector<Figure> figures = HandoffFigures("handoff.u8", main.u8, "tcp", main.tcp);
-  AddFigures(figures, HandoffFigures("handoff.u8.unix", main.u8_unix, "tcp", main.tcp));
-  AddFigures(figures, HandoffFigures("handoff.u8.grpc", main.u8_grpc, "tcp", main.tcp));
-  AddFigures(figures, HandoffFigures("handoff.i32", main.i32, "tcp", main.tcp));
-  AddFigures(figures, HandoffFigures("handoff.i32.grpc", main.i32_grpc, "tcp", main.tcp));
-  const auto add_python = [&](const std::string& of, const Rounds& rounds) {
-    if (options.python.empty()) return;
-    AddFigures(figures, HandoffFigures(absl::StrCat("handoff.python.u8", of), rounds.python_u8, "C++", rounds.u8));
-    AddFigures(figures, HandoffFigures(absl::StrCat("handoff.python.i32", of), rounds.python_i32, "C++", rounds.i32));
-  };
-  add_python("", main);
-  if (!options.beside_untuned) return figures;
-  const Rounds& untuned = settings[1].second;
-  add_python(".untuned", untuned);
-  AddFigures(figures, HandoffFigures("handoff.u8.untuned", untuned.u8, "tuned", main.u8));
-  AddFigures(figures, HandoffFigures("handoff.i32.untuned", untuned.i32, "tuned", main.i32));
+  std::vector<Figure> figures;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    const char* const of = i == 0 ? "" : ".untuned";
+    Rounds& rounds = settings[i].second;
+    for (const Way& way : kWays) {
+      if (way.tcp() || rounds.count(way.name) == 0) continue;
+      const std::string name = absl::StrCat("handoff.", way.name, of);
+      const std::vector<Round>& played = rounds[way.name];
+      if (way.in_python()) {
+        AddFigures(figures, HandoffFigures(name, played, "C++", rounds[way.cpp]));
+      } else if (i == 0) {
+        AddFigures(figures, HandoffFigures(name, played, "tcp", rounds[""]));
+      } else {
+        AddFigures(figures, HandoffFigures(name, played, "tuned", settings[0].second[way.name]));
+      }
+    }
+  }
   return figures;
 }
 

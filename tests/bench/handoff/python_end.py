@@ -3,13 +3,14 @@
     python_end.py worker|rank INDEX DIRECTORY
 
 DIRECTORY holds scenario.json and, per sample, its ids [rows, layers, K] as bytes. Takes the same commands as the roles
-in C++, one a line, and answers each with "ok" or an error.
+in C++, one a line, except those for the hub, and answers each with "ok" or an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import routing_replay
 
 RUN, TIMEOUT, POISON = "handoff", 60.0, 0x6E
+TRANSPORTS = "direct", "grpc"
 
 
 def sample_id(step: int, sample: int) -> str:
@@ -35,7 +37,11 @@ class End:
         pass
 
     def open(self, endpoint: str, _: str) -> None:
-        self.run = routing_replay.Client(endpoint).run(RUN, self.geometry)
+        self.runs: dict[str, routing_replay.Run] = {}
+        for number, transport in enumerate(TRANSPORTS):
+            os.environ["ROUTING_REPLAY_TRANSPORT"] = transport
+            client = routing_replay.Client(endpoint, call_timeout=TIMEOUT + number)  # Equal ones share a connection.
+            self.runs[transport] = client.run(RUN, self.geometry)
 
 
 class Worker(End):
@@ -47,18 +53,18 @@ class Worker(End):
         self.wide = {i: rows.astype(np.int32) for i, rows in self.held.items()}
         self.releases = index == 0
 
-    def u8(self, step: str) -> None:
-        self._append(int(step), self.held)
+    def u8(self, step: str, transport: str) -> None:
+        self._append(int(step), self.held, self.runs[transport])
 
-    def i32(self, step: str) -> None:
-        self._append(int(step), self.wide)
+    def i32(self, step: str, transport: str) -> None:
+        self._append(int(step), self.wide, self.runs[transport])
 
-    def _append(self, step: int, samples: dict[int, Any]) -> None:
+    def _append(self, step: int, samples: dict[int, Any], run: routing_replay.Run) -> None:
         if self.releases:
-            self.run.release_groups(0, step)
+            run.release_groups(0, step)
         for i, rows in samples.items():
-            self.run.append(sample_id(step, i), rows, group=step, seal=True)
-        self.run.flush(timeout=TIMEOUT)
+            run.append(sample_id(step, i), rows, group=step, seal=True)
+        run.flush(timeout=TIMEOUT)
 
 
 class Rank(End):
@@ -94,13 +100,13 @@ class Rank(End):
 
     def open(self, endpoint: str, _: str) -> None:
         super().open(endpoint, _)
-        self.source = self.trainer.ServiceSource(self.run, timeout=TIMEOUT)
+        self.sources = {name: self.trainer.ServiceSource(run, timeout=TIMEOUT) for name, run in self.runs.items()}
 
-    def service(self, step: str) -> None:
-        tokens = self.scenario["tokens"]
+    def service(self, step: str, transport: str) -> None:
+        tokens, source = self.scenario["tokens"], self.sources[transport]
         for samples, plan, buffer in self.batches:
             sequences = [self.trainer.FetchSequence(sample_id(int(step), i), tokens[i]) for i in samples]
-            self.fetched.append(self.source.fetch(plan, sequences=sequences, out=buffer))
+            self.fetched.append(source.fetch(plan, sequences=sequences, out=buffer))
 
     def poison(self) -> None:
         self.fetched.clear()
