@@ -221,10 +221,11 @@ void AppendQueue::Finish(uint64_t sequence, const absl::Status& status) {
   Pending& pending = found->second;
   AppendOutcome& outcome = pending.end.outcome;
   outcome.status = status;
-  for (size_t i = 0; i < pending.pieces.size(); ++i) {
+  for (size_t i = 0; i < pending.pieces.size() && !status.ok(); ++i) {
     if (to_send_.erase({sequence, i}) > 0) unsent_bytes_ -= pending.pieces[i].piece.payload_bytes;
   }
-  std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.sequence == sequence; });
+  // Of one that is acknowledged nothing is left; thousands of others may be in flight.
+  if (!status.ok()) std::erase_if(in_flight_, [&](const auto& entry) { return entry.second.sequence == sequence; });
   queued_bytes_ -= pending.bytes;
   ++(status.ok() ? metrics_.acknowledged : metrics_.failed);
   metrics_.trimmed_rows += outcome.trimmed_rows;

@@ -28,7 +28,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _HANDLER_MS = 50  # How long a signal may have to wait for its handler.
-_PLAIN_CALL = byref(Call(-1, None, 0))
+PLAIN_CALL, NO_WAIT = byref(Call(-1, None, 0)), byref(Call(0, None, 0))
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Operation(Generic[T]):
 
     def here(self) -> T:
         """Blocks."""
-        call = _PLAIN_CALL if self.timeout is None else byref(Call(self._milliseconds(), None, 0))
+        call = PLAIN_CALL if self.timeout is None else byref(Call(self._milliseconds(), None, 0))
         return self.end(self.function(*self.inputs, call, *self.outputs))
 
     def wait(self) -> T:

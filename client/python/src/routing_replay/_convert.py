@@ -50,7 +50,6 @@ _NO_ROWS = (
 _OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "engine", "surplus_rows")
 DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy's kind and size.
 _NATIVE_DTYPES = {kind: _native.text(name) for kind, name in DTYPES.items()}
-_RAW = _native.text("RAW")
 _BASES = {"all": _native.text("ALL_LAYERS"), "moe": _native.text("MOE_LAYERS")}
 _EXPLICIT = _native.text("EXPLICIT")
 
@@ -78,17 +77,15 @@ def taking(made: Callable[P, A]) -> Callable[[Callable[[S, A], T]], Callable[Con
 # Arguments.
 
 
+def append(given: Append, made: _native.Append) -> list[Any]:
+    """Fills an rr_append; the objects that must live until it is taken. InvalidArgumentError naming a field."""
+    return _fill(made, _of_recorded(given, given.rows) if isinstance(given.rows, RecordedRows) else given)
+
+
 def appends(given: Sequence[Append]) -> tuple[Any, list[Any]]:
-    """An rr_append for each append, and the objects that must live until they are taken. InvalidArgumentError naming a
-    field.
-    """
+    """The same for several."""
     made = (_native.Append * len(given))()
-    kept: list[Any] = []
-    for append, target in zip(given, made, strict=True):
-        if isinstance(append.rows, RecordedRows):
-            append = _of_recorded(append, append.rows)
-        kept += _fill(target, append)
-    return made, kept
+    return made, [append(one, target) for one, target in zip(given, made, strict=True)]
 
 
 def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
@@ -99,36 +96,41 @@ def _of_recorded(append: Append, recorded: RecordedRows) -> Append:
     return replace(append, **(recorded.options(given) | {"rows": recorded.rows}))
 
 
-# Integers of an append: name, default, name in errors, bounds, and whether it becomes an rr_integer.
-_INTEGERS = (
-    ("row_start", None, "append.row_start", _values.INT64, False),
-    ("revision", 0, "append.revision", _values.INT64, False),
-    ("restart", 0, "append.restart_nonce", _values.UINT64, False),
-    ("attempt", None, "append.attempt", _values.UINT32, True),
-    ("group", None, "append.group", _values.INT64, True),
-    ("num_tokens", None, "append.seal_num_tokens", _values.INT64, True),
-    ("weight_version", None, "append.weight_version", _values.INT64, False),
-    ("surplus_rows", None, "append.surplus_rows", _values.NATURAL, False),
-)
-_integers_of = operator.attrgetter(*(name for name, *_ in _INTEGERS))
+_ROLLOUT, _ZERO = "rollout", 0  # Compared by identity: another object with this value is converted, to the same.
 
 
 def _fill(target: _native.Append, append: Append) -> list[Any]:
+    """Looks only at what is given: a rollout appends often, and little at a time."""
     sample = append.sample
-    target.sample = _values.native_text(sample, "append.sample")
-    target.producer = producer(append.producer, "append.producer", sample)
-    target.weight_version = -1
-    for given, (name, default, field, bounds, optional) in zip(_integers_of(append), _INTEGERS):  # noqa: B905
-        if given is not default:
-            number = _values.integer(given, field, bounds, sample)
-            setattr(target, name, (number, 1) if optional else number)
+    name = _values.utf8(sample, "append.sample")
+    target.sample, target.sample_size = name, len(name)
+    target.producer = 1 if append.producer is _ROLLOUT else producer(append.producer, "append.producer", sample)
+    if append.row_start is not None:
+        target.row_start = _values.integer(append.row_start, "append.row_start", sample=sample)
+    if append.group is not None:
+        target.group, target.has_group = _values.integer(append.group, "append.group", sample=sample), 1
+    if append.num_tokens is not None:
+        tokens = _values.integer(append.num_tokens, "append.seal_num_tokens", sample=sample)
+        target.num_tokens, target.has_num_tokens = tokens, 1
+    if append.attempt is not None:
+        attempt = _values.integer(append.attempt, "append.attempt", _values.UINT32, sample)
+        target.attempt, target.has_attempt = attempt, 1
+    version = append.weight_version
+    target.weight_version = -1 if version is None else _values.integer(version, "append.weight_version", sample=sample)
+    if append.revision is not _ZERO:
+        target.revision = _values.integer(append.revision, "append.revision", sample=sample)
+    if append.restart is not _ZERO:
+        target.restart = _values.integer(append.restart, "append.restart_nonce", _values.UINT64, sample)
+    if append.surplus_rows is not None:
+        target.surplus_rows = _values.integer(append.surplus_rows, "append.surplus_rows", _values.NATURAL, sample)
     if append.weight_label != "":
         target.weight_label = _values.native_text(append.weight_label, "append.weight_label", sample)
     if append.engine is not None:
         target.engine = _values.native_text(append.engine, "append.engine", sample)
     if append.unrecorded is not None:
         target.unrecorded = _values.native_ranges(append.unrecorded, "append.unrecorded", sample)
-    target.seal = bool(append.seal)
+    if append.seal:
+        target.seal = 1
     kept: list[Any] = []
     if append.weights is not None:
         target.weights, target.weights_count = spans(append.weights, "append.weights", sample)
@@ -171,26 +173,25 @@ def array_of(kind: Any, items: Sequence[Any]) -> tuple[Any, int]:
     return (kind * len(items))(*items), len(items)
 
 
-def tensor(
-    rows: Any, layers: Any, sample: str, take: RowRange | None = None, field: str = "take"
-) -> tuple[Any, np.ndarray]:
-    """A pointer to an rr_tensor, and the array that holds its bytes."""
+def tensor(rows: Any, layers: Any, sample: str, take: RowRange | None = None, field: str = "take") -> tuple[int, Any]:
+    """The address of an rr_tensor, and what must live as long."""
     made, data = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
-    made.data, made.size = _native.data_of(data), data.nbytes
-    if isinstance(layers, str):
+    if layers is None:
+        pass
+    elif isinstance(layers, str):
         if layers not in _BASES:
             raise _values.invalid("layers", f'must be "all", "moe" or a list of layer ids, got {layers!r}', sample)
         made.layer_basis = _BASES[layers]
-    elif layers is not None:
+    else:
         made.layer_basis = _EXPLICIT
         ids = _values.integers(layers, "layers", _values.INT32, sample)
         made.layer_ids, made.layer_count = array_of(c_int32, ids)
     if take is not None:
         made.take = range_of(take, field, sample)
-    return pointer(made), data
+    return ctypes.addressof(made), (made, data)
 
 
-def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, np.ndarray]:
+def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, Any]:
     made = _native.Tensor()
     for name in ("encoding", "compression", "dtype"):
         if (given := getattr(rows, name)) is not None or name != "dtype":
@@ -207,6 +208,7 @@ def _payload(rows: Payload, sample: str) -> tuple[_native.Tensor, np.ndarray]:
         raise _values.invalid("payload", f"must be contiguous bytes: {error}", sample) from None
     if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):  # Reading it would be a SIGBUS.
         raise _values.invalid("payload", "its file was truncated after it was opened", sample, "LENGTH")
+    made.data, made.size = _native.data_of(data), data.nbytes
     return made, data
 
 
@@ -217,21 +219,26 @@ def as_array(rows: Any) -> np.ndarray:
     return np.asarray(rows)
 
 
-def _array(rows: Any, sample: str) -> tuple[_native.Tensor, np.ndarray]:
-    if not isinstance(rows, np.ndarray) and isinstance(rows, (str, bytes, bytearray, Mapping)):
-        raise _values.invalid("append.tensor.dtype", f"a {type(rows).__name__} {_NO_ROWS}", sample, "DTYPE")
-    try:
-        array = as_array(rows)
-    except ValueError as error:
-        raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
-    except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
-        raise _values.invalid("append.tensor.dtype", f"must be an array of ids: {error}", sample, "DTYPE") from None
+def _array(rows: Any, sample: str) -> tuple[_native.Tensor, Any]:
+    array = rows if type(rows) is np.ndarray else _ids(rows, sample)
     described = _described(array.dtype, array.shape)
     if described is None:
         raise bad_dtype("append.tensor.dtype", array, sample)
     made = _native.Tensor.from_buffer_copy(described)
-    made.keeps = described
-    return made, _little_endian(array)
+    array = _little_endian(array)
+    made.data, made.size = _native.data_of(array), array.nbytes
+    return made, (described, array)
+
+
+def _ids(rows: Any, sample: str) -> np.ndarray:
+    if isinstance(rows, (str, bytes, bytearray, Mapping)):
+        raise _values.invalid("append.tensor.dtype", f"a {type(rows).__name__} {_NO_ROWS}", sample, "DTYPE")
+    try:
+        return as_array(rows)
+    except ValueError as error:
+        raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
+    except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
+        raise _values.invalid("append.tensor.dtype", f"must be an array of ids: {error}", sample, "DTYPE") from None
 
 
 @functools.lru_cache(1024)
@@ -241,7 +248,7 @@ def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _native.Tensor |
     if name is None:
         return None
     made = _native.Tensor()
-    made.encoding, made.dtype = _RAW, name
+    made.dtype = name
     made.shape, made.shape_count = array_of(c_int64, shape)
     return made
 

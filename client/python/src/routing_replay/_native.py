@@ -59,7 +59,7 @@ def integer(value: int | None) -> Integer:
 
 
 _KINDS: dict[str, Any] = {
-    **{"p": c_void_p, "t": Text, "o": Integer, "i": c_int64, "w": c_int32},
+    **{"p": c_void_p, "c": c_char_p, "t": Text, "o": Integer, "i": c_int64, "w": c_int32},
     **{"u": c_uint32, "q": c_uint64, "z": c_size_t},
 }
 
@@ -159,11 +159,12 @@ Tensor = structure(
     "z:layer_count Range*:take w:ids_and_weights",
 )
 Tokens = structure("Tokens", "p:data z:size t:dtype w:axes")
+# What nearly every append has lies flat, as making a structure inside of another takes a microsecond.
 Append = structure(
     "Append",
-    "t:sample w:producer Tensor*:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart o:attempt,"
-    "group,num_tokens i:weight_version t:weight_label WeightSpan*:weights z:weights_count w:seal t:prefix_sample "
-    "i:prefix_rows,prefix_revision t:engine i:surplus_rows",
+    "c:sample z:sample_size w:producer p:rows i:row_start Ranges:unrecorded Tokens:tokens i:revision q:restart "
+    "i:attempt w:has_attempt i:group w:has_group i:num_tokens w:has_num_tokens i:weight_version t:weight_label "
+    "WeightSpan*:weights z:weights_count w:seal t:prefix_sample i:prefix_rows,prefix_revision t:engine i:surplus_rows",
 )
 Outcome = structure(
     "Outcome",
@@ -178,7 +179,7 @@ Commit = structure("Commit", "t:sample,status i:committed_rows o:num_tokens p:er
 TrajectoryOptions = structure("TrajectoryOptions", "t:sample,engine,existing o:group")
 Turn = structure(
     "Turn",
-    "Tensor*:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
+    "p:rows Tokens:tokens i:tokens_start,row_start,missing_rows t:outcome o:weight_version t:weight_label "
     "WeightSpan*:weights z:weights_count w:missing_is_unrecorded,seal o:cut t:engine",
 )
 TurnResult = structure(

@@ -74,17 +74,21 @@ def milliseconds(value: Any, field: str = "timeout") -> int:
 
 
 def text(value: Any, field: str, sample: Any = None) -> str:
-    native_text(value, field, sample)
+    utf8(value, field, sample)
     return str(value)
 
 
 def native_text(value: Any, field: str, sample: Any = None) -> _native.Text:
     """A string as the library takes it."""
+    encoded = utf8(value, field, sample)
+    return _native.Text(encoded, len(encoded))
+
+
+def utf8(value: Any, field: str, sample: Any = None) -> bytes:
     if not isinstance(value, str):
         raise invalid(field, f"must be a string, got {reprlib.repr(value)}", sample)
     try:
-        encoded = value.encode()
-        return _native.Text(encoded, len(encoded))
+        return value.encode()
     except UnicodeEncodeError:
         raise invalid(field, "must be valid Unicode", sample) from None
 

@@ -40,6 +40,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
+from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from routing_replay import _calls, _values, appender, client, run, trajectory
@@ -47,6 +48,7 @@ from routing_replay._calls import Done, Operation
 from routing_replay.appender import Line, OnOutcome
 from routing_replay.errors import RoutingReplayError
 from routing_replay.run import Link
+from routing_replay.types import Append
 
 __all__ = ["Appender", "Client", "Run", "Trajectory"]
 
@@ -134,13 +136,14 @@ def awaited(
 def awaited(
     method: Callable[Concatenate[Any, P], Any], made: Callable[..., T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
-def awaited(method: Any, made: Any = None) -> Any:
+def awaited(method: Any, made: Any = None, build: Any = None) -> Any:
     """A blocking method as a coroutine function, with the same parameters, documentation and operation. `made`: the
-    class of the result, if it has a form for asyncio."""
+    class of the result, if it has a form for asyncio. `build`: makes the operation, if the blocking one has none."""
+    build = method.build if build is None else build
 
     @functools.wraps(method)
     async def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        return await done(method.build(self, *arguments, **keywords))
+        return await done(build(self, *arguments, **keywords))
 
     call.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
     return call
@@ -185,11 +188,15 @@ class Trajectory(trajectory.TrajectoryCalls):
         return await done(trajectory.Trajectory.fork.build(self, sample, wait=wait))  # type: ignore[attr-defined]
 
 
+def _queueing(appender: Appender, *arguments: Any, **options: Any) -> Operation[int]:
+    return appender.queueing([Append(*arguments, **options)], itemgetter(0))
+
+
 class Appender(appender.AppenderCalls, _Closing):
     """routing_replay.Appender for an event loop: `append` waits only for room in the queue. Made by `Run.appender`.
     on_outcome is called in the loop."""
 
-    append = awaited(appender.Appender.append)
+    append = awaited(appender.Appender.append, build=_queueing)
     append_many = awaited(appender.Appender.append_many)
     flush = awaited(appender.Appender.flush)
 
@@ -215,7 +222,10 @@ class Run(run.RunCalls[Appender, Trajectory], _Closing):
     _appender_type = Appender
     _trajectory_type = Trajectory
 
-    append = awaited(run.Run.append)
+    append = awaited(
+        run.Run.append,
+        build=lambda self, *arguments, **options: _queueing(self._default_appender(), *arguments, **options),
+    )
     append_many = awaited(run.Run.append_many)
     flush = awaited(run.Run.flush)
     commit = awaited(run.Run.commit)

@@ -12,11 +12,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _convert, _native, _values
-from routing_replay._calls import Operation, blocking
+from routing_replay._calls import NO_WAIT, PLAIN_CALL, Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
 from routing_replay.errors import RoutingReplayError
@@ -29,7 +28,6 @@ _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds that the end of the interpreter waits for queued appends.
 _LINGER_TIMEOUT = 125.0  # Seconds to send the queue of an appender without references.
 ON_FULL = {"block": 0, "drop": 1, "raise": 2}
-FIRST: Callable[[Any], int] = itemgetter(0)
 
 OnOutcome = Callable[[AppendOutcome], None]
 C = TypeVar("C", bound="Closing")
@@ -112,6 +110,17 @@ class AppenderCalls:
         """Starts calling on_outcome."""
         raise NotImplementedError
 
+    def queue(self, append: Append) -> int:
+        """Queues it in this thread."""
+        made, sequence, dropped = _native.Append(), c_uint64(), c_size_t()
+        _kept = _convert.append(append, made)
+        call = NO_WAIT if self._never_waits() else PLAIN_CALL
+        error = lib.rr_appender_append(self.line.pointer, byref(made), 1, call, byref(sequence), byref(dropped))
+        _native.check(error)
+        if dropped.value:
+            self._report_drop([append])
+        return sequence.value
+
     def queueing(self, appends: Sequence[Append], numbers: Callable[[Any], N] = list) -> Operation[N]:
         """numbers: makes the result of the sequence numbers"""
         self._link.check()
@@ -124,11 +133,14 @@ class AppenderCalls:
                 self._report_drop(appends)
             return numbers(sequences)
 
-        # Never wait in a thread with a running event loop: the loop would stand still.
-        timeout = 0.0 if self._never_waits_in_loop and asyncio._get_running_loop() is not None else None
+        timeout = 0.0 if self._never_waits() else None
         outputs = sequences, byref(dropped)
         arguments = self.line.pointer, made, count
         return Operation(lib.rr_appender_append, arguments, outputs, read, timeout=timeout, kept=kept, in_thread=True)
+
+    def _never_waits(self) -> bool:
+        """In a thread with a running event loop, which would stand still."""
+        return self._never_waits_in_loop and asyncio._get_running_loop() is not None
 
     def _report_drop(self, appends: Sequence[Append]) -> None:
         level = logging.DEBUG if self._drop_reported else logging.WARNING
@@ -167,9 +179,8 @@ class Appender(AppenderCalls, Closing):
 
     _drops_in_loop = True
 
-    @blocking
     @taking(Append)
-    def append(self, append: Append) -> Operation[int]:
+    def append(self, append: Append) -> int:
         """Queues one append and returns its sequence number: 1, 2, … Parameters as of `Append`.
 
         Rows are copied or encoded before this returns (with asyncio large ones in a thread; a cancelled append may have
@@ -177,7 +188,7 @@ class Appender(AppenderCalls, Closing):
         queued). Raises InvalidArgumentError at once if the ingest checks reject the rows.
         Never raises because of trouble with the service: when the queue is full, on_full decides.
         """
-        return self.queueing([append], FIRST)
+        return self.queue(append)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:

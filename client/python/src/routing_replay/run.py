@@ -17,7 +17,7 @@ from routing_replay import _calls, _convert, _native, _values
 from routing_replay._calls import Done, Operation, blocking
 from routing_replay._convert import taking
 from routing_replay._native import lib
-from routing_replay.appender import FIRST, ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
+from routing_replay.appender import ON_FULL, Appender, AppenderCalls, Closing, Line, OnOutcome, linger
 from routing_replay.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -301,11 +301,10 @@ class Run(RunCalls[Appender, Trajectory], Closing):
 
     # Rows in.
 
-    @blocking
     @taking(Append)
-    def append(self, append: Append) -> Operation[int]:
+    def append(self, append: Append) -> int:
         """Appends through an appender that the run keeps for this: see `Appender.append`."""
-        return self._default_appender().queueing([append], FIRST)
+        return (self._kept_appender or self._default_appender()).queue(append)
 
     @blocking
     def append_many(self, appends: Iterable[Append]) -> Operation[list[int]]:
@@ -370,8 +369,9 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     @taking(Append)
     def put(self, append: Append) -> Operation[AppendOutcome]:
         """One append without a queue, acknowledged when it returns. Parameters as of `Append`."""
-        made, kept = _convert.appends([append])
-        found = self._operation(lib.rr_run_put, (made,), _native.Outcomes, _convert.outcomes, kept=kept)
+        made = _native.Append()
+        kept = made, _convert.append(append, made)
+        found = self._operation(lib.rr_run_put, (byref(made),), _native.Outcomes, _convert.outcomes, kept=kept)
         return found.then(itemgetter(0))
 
     @blocking
