@@ -274,8 +274,9 @@ def told(sequence: trainer.FetchSequence) -> tuple[Any, ...]:
     """What a source is told of it."""
     made = _core.Sequence()
     sequence._fill(made, 1)
-    check = (made.token_check.rows, made.token_check.crc32c) if made.has_token_check else None
-    return str(made.sample), made.handle, made.num_tokens.value, check, made.has_content_id, made.live
+    check = (made.check_rows, made.check_crc) if made.has_token_check else None
+    num_tokens = made.num_tokens if made.has_num_tokens else None
+    return (made.sample or b"").decode(), made.handle, num_tokens, check, made.has_content_id, made.live
 
 
 class MicroBatchTest(unittest.TestCase):

@@ -32,8 +32,11 @@ VERSION: str = _native.VERSION
 
 
 class Sequence(Structure):
+    """Flat, as making a structure inside of another takes a microsecond."""
+
     _fields_ = _native.fields(
-        "t:sample i:handle o:num_tokens TokenCheck:token_check q:content_id w:has_token_check,has_content_id,live"
+        "c:sample z:sample_size i:handle,num_tokens w:has_num_tokens i:check_rows u:check_crc q:content_id "
+        "w:has_token_check,has_content_id,live"
     )
 
 

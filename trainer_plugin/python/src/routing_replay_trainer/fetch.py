@@ -63,16 +63,18 @@ class FetchSequence:
 
     def _fill(self, made: _core.Sequence, check_every: int) -> None:
         """check_every: as `Source` has it"""
-        if isinstance(self.sample, str):
-            made.sample = _values.native_text(self.sample, "sample")
+        sample, num_tokens = self.sample, self.num_tokens
+        if isinstance(sample, str):
+            name = _values.utf8(sample, "sample")
+            made.sample, made.sample_size = name, len(name)
         else:
-            made.handle = integer(self.sample, "sample")
-        if self.num_tokens is not None:
-            made.num_tokens = integer(self.num_tokens, "num_tokens", sample=self.sample), 1
+            made.handle = integer(sample, "sample")
+        if num_tokens is not None:
+            made.num_tokens, made.has_num_tokens = integer(num_tokens, "num_tokens", sample=sample), 1
         if self.tokens is not None:
-            ids = token_ids(self.tokens, self.sample)
-            rows = _checked_rows(ids.size, made.num_tokens.value, check_every)
-            made.token_check = rows, LIBRARY.rr_token_crc(0, ids.ctypes.data, rows)
+            ids = token_ids(self.tokens, sample)
+            rows = _checked_rows(ids.size, num_tokens, check_every)
+            made.check_rows, made.check_crc = rows, LIBRARY.rr_token_crc(0, ids.ctypes.data, rows)
             made.has_token_check = 1
         if self.content_id is not None:
             made.content_id = integer(self.content_id, "content_id", UINT64, self.sample)
