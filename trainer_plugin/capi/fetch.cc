@@ -146,27 +146,32 @@ absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rr
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& given) {
+  const DescribedPlan& described = plan.described;
+  auto options = OptionsFrom(given);
+  if (!options.ok()) return options.status();
+  auto made = std::make_unique<rrt_fetch>(plan);
+  made->options = *options;
+  made->run = c_api::String(given.run);
+  if (given.sequences != nullptr) {
+    made->sequences = SequencesFrom(given);
+  } else {
+    for (size_t i = 0; i < described.sequences(); ++i) {
+      made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
+    }
+  }
+  if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
+  made->Ask(SlicesToRead(described.plan, made->sequences));
+  return made;
+}
+
 }  // namespace routing_replay::capi
 
-rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* given, rrt_fetch** fetch) {
+rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* options, rrt_fetch** fetch) {
   return Guard([&]() -> absl::Status {
-    const DescribedPlan& described = plan->described;
-    auto options = OptionsFrom(*given);
-    if (!options.ok()) return options.status();
-    auto made = std::make_unique<rrt_fetch>(*plan);
-    made->options = *options;
-    made->run = c_api::String(given->run);
-    if (given->sequences != nullptr) {
-      made->sequences = SequencesFrom(*given);
-    } else {
-      for (size_t i = 0; i < described.sequences(); ++i) {
-        made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
-      }
-    }
-    if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
-    made->Ask(SlicesToRead(described.plan, made->sequences));
-    *fetch = made.release();
-    return absl::OkStatus();
+    auto made = NewFetch(*plan, *options);
+    if (made.ok()) *fetch = made->release();
+    return made.status();
   });
 }
 

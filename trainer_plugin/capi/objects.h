@@ -79,6 +79,7 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
 // The options of a fetch or an inspection.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
+absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
 // rrt_fetch_result.
 absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rrt_records** records);
 rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences);

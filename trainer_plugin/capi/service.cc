@@ -1,7 +1,6 @@
 // C functions for fetches and inspections through the service.
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,25 +19,43 @@ namespace {
 // Timeout of a read if none is given.
 constexpr std::chrono::seconds kReadTimeout(120);
 
+absl::Status Read(rrt_fetch& fetch, Run& run, std::chrono::milliseconds timeout) {
+  StagingSink& sink = fetch.NewSink();
+  if (!fetch.slices.empty()) {
+    ReadRequest request = MakeReadRequest(fetch.plan.described.plan, fetch.slices, fetch.sequences, fetch.read_options);
+    if (absl::Status status = run.Read(std::move(request), sink, timeout); !status.ok()) return status;
+  }
+  fetch.ended = true;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, const rrt_target* given,
-                         const rrt_records** records) {
+rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
   return c_api::Guard([&]() -> CallEnd {
-    const ReplayPlan& plan = fetch->plan.described.plan;
     const std::shared_ptr<Run> from = run->shared->run;
-    if (absl::Status status = CheckFetch(from->geometry(), plan, fetch->sequences); !status.ok()) return status;
-    const auto target = given == nullptr ? std::nullopt : std::optional(*given);
-    const auto work = [fetch, &plan, from, timeout = c_api::TimeoutOf(call, kReadTimeout), target,
+    absl::Status checked = CheckFetch(from->geometry(), fetch->plan.described.plan, fetch->sequences);
+    if (!checked.ok()) return checked;
+    const auto work = [fetch, from, timeout = c_api::TimeoutOf(call, kReadTimeout)]() -> CallEnd {
+      return Read(*fetch, *from, timeout);
+    };
+    return c_api::Perform(call, work, c_api::Timeout::kOfWork);
+  });
+}
+
+rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_options* options, const rr_call* call,
+                         const rrt_target* target, const rrt_records** records) {
+  return c_api::Guard([&]() -> CallEnd {
+    auto made = capi::NewFetch(*plan, *options);
+    if (!made.ok()) return made.status();
+    const std::shared_ptr<rrt_fetch> fetch = *std::move(made);
+    const std::shared_ptr<Run> from = run->shared->run;
+    absl::Status checked = CheckFetch(from->geometry(), plan->described.plan, fetch->sequences);
+    if (!checked.ok()) return checked;
+    const auto work = [fetch, from, timeout = c_api::TimeoutOf(call, kReadTimeout), target = *target,
                        records]() -> CallEnd {
-      StagingSink& sink = fetch->NewSink();
-      if (!fetch->slices.empty()) {
-        ReadRequest request = MakeReadRequest(plan, fetch->slices, fetch->sequences, fetch->read_options);
-        if (absl::Status status = from->Read(std::move(request), sink, timeout); !status.ok()) return status;
-      }
-      fetch->ended = true;
-      if (records == nullptr) return {};
-      return capi::ResultOf(*fetch, target ? &*target : nullptr, records);
+      absl::Status status = Read(*fetch, *from, timeout);
+      return status.ok() ? capi::ResultOf(*fetch, &target, records) : status;
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);
   });

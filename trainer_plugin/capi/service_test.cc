@@ -75,24 +75,27 @@ TEST_F(TrainerServiceTest, AFetchBlocksOrEndsInAQueue) {
   rrt_fetch* fetch = NewFetch(plan_, {.missing = RRT_LIVE});
   const rrt_records* records = nullptr;
   EXPECT_EQ(Failure(rrt_fetch_result(fetch, nullptr, &records)).code, absl::StatusCode::kFailedPrecondition);
-  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr));
+  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking));
   ExpectReplayed(fetch);
   TestQueue queue;
   const rr_call call = queue.Call(5);
   std::vector<uint8_t> ids(6), states(6, 9);
   const rrt_target target{ids.data(), ids.size(), states.data(), states.size()};
-  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &call, &target, &records));
+  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &call));
+  EXPECT_EQ(queue.Wait(1).at(5).message, "");
+  ExpectReplayed(fetch);
+  rr_object_free(fetch);
+  const rrt_fetch_options options{.missing = RRT_LIVE};
+  ASSERT_DONE(rrt_fetch_rows(c_run_, plan_, &options, &call, &target, &records));
   EXPECT_EQ(queue.Wait(1).at(5).message, "");
   EXPECT_EQ(records->replayed_rows, 3);
   EXPECT_THAT(TakeStatuses(records), ElementsAre("OK", "NOT_FOUND"));
   EXPECT_THAT(states, ElementsAre(0, 0, 0, 1, 1, 1));
-  ExpectReplayed(fetch);
-  rr_object_free(fetch);
 }
 
 TEST_F(TrainerServiceTest, WhatCannotBeReplayedIsNamed) {
   rrt_fetch* fetch = NewFetch(plan_, {});
-  const rr_error* error = rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr);
+  const rr_error* error = rrt_fetch_read(fetch, c_run_, &kBlocking);
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(String(error->sample), "b");
   const Failure failure(error);
@@ -104,7 +107,7 @@ TEST_F(TrainerServiceTest, WhatCannotBeReplayedIsNamed) {
 TEST_F(TrainerServiceTest, NothingIsReadForOnlyLiveSequences) {
   const rrt_sequence live[] = {{.sample = Text("a"), .live = 1}, {.live = 1}};
   rrt_fetch* fetch = NewFetch(plan_, {.sequences = live, .count = 2});
-  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr));
+  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking));
   EXPECT_EQ(service_.Calls("Read"), 0);
   EXPECT_THAT(StatusesOf(fetch), ElementsAre("UNSPECIFIED", "UNSPECIFIED"));
   rr_object_free(fetch);
@@ -113,14 +116,12 @@ TEST_F(TrainerServiceTest, NothingIsReadForOnlyLiveSequences) {
 TEST_F(TrainerServiceTest, AReadThatFailedIsMadeAgainOrGivenUp) {
   rrt_fetch* fetch = NewFetch(plan_, {.missing = RRT_LIVE});
   service_.OnRead([](v1::ReadResponse& response) { return response.records(0).index() == 0; });  // Not b.
-  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBrief, nullptr, nullptr)).code,
-            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBrief)).code, absl::StatusCode::kDeadlineExceeded);
   service_.OnRead(nullptr);
-  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr));
+  ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &kBlocking));
   ExpectReplayed(fetch);
   service_.OnRead([](v1::ReadResponse&) { return false; });
-  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBrief, nullptr, nullptr)).code,
-            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBrief)).code, absl::StatusCode::kDeadlineExceeded);
   ASSERT_DONE(rrt_fetch_give_up(fetch, Text("late")));
   EXPECT_THAT(StatusesOf(fetch), ElementsAre("NOT_READY", "NOT_READY"));
   rr_object_free(fetch);
@@ -129,7 +130,7 @@ TEST_F(TrainerServiceTest, AReadThatFailedIsMadeAgainOrGivenUp) {
 TEST_F(TrainerServiceTest, APlanOfAnotherGeometryIsRejected) {
   rrt_plan* plan = NewPlan(R"({"num_layers": 1, "num_experts": 256, "top_k": 2})");
   rrt_fetch* fetch = NewFetch(plan, {.missing = RRT_LIVE});
-  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBlocking, nullptr, nullptr)).reason, "GEOMETRY_MISMATCH");
+  EXPECT_EQ(Failure(rrt_fetch_read(fetch, c_run_, &kBlocking)).reason, "GEOMETRY_MISMATCH");
   rr_object_free(fetch);
   rr_object_free(plan);
 }

@@ -74,7 +74,7 @@ class CountingSource(trainer.Source):
     def _start(self, plan: trainer.Plan, sequences: Any, missing: Any) -> Any:
         return self._source._start(plan, sequences, missing)
 
-    def _bring(self, fetch: Any, timeout: float | None, target: Any = None) -> None:
+    def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
         read = sum(sequence["status"] != "UNSPECIFIED" for sequence in fetch.batch((), None).sequences)
         with self._lock:  # Threads read ahead.

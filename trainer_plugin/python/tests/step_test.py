@@ -41,7 +41,7 @@ class CountingSource(trainer.LocalSource):
             raise self.failure
         return super().inspect(sequences, timeout=timeout)
 
-    def _bring(self, fetch: Any, timeout: float | None, target: Any = None) -> None:
+    def _bring(self, fetch: Any, timeout: float | None) -> None:
         self.reads += 1
         if not self.gate.wait(timeout):
             raise TimeoutError("the gate is shut")

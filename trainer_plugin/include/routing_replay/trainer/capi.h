@@ -169,10 +169,12 @@ RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* o
  * with RRT_STRICT, naming a sample that cannot be replayed; with every policy, and the field content_id, naming a
  * sample that differs from what was agreed. INVALID_ARGUMENT (GEOMETRY_MISMATCH) if the plan's geometry is not the
  * run's. After UNAVAILABLE or DEADLINE_EXCEEDED, call it again, which reads everything again, or call
- * rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. With `records`, the call also does
- * what rrt_fetch_result does, on the thread that has read. */
-RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call, const rrt_target* target,
-                                 const rrt_records** records);
+ * rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. */
+RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
+/* A whole fetch in one call, on the thread that reads: what rrt_fetch_new, rrt_fetch_read and rrt_fetch_result do. With
+ * a queue, plan and target must live until the call has ended. */
+RRT_API rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_options* options,
+                                 const rr_call* call, const rrt_target* target, const rrt_records** records);
 /* Gives up the rest: samples that are not complete become NOT_READY with the message `why`, and fall back. */
 RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
 

@@ -178,28 +178,25 @@ class _Fetch:
         encoded = why.encode(errors="replace")
         LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
-    def batch(self, indices: Any, states: Any, records: c_void_p | None = None, counted: Any = None) -> Batch:
-        """records: rrt_records if they exist already, freed with the batch; counted: has the counts of rows, if the
-        records
-        lack them"""
-        if records is None:
-            records = c_void_p()
-            LIBRARY.rrt_fetch_result(self.pointer, None, byref(records))
-        owner = _native.Handle(LIBRARY.rr_free, records.value)
-        found = _core.Records.from_address(owner.pointer or 0)
-        counted = found if counted is None else counted
-        counts = counted.replayed_rows, counted.unrecorded_rows, counted.pad_rows, found.fallback_sequences
-        dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
-        names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
-        return Batch(self.plan, indices, states, *counts, _Records(owner, found), names)
+
+def _batch(plan: Plan, indices: Any, states: Any, records: c_void_p, counted: Any = None) -> Batch:
+    """records: rrt_records, freed with the batch; counted: has the counts of rows, if the records lack them"""
+    owner = _native.Handle(LIBRARY.rr_free, records.value)
+    found = _core.Records.from_address(owner.pointer or 0)
+    counted = found if counted is None else counted
+    counts = counted.replayed_rows, counted.unrecorded_rows, counted.pad_rows, found.fallback_sequences
+    dropped = found.dropped[: found.dropped_count] if found.dropped_count else ()
+    names = tuple(str(one.sample) if one.sample.size else one.handle for one in dropped)
+    return Batch(plan, indices, states, *counts, _Records(owner, found), names)
 
 
 class _Target:
     """The destination of a fetch's rows."""
 
-    __slots__ = ("_buffer", "_states", "native", "records")
+    __slots__ = ("_buffer", "_plan", "_states", "native", "records")
 
     def __init__(self, plan: Plan, out: NDArray[np.uint8] | None) -> None:
+        self._plan = plan
         self._buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
         self._states = np.empty(plan.rows, np.uint8)
         self.native = _core.Target(
@@ -210,10 +207,9 @@ class _Target:
     def discard(self) -> None:
         LIBRARY.rr_free(self.records)
 
-    def batch(self, fetch: _Fetch) -> Batch:
-        if not self.records:
-            LIBRARY.rrt_fetch_result(fetch.pointer, byref(self.native), byref(self.records))
-        return fetch.batch(slabs(fetch.plan, self._buffer), self._states, self.records)
+    def batch(self) -> Batch:
+        """Once the rows are there."""
+        return _batch(self._plan, slabs(self._plan, self._buffer), self._states, self.records)
 
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
@@ -245,7 +241,9 @@ class Staged:
         LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
         begin = self.shape.states_offset
         states = block[begin : begin + self._fetch.plan.rows].copy()
-        return self._fetch.batch((), states, counted=self.shape)
+        records = c_void_p()
+        LIBRARY.rrt_fetch_result(self._fetch.pointer, None, byref(records))
+        return _batch(self._fetch.plan, (), states, records, self.shape)
 
 
 def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
@@ -291,8 +289,9 @@ class Source:
         """
         target = _Target(plan, out)
         fetch = self._start(plan, sequences, missing)
-        self._bring(fetch, None, target)
-        return target.batch(fetch)
+        self._bring(fetch, None)
+        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(target.records))
+        return target.batch()
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
@@ -311,23 +310,21 @@ class Source:
         raise NotImplementedError
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, missing, self._options(sequences, _values.choice(missing, "missing", _MISSING)))
+        return _Fetch(plan, missing, self._options(sequences, missing))
 
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
-        """Reads what the fetch needs, and ends it.
-
-        target: where the rows can be realigned at once
-        """
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+        """Reads what the fetch needs, and ends it."""
         raise NotImplementedError
 
-    def _options(self, sequences: Sequence[FetchSequence] | None, missing: int = 0) -> _core.FetchOptions:
+    def _options(self, sequences: Sequence[FetchSequence] | None, missing: Missing = "strict") -> _core.FetchOptions:
         run, producer, wait = self._told
+        policy = _values.choice(missing, "missing", _MISSING)
         if sequences is None:
-            return _core.FetchOptions(run, producer, missing, wait)
+            return _core.FetchOptions(run, producer, policy, wait)
         made = _sequences(len(sequences))()
         for sequence, target in zip(sequences, made, strict=True):
             sequence._fill(target, self._check_every)
-        return _core.FetchOptions(run, producer, missing, wait, made, len(sequences))
+        return _core.FetchOptions(run, producer, policy, wait, made, len(sequences))
 
 
 @functools.lru_cache
@@ -347,7 +344,7 @@ class _HostSource(Source):
         owner = _native.Handle(LIBRARY.rr_free, out.value)
         return _inspected(_core.Records.from_address(owner.pointer or 0))
 
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         LIBRARY.rrt_source_fetch(self._handle.pointer, fetch.pointer)
 
 
@@ -491,17 +488,36 @@ class ServiceSource(Source):
             kept=native,
         ).wait()
 
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: _Target | None = None) -> None:
+    def fetch(
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
+    ) -> Batch:
+        """See Source.fetch."""
+        target, options = _Target(plan, out), self._options(sequences, missing)
+        native = self._run.native
+        return Operation(
+            LIBRARY.rrt_fetch_rows,
+            (native.pointer, plan.pointer, byref(options)),
+            (byref(target.native), byref(target.records)),
+            target.batch,
+            target.discard,
+            timeout=min(max(self._timeout, 0.0), _ENDLESS),
+            kept=(native, plan, options, target),
+        ).wait()
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         native, seconds = self._run.native, self._timeout if timeout is None else timeout
-        outputs = (None, None) if target is None else (byref(target.native), byref(target.records))
         Operation(
             LIBRARY.rrt_fetch_read,
             (fetch.pointer, native.pointer),
-            outputs,
+            (),
             lambda: None,
-            None if target is None else target.discard,
             timeout=min(max(seconds, 0.0), _ENDLESS),
-            kept=(fetch, native, target),
+            kept=(fetch, native),
         ).wait()
 
 

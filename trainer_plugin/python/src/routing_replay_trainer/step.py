@@ -159,7 +159,7 @@ class StepSource(Source):
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return self._source._start(plan, sequences, missing)
 
-    def _bring(self, fetch: _Fetch, timeout: float | None, target: Any = None) -> None:
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         with self._waiting() as end:
             self._read(fetch, _NOW, end)
 
