@@ -22,6 +22,7 @@ from routing_replay_trainer.plan import Plan
 
 _ENDLESS = 1e9  # Seconds. A call does not accept infinity.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
+_BYTE = np.dtype(np.uint8)
 REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
@@ -197,8 +198,8 @@ class _Target:
 
     def __init__(self, plan: Plan, out: NDArray[np.uint8] | None) -> None:
         self._plan = plan
-        self._buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
-        self._states = np.empty(plan.rows, np.uint8)
+        self._buffer = np.empty(plan.buffer_bytes, _BYTE) if out is None else _index_buffer(out, plan)
+        self._states = np.empty(plan.rows, _BYTE)
         self.native = _core.Target(
             _native.data_of(self._buffer), plan.buffer_bytes, _native.data_of(self._states), plan.rows
         )
@@ -522,6 +523,6 @@ class ServiceSource(Source):
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
-    if out.dtype != np.uint8 or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
+    if out.dtype != _BYTE or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
         raise invalid("out", f"must be uint8 ({plan.buffer_bytes},), writable, got {out.dtype} {out.shape}", "SHAPE")
     return out
