@@ -18,32 +18,36 @@ inline namespace wire {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(size_t size)
-      : data_(size == 0 ? nullptr : static_cast<uint8_t*>(std::aligned_alloc(kAlignment, RoundUp(size)))),
-        size_(size) {}
+  explicit Buffer(size_t size) : base_(size == 0 ? nullptr : std::malloc(RoundUp(size) + kShift)), size_(size) {
+    if (size > 0) data_ = reinterpret_cast<uint8_t*>(RoundUp(reinterpret_cast<uintptr_t>(base_.get())));
+  }
 
-  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
-    data_ = std::move(other.data_);
+    base_ = std::move(other.base_);
+    data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
     return *this;
   }
 
-  uint8_t* data() { return data_.get(); }
-  const uint8_t* data() const { return data_.get(); }
+  uint8_t* data() { return data_; }
+  const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  absl::Span<uint8_t> span() { return {data_.get(), size_}; }
-  absl::Span<const uint8_t> span() const { return {data_.get(), size_}; }
+  absl::Span<uint8_t> span() { return {data_, size_}; }
+  absl::Span<const uint8_t> span() const { return {data_, size_}; }
 
  private:
-  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kAlignment = 64, kShift = kAlignment - alignof(std::max_align_t);
   static constexpr size_t RoundUp(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
   struct Free {
-    void operator()(uint8_t* p) const { std::free(p); }
+    void operator()(void* p) const { std::free(p); }
   };
 
-  std::unique_ptr<uint8_t, Free> data_;
+  // Not of aligned_alloc: glibc looks there for more than it takes, so that a block which was freed makes no room for
+  // another one of its size, and a full store grows by an eighth.
+  std::unique_ptr<void, Free> base_;
+  uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };
 
