@@ -265,24 +265,22 @@ class Cases(unittest.TestCase):
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
     @over("right", "left", "packed")
-    def test_a_step_is_begun_with_what_its_micro_batches_take(self, model: Any, rollout: Rollout) -> None:
+    def test_a_step_is_begun_with_the_tokens_of_its_sequences(self, model: Any, rollout: Rollout) -> None:
         with self.attached(model, rollout) as replay:
-            self.assertEqual(replay.begin_step(rollout.samples, **rollout.said).replayed, 2)
-            wrong = rollout.said | {"tokens": rollout.said["tokens"] + 1}
+            lengths = [len(ids) for ids in rollout.tokens]
+            for said in ({"tokens": rollout.tokens}, {"lengths": lengths}, {}):
+                self.assertEqual(replay.begin_step(rollout.samples, **said).replayed, 2)
+                with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                    loss_of(model, rollout.call)
+                replay.end_step()
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
-                replay.begin_step(rollout.samples, **wrong)
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
-                replay.begin_step(rollout.samples, **rollout.said, nonsense=3)
-            self.assertEqual(caught.exception.field, "micro_batch.nonsense")
-            if rollout.layout == "packed":
-                starts = torch.tensor([0, 7, 11])
-                replay.begin_step(rollout.samples, tokens=rollout.said["tokens"], cu_seqlens=starts)
-            else:
-                mask = rollout.said["attention_mask"]
-                self.assertEqual(replay.begin_step(rollout.samples, attention_mask=mask).replayed, 2)
-                mask = torch.ones_like(mask)
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
-                    replay.begin_step(rollout.samples, attention_mask=mask)
+                replay.begin_step(rollout.samples, tokens=[ids + 1 for ids in rollout.tokens])
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+                replay.begin_step(rollout.samples, lengths=[count + 1 for count in lengths])
+            for said in ({"nonsense": 3}, {"padding": {"policy": "nobody"}}):
+                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                    replay.prefetch([{"sequences": rollout.samples, **rollout.said, **said}])
+                self.assertTrue(caught.exception.field.startswith("micro_batch."))
 
     @over("right")
     def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:

@@ -132,8 +132,6 @@ class FaultsTest(MegatronCase):
             ):
                 if told:
                     with rejected:
-                        replay.begin_step(sequences, **told)
-                    with rejected:
                         replay.prefetch([{"sequences": sequences, "lengths": LENGTHS[0], **told}])
                 with rejected, replay.micro_batch(sequences, **told, index=0):
                     chunks[0](self.hidden(0), **called)
@@ -359,19 +357,22 @@ class FaultsTest(MegatronCase):
                         output.sum().backward()
                     chunks[0](self.hidden(0).requires_grad_()).sum().backward()
 
-    def test_a_step_is_begun_with_what_its_micro_batches_take(self) -> None:
+    def test_a_step_is_begun_with_the_tokens_of_its_sequences(self) -> None:
         config = self.config()
         rollout = Rollout(config, 7)
         replay = self.attach(self.chunks(config), config, rollout.source)
-        stream = torch.tensor(np.concatenate(rollout.tokens[0]))
-        said = {"packed_seq_params": rollout.packed(0), "cp_size": 1}
-        begun = replay.begin_step(rollout.samples(0), tokens=stream, **said)
-        self.assertEqual(begun.replayed, len(LENGTHS[0]))
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
-            replay.begin_step(rollout.samples(0), tokens=stream + 1, **said)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
-            replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
-        self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+        tokens = [torch.tensor(ids) for ids in rollout.tokens[0]]
+        rectangle = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+        for said in ({"tokens": tokens}, {"tokens": rectangle, "lengths": LENGTHS[0]}, {"lengths": LENGTHS[0]}, {}):
+            begun = replay.begin_step(rollout.samples(0), **said)
+            self.assertEqual(begun.replayed, len(LENGTHS[0]))
+        for said in ({"tokens": [ids + 1 for ids in tokens]}, {"tokens": rectangle + 1, "lengths": LENGTHS[0]}):
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+                replay.begin_step(rollout.samples(0), **said)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+            replay.begin_step(rollout.samples(0), tokens=rectangle)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "^INVALID.*tokens"):
+            replay.begin_step(rollout.samples(0), tokens=torch.cat(tokens), lengths=LENGTHS[0])
 
     def test_a_run_without_hash_layers(self) -> None:
         """They choose by themselves, as where the run has routes of them; the others replay theirs."""

@@ -223,12 +223,10 @@ class MegatronTest(MegatronCase):
                 model(self.hidden(0))
             replay = self.attach(model, config, rollout.source, inject=inject, last_row="filler")
             samples = [nobody, rollout.samples(0)[1], nobody]
-            tokens = torch.tensor(np.concatenate(rollout.tokens[0]))
-            said = {"tokens": tokens, "packed_seq_params": rollout.packed(0)}
-            begun = replay.begin_step(samples, **said)
+            begun = replay.begin_step(samples, tokens=rollout.tokens[0])
             self.assertEqual((begun.replayed, begun.fallen_back), (1, 0))
-            with replay.micro_batch(samples, **said, index=0), self.assertNoLogs("routing_replay_trainer"):
-                model(self.hidden(0)).sum().backward()
+            with replay.micro_batch(samples, index=0), self.assertNoLogs("routing_replay_trainer"):
+                model(self.hidden(0), packed_seq_params=rollout.packed(0)).sum().backward()
                 replay.end_step()
             metrics = {name.rpartition("/")[2]: value for name, value in replay.metrics().items()}
             self.assertEqual((metrics["live_rows"], metrics["replayed_rows"]), (7, 8))
@@ -247,11 +245,10 @@ class MegatronTest(MegatronCase):
             model = models.Model(config, [1, 2, 3, 4])
             replay = self.attach(model, config, rollout.source, missing=missing, max_fallback_fraction=0.5)
             samples = [*rollout.samples(0)[:2], rollout.samples(0)[0]]
-            said = {"lengths": LENGTHS[0], "packed_seq_params": rollout.packed(0)}
-            begun = replay.begin_step(samples, **said)
+            begun = replay.begin_step(samples, lengths=LENGTHS[0])
             self.assertEqual((begun.replayed, getattr(begun, named)), (2, (samples[0],)))
-            with replay.micro_batch(samples, **said, index=0):
-                model(self.hidden(0)).sum().backward()
+            with replay.micro_batch(samples, index=0):
+                model(self.hidden(0), packed_seq_params=rollout.packed(0)).sum().backward()
             replay.end_step()
             self.assertEqual(replay.metrics()["routing_replay/fallback_sequences"], 1)
             ids, recorded = rollout.ids(0, 0)

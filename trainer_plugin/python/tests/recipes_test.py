@@ -51,10 +51,6 @@ def source(*names: str) -> trainer.LocalSource:
     return rows
 
 
-# What begin_step of one face alone takes.
-DESCRIBING = ("packed_seq_params", "attention_mask", "position_ids", "cu_seqlens")
-
-
 class Replay:
     """That of a face, without a model: the batch of an open micro-batch is `open`."""
 
@@ -70,15 +66,10 @@ class Replay:
         sequences: Any,
         *,
         tokens: Any = None,
-        packed_seq_params: Any = None,
-        attention_mask: Any = None,
-        position_ids: Any = None,
-        cu_seqlens: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
     ) -> None:
-        assert all(said is None for said in (packed_seq_params, attention_mask, position_ids, cu_seqlens))
         found = self._source.inspect(expected(sequences, tokens, lengths, {}))
         assert all(one["status"] == "OK" for one in found), found
         self.begun, self.version, self.told = list(sequences), weight_version, tokens
@@ -194,11 +185,6 @@ class RecipesTest(unittest.TestCase):
                 arguments = real[name].args
                 names = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
                 taken = list(inspect.signature(getattr(Replay, name)).parameters)
-                if (
-                    name == "begin_step"
-                ):  # It passes on what micro_batch takes; what the other face takes is there, too.
-                    describing = {one.arg for one in real["micro_batch"].args.kwonlyargs} | set(DESCRIBING)
-                    taken = [one for one in taken if one not in describing]
                 self.assertEqual(taken, names)
 
     def test_the_readme_names_what_the_faces_take(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from routing_replay_trainer._core import check_choice, invalid, plain, unmet
-from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected
+from routing_replay_trainer._micro_batch import Given, MicroBatch, described, expected, of_step
 from routing_replay_trainer._passes import ChunkPasses, Pass, PassKey
 from routing_replay_trainer.agreed import Steps
 from routing_replay_trainer.collective import NO_STEP, Collective, StepDecision
@@ -145,8 +145,7 @@ class Attached:
     and calls `_enter` when one of them is called.
     """
 
-    _NAMES: tuple[str, ...]  # Arguments of micro_batch about its rows, in addition to fields of a plan's.
-    _AT_ONCE: bool  # Whether these arguments say everything, before the model is called.
+    _AT_ONCE: bool  # Whether the arguments of micro_batch say everything, before the model is called.
 
     def __init__(self, options: Options, buffers: Any, tally: Tally) -> None:
         self._mode = options.mode
@@ -195,7 +194,13 @@ class Attached:
         self._chunks = []
 
     def begin_step(
-        self, sequences: Listing[Any], *, weight_version: int | None = None, step: Any = None, **said: Any
+        self,
+        sequences: Listing[Any],
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> StepDecision:
         """Call it before the passes of a step, and before the schedule, on all ranks of the replica together.
 
@@ -204,7 +209,8 @@ class Attached:
         weight_version: that the trainer has now, for metrics; -1 or None if it knows none
         step: any name. With that of the step before, that one goes on: it is decided again, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
-        said: token ids and lengths of all of them together, as `micro_batch` takes them; what is absent is not compared
+        tokens: token ids of each sequence, a list of arrays or a rectangle [b, s]; lengths: how many each has, if they
+            are fewer, or without tokens. What is absent is not compared
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` follows
         this decision in all passes of the step: if a sample has changed since, the rank that notices raises an error.
@@ -214,9 +220,7 @@ class Attached:
         if self._steps is None:
             return NO_STEP
         try:
-            if said.keys() - set(self._NAMES):  # A plan checks its own fields.
-                self._described(sequences, said)
-            samples = expected(sequences, *self._given(sequences, **said))
+            samples = expected(sequences, *of_step(tokens, lengths))
         except Exception as error:
             self._steps.stay_away(error)
             raise
@@ -224,7 +228,7 @@ class Attached:
 
     def _described(self, sequences: Listing[Any], said: Mapping[str, Any]) -> MicroBatch:
         micro_batch = described(sequences, *self._given(sequences, **said))
-        if said.keys() - set(self._NAMES) and self._steps is not None:
+        if self._steps is not None:
             self._plan(0, micro_batch.layout)
         return micro_batch
 

@@ -149,6 +149,17 @@ def _no_lengths() -> Exception:
     return invalid("lengths", "must be given: neither tokens nor boundaries give them", "LENGTH")
 
 
+def of_step(tokens: Any, lengths: Any) -> Given:
+    """See `begin_step` for the arguments."""
+    return Given(tokens, lengths, _shape_of(tokens))
+
+
+def _shape_of(tokens: Any) -> dict[str, Any]:
+    if getattr(tokens, "ndim", 0) != 2:
+        return {}
+    return {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
+
+
 def of_megatron(
     tokens: Any = None,
     packed_seq_params: Any = None,
@@ -168,8 +179,8 @@ def of_megatron(
     known = dict(parallel)
     if is_packed(packed_seq_params):
         known |= packed_layout(packed_seq_params)
-    elif "format" not in layout and "padding" not in layout and getattr(tokens, "ndim", 0) == 2:
-        known |= {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
+    elif "format" not in layout and "padding" not in layout:
+        known |= _shape_of(tokens)
     known |= {**layout, **called}
     if "padding" not in layout and "partition" not in layout:
         # Megatron-Core cuts each document, or each row of a rectangle, into 2 C parts.
@@ -217,7 +228,7 @@ def of_hf(
     elif position_ids is not None:
         given = Given(tokens, lengths, _stream(_restarts(host(position_ids)), tokens))
     else:
-        given = Given(tokens, lengths, _rectangle(*tokens.shape) if getattr(tokens, "ndim", 0) == 2 else {})
+        given = Given(tokens, lengths, _ROWS | _shape_of(tokens) if getattr(tokens, "ndim", 0) == 2 else {})
     return given._replace(layout=given.layout | layout)
 
 
@@ -248,14 +259,7 @@ def _restarts(position_ids: Any) -> list[int]:
     return [*starts.tolist(), int(stream.size)]
 
 
-def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
-    return {
-        "format": "BSHD",
-        "partition": "contiguous_per_sequence",
-        "row_order": "batch_major",
-        "batch_size": int(batch_size),
-        "padded_length": int(padded_length),
-    }
+_ROWS = {"partition": "contiguous_per_sequence", "row_order": "batch_major"}  # Of a rectangle.
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
@@ -269,7 +273,7 @@ def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> Given:
             raise invalid("attention_mask", f"shape {mask.shape}, but that of tokens is {tuple(tokens.shape)}", "SHAPE")
         rows = zip(host(tokens), first, counts, strict=False)
         tokens = [ids[begin : begin + count] for ids, begin, count in rows]
-    return Given(tokens, counts, _rectangle(*mask.shape), documents, first=first)
+    return Given(tokens, counts, _ROWS | _shape_of(mask), documents, first=first)
 
 
 def _tokens_of_rows(mask: Any) -> tuple[Any, Any]:

@@ -58,7 +58,6 @@ class Replay(Attached):
     thread.
     """
 
-    _NAMES = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
     _AT_ONCE = True
 
     def __init__(

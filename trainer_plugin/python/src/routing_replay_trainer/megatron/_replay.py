@@ -59,7 +59,6 @@ class Replay(Attached):
     thread.
     """
 
-    _NAMES = ("tokens", "packed_seq_params", "lengths")
     _AT_ONCE = False
 
     def __init__(
