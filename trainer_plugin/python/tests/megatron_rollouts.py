@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
+from ctypes import byref
 from typing import Any
 
 import megatron_models as models
@@ -12,6 +13,8 @@ import torch
 from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer.fetch import _Target
 
 MICRO_BATCHES, CHUNKS, PIPELINE = 8, 2, 2
 LENGTHS = ((5, 9, 2), (16,), (3, 3), (7, 6), (12, 4), (2, 2, 2), (11,), (8, 5))  # Tokens, per micro-batch.
@@ -76,7 +79,9 @@ class CountingSource(trainer.Source):
 
     def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
-        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in fetch.batch((), None).sequences)
+        target = _Target(fetch.plan, None)
+        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(target.records))
+        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in target.batch().sequences)
         with self._lock:  # Threads read ahead.
             self.samples += read
 
