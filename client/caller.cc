@@ -7,6 +7,7 @@
 
 #include "client/call/cancellation.h"
 #include "client/channel/channel.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 
@@ -53,7 +54,7 @@ absl::Status Caller::AttemptBy(Clock::Time deadline, Repeat repeat, const OneCal
     });
     if (!found.ok()) return found;
   }
-  if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
+  RR_RETURN_IF_ERROR(KeepCall());
   const End end = once(true, attempt);
   // If the token was rejected, the call had no effect.
   const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);

@@ -10,6 +10,7 @@
 #include "client/run.h"
 #include "client/shard/servers.h"
 #include "proto/wire/message/message_fields.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -52,28 +53,23 @@ absl::StatusOr<RunSettings> SettingsFromProto(const v1::RunOptions& options) {
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
   // The answer says what was removed, and a second call would not say it again.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
-  const auto response = caller.Call(&Stub::OpenRun, request, repeat);
-  if (!response.ok()) return response.status();
-  auto geometry = FromProto(response->geometry());
-  if (!geometry.ok()) return geometry.status();
-  const auto settings = SettingsFromProto(response->options());
-  if (!settings.ok()) return settings.status();
-  const v1::ReleaseResponse& dropped = response->dropped();
-  return OpenedRun{.geometry = *std::move(geometry),
-                   .settings = *settings,
-                   .max_message_bytes = static_cast<int64_t>(response->max_message_bytes()),
-                   .max_payload_bytes = static_cast<int64_t>(response->max_payload_bytes()),
+  RR_ASSIGN_OR_RETURN(const auto response, caller.Call(&Stub::OpenRun, request, repeat));
+  RR_ASSIGN_OR_RETURN(auto geometry, FromProto(response.geometry()));
+  RR_ASSIGN_OR_RETURN(const auto settings, SettingsFromProto(response.options()));
+  const v1::ReleaseResponse& dropped = response.dropped();
+  return OpenedRun{.geometry = std::move(geometry),
+                   .settings = settings,
+                   .max_message_bytes = static_cast<int64_t>(response.max_message_bytes()),
+                   .max_payload_bytes = static_cast<int64_t>(response.max_payload_bytes()),
                    .dropped = {static_cast<int64_t>(dropped.samples()), static_cast<int64_t>(dropped.bytes())}};
 }
 
 absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
-  auto geometry = FromProto(state.geometry());
-  if (!geometry.ok()) return geometry.status();
-  auto settings = SettingsFromProto(state.options());
-  if (!settings.ok()) return settings.status();
+  RR_ASSIGN_OR_RETURN(auto geometry, FromProto(state.geometry()));
+  RR_ASSIGN_OR_RETURN(auto settings, SettingsFromProto(state.options()));
   return RunSummary{.run = state.run(),
-                    .geometry = *std::move(geometry),
-                    .settings = *settings,
+                    .geometry = std::move(geometry),
+                    .settings = settings,
                     .samples = static_cast<int64_t>(state.samples()),
                     .sealed_samples = static_cast<int64_t>(state.sealed_samples()),
                     .committed_rows = static_cast<int64_t>(state.committed_rows()),
@@ -84,33 +80,30 @@ absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
   std::vector<RunSummary> runs;
   v1::ListRunsRequest request;
   do {
-    const auto page = caller.Call(&Stub::ListRuns, request);
-    if (!page.ok()) return page.status();
-    for (const v1::RunState& state : page->runs()) {
-      auto summary = Summary(state);
-      if (!summary.ok()) return summary.status();
-      runs.push_back(*std::move(summary));
+    RR_ASSIGN_OR_RETURN(const auto page, caller.Call(&Stub::ListRuns, request));
+    for (const v1::RunState& state : page.runs()) {
+      RR_ASSIGN_OR_RETURN(auto summary, Summary(state));
+      runs.push_back(std::move(summary));
     }
-    request.set_page_token(page->next_page_token());
+    request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
   return runs;
 }
 
 absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
-  const auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
-  if (!info.ok()) return info.status();
-  ServerSummary summary{.version = info->version(),
-                        .store = info->store(),
-                        .budget_bytes = static_cast<int64_t>(info->budget_bytes()),
-                        .stored_bytes = static_cast<int64_t>(info->stored_bytes()),
-                        .reserved_bytes = static_cast<int64_t>(info->reserved_bytes()),
-                        .samples = static_cast<int64_t>(info->samples()),
-                        .runs = static_cast<int64_t>(info->runs()),
-                        .uptime = std::chrono::milliseconds(info->uptime_ms()),
-                        .draining = info->draining(),
-                        .spill_budget_bytes = static_cast<int64_t>(info->spill_budget_bytes()),
-                        .spilled_bytes = static_cast<int64_t>(info->spilled_bytes())};
-  for (const auto& [name, value] : info->counters()) {
+  RR_ASSIGN_OR_RETURN(const auto info, caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest()));
+  ServerSummary summary{.version = info.version(),
+                        .store = info.store(),
+                        .budget_bytes = static_cast<int64_t>(info.budget_bytes()),
+                        .stored_bytes = static_cast<int64_t>(info.stored_bytes()),
+                        .reserved_bytes = static_cast<int64_t>(info.reserved_bytes()),
+                        .samples = static_cast<int64_t>(info.samples()),
+                        .runs = static_cast<int64_t>(info.runs()),
+                        .uptime = std::chrono::milliseconds(info.uptime_ms()),
+                        .draining = info.draining(),
+                        .spill_budget_bytes = static_cast<int64_t>(info.spill_budget_bytes()),
+                        .spilled_bytes = static_cast<int64_t>(info.spilled_bytes())};
+  for (const auto& [name, value] : info.counters()) {
     summary.counters.emplace_back(name, static_cast<int64_t>(value));
   }
   std::sort(summary.counters.begin(), summary.counters.end());
@@ -181,15 +174,16 @@ class ClientImpl final : public Client {
   }
 
   absl::StatusOr<std::vector<RunSummary>> ListRuns() override {
-    auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return CallListRuns(servers_->at(place)); });
-    if (!parts.ok()) return parts.status();
-    return Merged(*std::move(parts));
+    RR_ASSIGN_OR_RETURN(auto parts,
+                        servers_->OfAll(Needed::kAll, [&](size_t place) { return CallListRuns(servers_->at(place)); }));
+    return Merged(std::move(parts));
   }
 
   absl::StatusOr<ServerSummary> GetServerInfo() override {
-    const auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return CallServerInfo(servers_->at(place)); });
-    if (!parts.ok()) return parts.status();
-    return Merged(*parts);
+    RR_ASSIGN_OR_RETURN(const auto parts, servers_->OfAll(Needed::kAll, [&](size_t place) {
+      return CallServerInfo(servers_->at(place));
+    }));
+    return Merged(parts);
   }
 
  private:
@@ -218,12 +212,10 @@ class ClientImpl final : public Client {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  auto endpoint = EndpointOrEnvironment(options.endpoint);
-  if (!endpoint.ok()) return endpoint.status();
-  options.endpoint = *std::move(endpoint);
-  auto servers = Servers::Connect(options);
-  if (!servers.ok()) return servers.status();
-  return std::make_unique<ClientImpl>(*std::move(servers));
+  RR_ASSIGN_OR_RETURN(auto endpoint, EndpointOrEnvironment(options.endpoint));
+  options.endpoint = std::move(endpoint);
+  RR_ASSIGN_OR_RETURN(auto servers, Servers::Connect(options));
+  return std::make_unique<ClientImpl>(std::move(servers));
 }
 
 }  // namespace routing_replay

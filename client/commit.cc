@@ -7,6 +7,7 @@
 #include "client/appender/append_session.h"
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -55,13 +56,12 @@ class Committing {
   absl::StatusOr<CommitOutcome> TryDo(absl::Span<const std::shared_ptr<Appender>> appenders, Clock::Time deadline) {
     for (const std::shared_ptr<Appender>& appender : appenders) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Real().Now());
-      auto trouble = appender->Settle(request_.sample, request_.attempt, std::max(left, std::chrono::milliseconds(0)));
-      if (!trouble.ok()) return trouble.status();
-      trouble_ = Worse(std::move(trouble_), *std::move(trouble));
+      RR_ASSIGN_OR_RETURN(auto trouble, appender->Settle(request_.sample, request_.attempt,
+                                                         std::max(left, std::chrono::milliseconds(0))));
+      trouble_ = Worse(std::move(trouble_), std::move(trouble));
     }
-    auto states = run_.StatMany({&request_.sample, 1});
-    if (!states.ok()) return states.status();
-    if (!states->empty()) state_ = std::move(states->front());
+    RR_ASSIGN_OR_RETURN(auto states, run_.StatMany({&request_.sample, 1}));
+    if (!states.empty()) state_ = std::move(states.front());
 
     if (trouble_ && IsOfAnother(*trouble_)) return Told();
     const std::optional<int64_t>& num_tokens = request_.num_tokens;
@@ -75,7 +75,7 @@ class Committing {
       return Told();
     }
     if (!state_ && !num_tokens) return Told();
-    if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
+    RR_RETURN_IF_ERROR(KeepCall());
     return Mark();
   }
 
@@ -166,7 +166,7 @@ const char* CommitStatusName(CommitStatus status) {
 
 absl::StatusOr<CommitOutcome> Commit(Run& run, absl::Span<const std::shared_ptr<Appender>> appenders,
                                      CommitRequest request, std::chrono::milliseconds timeout) {
-  if (absl::Status status = Check(request); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Check(request));
   CommitOutcome outcome = Committing(run, request).Do(appenders, DeadlineAfter(Clock::Real().Now(), timeout));
   if (absl::Status call = CheckCall(); absl::IsCancelled(call)) return call;
   return outcome;

@@ -19,6 +19,7 @@
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/message/message_fields.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -43,9 +44,8 @@ absl::StatusOr<std::vector<SampleState>> States(const google::protobuf::Repeated
   std::vector<SampleState> states;
   states.reserve(messages.size());
   for (const v1::SampleState& message : messages) {
-    absl::StatusOr<SampleState> state = FromProto(message);
-    if (!state.ok()) return state.status();
-    states.push_back(*std::move(state));
+    RR_ASSIGN_OR_RETURN(SampleState state, FromProto(message));
+    states.push_back(std::move(state));
   }
   return states;
 }
@@ -161,7 +161,7 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
 
 absl::StatusOr<AppendOutcome> RunImpl::PutPlan(const absl::StatusOr<AppendPlan>& plan, const AppendOptions& options) {
   if (!plan.ok()) return WithSample(plan.status(), options.sample);
-  if (absl::Status status = servers_->CheckFork(options.sample, options.prefix_sample); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(servers_->CheckFork(options.sample, options.prefix_sample));
   const size_t place = servers_->PlaceOf(options.sample);
   AppendOutcome outcome;
   for (const AppendPiece& piece : plan->pieces) {
@@ -251,9 +251,8 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::StatAt(size_t place, absl::Spa
       continue;
     }
     if (!response.ok()) return servers_->Named(place, response.status());
-    auto states = States(response->found());
-    if (!states.ok()) return states.status();
-    std::move(states->begin(), states->end(), std::back_inserter(all));
+    RR_ASSIGN_OR_RETURN(auto states, States(response->found()));
+    std::move(states.begin(), states.end(), std::back_inserter(all));
     at += some.size();
   }
   return all;
@@ -268,10 +267,9 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
     request.mutable_groups()->set_begin(groups->first);
     request.mutable_groups()->set_end(groups->second);
   }
-  auto parts = servers_->OfAll(Needed::kAll, [&](size_t place) { return ListAt(place, request); });
-  if (!parts.ok()) return parts.status();
+  RR_ASSIGN_OR_RETURN(auto parts, servers_->OfAll(Needed::kAll, [&](size_t place) { return ListAt(place, request); }));
   std::vector<SampleState> all;
-  for (std::vector<SampleState>& part : *parts) std::move(part.begin(), part.end(), std::back_inserter(all));
+  for (std::vector<SampleState>& part : parts) std::move(part.begin(), part.end(), std::back_inserter(all));
   for (SampleState& state : all) state.handle = Handle(state.sample);
   std::sort(all.begin(), all.end(), [](const SampleState& a, const SampleState& b) { return a.sample < b.sample; });
   return all;
@@ -280,12 +278,10 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
 absl::StatusOr<std::vector<SampleState>> RunImpl::ListAt(size_t place, v1::ListRequest request) const {
   std::vector<SampleState> all;
   do {
-    const auto page = servers_->at(place).Call(&Stub::List, request);
-    if (!page.ok()) return page.status();
-    auto states = States(page->samples());
-    if (!states.ok()) return states.status();
-    std::move(states->begin(), states->end(), std::back_inserter(all));
-    request.set_page_token(page->next_page_token());
+    RR_ASSIGN_OR_RETURN(const auto page, servers_->at(place).Call(&Stub::List, request));
+    RR_ASSIGN_OR_RETURN(auto states, States(page.samples()));
+    std::move(states.begin(), states.end(), std::back_inserter(all));
+    request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
   return all;
 }
@@ -294,9 +290,8 @@ absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseAt(size_t place, v1::ReleaseReque
                                                   const ReleaseOptions& options) const {
   request.set_run(name_);
   if (options.producer) request.set_producer(ToProto(*options.producer));
-  const auto response = servers_->at(place).Call(&Stub::Release, request);
-  if (!response.ok()) return response.status();
-  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+  RR_ASSIGN_OR_RETURN(const auto response, servers_->at(place).Call(&Stub::Release, request));
+  return ReleaseOutcome{static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes())};
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
@@ -310,16 +305,14 @@ absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> sa
   for (const std::string& sample : samples) request_at(servers_->PlaceOf(sample)).add_samples(sample);
   for (const int64_t handle : options.handles) {
     if (handle == 0) continue;
-    const auto found = servers_->FindHandle(handle);
-    if (!found.ok()) return found.status();
-    request_at(found->first).add_handles(found->second);
+    RR_ASSIGN_OR_RETURN(const auto found, servers_->FindHandle(handle));
+    request_at(found.first).add_handles(found.second);
   }
   return Sum(servers_->OfAll(Needed::kThoseThatAnswer, [&](size_t place) -> absl::StatusOr<ReleaseOutcome> {
     std::vector<ReleaseOutcome> parts;
     for (const v1::ReleaseRequest& request : requests[place]) {
-      const auto part = ReleaseAt(place, request, options);
-      if (!part.ok()) return part.status();
-      parts.push_back(*part);
+      RR_ASSIGN_OR_RETURN(const auto part, ReleaseAt(place, request, options));
+      parts.push_back(part);
     }
     return Sum(parts);
   }));
@@ -337,9 +330,8 @@ absl::StatusOr<ReleaseOutcome> RunImpl::Drop() {
   v1::DropRunRequest request;
   request.set_run(name_);
   return Sum(servers_->OfAll(Needed::kThoseWithTheRun, [&](size_t place) -> absl::StatusOr<ReleaseOutcome> {
-    const auto response = servers_->at(place).Call(&Stub::DropRun, request, Repeat::kNever);
-    if (!response.ok()) return response.status();
-    return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+    RR_ASSIGN_OR_RETURN(const auto response, servers_->at(place).Call(&Stub::DropRun, request, Repeat::kNever));
+    return ReleaseOutcome{static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes())};
   }));
 }
 
@@ -354,18 +346,16 @@ std::shared_ptr<Run> MakeRun(std::shared_ptr<const Servers> servers, std::string
 namespace routing_replay {
 
 absl::StatusOr<std::vector<SampleRows>> Run::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
-  auto ordinals = client::LayerOrdinals(geometry(), request.layers);
-  if (!ordinals.ok()) return ordinals.status();
-  client::PlaneCollector rows(geometry(), request, *std::move(ordinals));
-  if (absl::Status status = Read(request, rows, timeout); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(auto ordinals, client::LayerOrdinals(geometry(), request.layers));
+  client::PlaneCollector rows(geometry(), request, std::move(ordinals));
+  RR_RETURN_IF_ERROR(Read(request, rows, timeout));
   return rows.ToRows();
 }
 
 absl::StatusOr<SampleState> Run::Stat(absl::string_view sample, Producer producer) {
   const std::string name(sample);
-  auto states = StatMany({&name, 1}, producer);
-  if (!states.ok()) return states.status();
-  if (!states->empty()) return states->front();
+  RR_ASSIGN_OR_RETURN(auto states, StatMany({&name, 1}, producer));
+  if (!states.empty()) return states.front();
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("run ", this->name(), " has no sample ", name),
                    {.reason = Reason::kNoSample, .sample = name});
 }

@@ -24,6 +24,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 #include "server/admission/byte_budget.h"
 #include "server/config/open_store.h"
 #include "server/connections/accept_loop.h"
@@ -264,9 +265,8 @@ absl::Status GrpcServer::Listen() {
   const auto owned = NewServerBuilder(/*health=*/false);
   grpc::ServerBuilder& builder = *owned;
   for (const std::string& wanted : GrpcAddresses(config_)) {
-    auto address = accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted));
-    if (!address.ok()) return address.status();
-    addresses_.push_back(*std::move(address));
+    RR_ASSIGN_OR_RETURN(auto address, accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted)));
+    addresses_.push_back(std::move(address));
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
@@ -316,9 +316,8 @@ absl::Status GrpcServer::Listen() {
   });
   operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, Listeners()});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
-  auto file = WriteEndpointFile(config_.endpoint_file, context_.advertised);
-  if (!file.ok()) return file.status();
-  endpoint_file_ = *file;
+  RR_ASSIGN_OR_RETURN(auto file, WriteEndpointFile(config_.endpoint_file, context_.advertised));
+  endpoint_file_ = file;
   return absl::OkStatus();
 }
 
@@ -388,18 +387,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                                                       const std::function<void(const std::string&)>& warn,
                                                       const std::function<bool()>& give_up) {
   auto metrics = std::make_unique<Metrics>(clock);
-  auto access = OpenAccess(config, clock, *metrics);
-  if (!access.ok()) return access.status();
+  RR_ASSIGN_OR_RETURN(auto access, OpenAccess(config, clock, *metrics));
   absl::StatusOr<std::unique_ptr<ServedTls>> tls = nullptr;
   if (!config.tls.certificate.empty()) tls = ServedTls::Create(config.tls);
   if (!tls.ok()) return tls.status();
-  auto operations = Operations::Start(config, clock, tls->get(), MakeOperatorCheck(config, **access));
-  if (!operations.ok()) return operations.status();
+  RR_ASSIGN_OR_RETURN(auto operations,
+                      Operations::Start(config, clock, tls->get(), MakeOperatorCheck(config, *access)));
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
   if (!config.spill_directory.empty()) {
-    auto disk = OpenSpillDirectory(config.spill_directory);
-    if (!disk.ok()) return disk.status();
-    spill.disk = *std::move(disk);
+    RR_ASSIGN_OR_RETURN(auto disk, OpenSpillDirectory(config.spill_directory));
+    spill.disk = std::move(disk);
   }
   const int64_t cache_bytes = CacheBytes(config.store, config.memory_budget);
   auto budget = std::make_unique<ByteBudget>(config.memory_budget - cache_bytes);
@@ -409,9 +406,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                 {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
   auto server =
-      std::make_unique<GrpcServer>(std::move(config), clock, warn, std::move(metrics), *std::move(access),
-                                   *std::move(tls), *std::move(operations), std::move(budget), *std::move(store));
-  if (absl::Status status = server->Listen(); !status.ok()) return status;
+      std::make_unique<GrpcServer>(std::move(config), clock, warn, std::move(metrics), std::move(access),
+                                   *std::move(tls), std::move(operations), std::move(budget), *std::move(store));
+  RR_RETURN_IF_ERROR(server->Listen());
   return server;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/buffer.h"
 #include "proto/wire/payload/narrow.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -65,11 +66,11 @@ std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows
 
 // Each version and label by the rules of the header's own.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
-  if (absl::Status status = CheckWeightRows(weights, header.rows); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckWeightRows(weights, header.rows));
   for (const WeightSpan& span : weights) {
     header.weight_version = span.version;
     header.weight_label = span.label;
-    if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckAppendHeader(header));
   }
   return absl::OkStatus();
 }
@@ -87,24 +88,23 @@ absl::StatusOr<uint64_t> RestartNonce(const AppendOptions& options) {
 }
 
 absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t rows, std::vector<RowRange> unrecorded) {
-  if (absl::Status status = CheckRows(options.row_start, rows); !status.ok()) return status;
-  const absl::StatusOr<uint64_t> nonce = RestartNonce(options);
-  if (!nonce.ok()) return nonce.status();
+  RR_RETURN_IF_ERROR(CheckRows(options.row_start, rows));
+  RR_ASSIGN_OR_RETURN(const uint64_t nonce, RestartNonce(options));
   AppendHeader header{.sample = options.sample,
                       .producer = options.producer,
                       .rows = RowRange::OfSize(options.row_start, rows),
                       .unrecorded = std::move(unrecorded),
                       .revision = options.revision,
-                      .restart_nonce = *nonce,
+                      .restart_nonce = nonce,
                       .group = options.group,
                       .weight_version = options.weight_version,
                       .weight_label = options.weight_label,
                       .seal_num_tokens = SealNumTokens(options, RowRange::OfSize(options.row_start, rows)),
                       .prefix = Prefix(options),
                       .engine = options.engine};
-  if (absl::Status status = SetTokens(options.token_ids, header); !status.ok()) return status;
-  if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
-  if (absl::Status status = CheckWeights(options.weights, header); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(SetTokens(options.token_ids, header));
+  RR_RETURN_IF_ERROR(CheckAppendHeader(header));
+  RR_RETURN_IF_ERROR(CheckWeights(options.weights, header));
   return header;
 }
 
@@ -266,19 +266,17 @@ absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks) {
-  auto cuts = WeightCuts(options.weights);
-  if (!cuts.ok()) return cuts.status();
-  auto rows = DecodeTensor(geometry, tensor, payload,
-                           {.row_start = options.row_start,
-                            .take = options.take,
-                            .ids_and_weights = options.ids_and_weights,
-                            .unrecorded = options.unrecorded,
-                            .block_rows = blocks.block_rows,
-                            .cuts = *std::move(cuts),
-                            .codec = blocks.codec,
-                            .max_payload_bytes = blocks.max_payload_bytes});
-  if (!rows.ok()) return rows.status();
-  auto plan = PlanBlocks(options, *std::move(rows), blocks);
+  RR_ASSIGN_OR_RETURN(auto cuts, WeightCuts(options.weights));
+  RR_ASSIGN_OR_RETURN(auto rows, DecodeTensor(geometry, tensor, payload,
+                                              {.row_start = options.row_start,
+                                               .take = options.take,
+                                               .ids_and_weights = options.ids_and_weights,
+                                               .unrecorded = options.unrecorded,
+                                               .block_rows = blocks.block_rows,
+                                               .cuts = std::move(cuts),
+                                               .codec = blocks.codec,
+                                               .max_payload_bytes = blocks.max_payload_bytes}));
+  auto plan = PlanBlocks(options, std::move(rows), blocks);
   if (plan.ok()) plan->narrowed = IsWider(tensor, payload, geometry);
   return plan;
 }
@@ -290,12 +288,11 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes) {
-  absl::StatusOr<AppendHeader> whole = MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded));
-  if (!whole.ok()) return whole.status();
+  RR_ASSIGN_OR_RETURN(AppendHeader whole, MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded)));
   const auto blocks = std::make_shared<const std::vector<Block>>(std::move(rows.blocks));
-  PieceMaker maker(*whole, options.surplus_rows);
+  PieceMaker maker(whole, options.surplus_rows);
   size_t next = 0;
-  for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
+  for (const WeightSpan& run : WeightRuns(whole, options.weights)) {
     for (const RowRange piece_rows :
          PieceRows(run.rows, absl::MakeConstSpan(*blocks).subspan(next), block_rows, piece_bytes)) {
       AppendPiece& piece = maker.Add(run, piece_rows);
@@ -325,16 +322,15 @@ absl::StatusOr<TensorView> OpenSlots(const TensorDescription& tensor, absl::Span
 }
 
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows) {
-  if (absl::Status status = CheckRows(options.row_start, rows); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRows(options.row_start, rows));
   std::vector<RowRange> all;
   AppendMerged(all, RowRange::OfSize(options.row_start, rows));
   if (!options.unrecorded.empty() && options.unrecorded != all) {
     return Invalid(Reason::kField, "append.unrecorded", "must be all rows of an append without recorded rows");
   }
-  const auto header = MakeHeader(options, rows, std::move(all));
-  if (!header.ok()) return header.status();
-  PieceMaker maker(*header, options.surplus_rows);
-  maker.Add({header->rows, header->weight_version, header->weight_label}, header->rows);
+  RR_ASSIGN_OR_RETURN(const auto header, MakeHeader(options, rows, std::move(all)));
+  PieceMaker maker(header, options.surplus_rows);
+  maker.Add({header.rows, header.weight_version, header.weight_label}, header.rows);
   return maker.Finish();
 }
 
@@ -399,13 +395,12 @@ absl::Status PlanAppender::AppendUnrecorded(const AppendOptions& options, int64_
 
 absl::Status PlanAppender::AppendMany(absl::Span<const NewAppend> appends, QueuedAppends& queued, bool may_wait) {
   for (const NewAppend& append : appends) {
-    const auto one = Add(Plan(append.options, append.tensor ? &*append.tensor : nullptr, append.payload,
-                              TotalRows(append.options.unrecorded)),
-                         may_wait);
-    if (!one.ok()) return one.status();
-    if (!*one) break;
-    queued.sequences.push_back((*one)->sequence);
-    queued.dropped += (*one)->dropped ? 1 : 0;
+    RR_ASSIGN_OR_RETURN(const auto one, Add(Plan(append.options, append.tensor ? &*append.tensor : nullptr,
+                                                 append.payload, TotalRows(append.options.unrecorded)),
+                                            may_wait));
+    if (!one) break;
+    queued.sequences.push_back(one->sequence);
+    queued.dropped += one->dropped ? 1 : 0;
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "client/call/cancellation.h"
 #include "client/call/fork_part.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::c_api {
@@ -278,7 +279,7 @@ CallEnd routing_replay::c_api::Perform(const rr_call* call, std::function<CallEn
   const auto cancellation = std::make_shared<Cancellation>(deadline);
   if (call == nullptr || call->queue == nullptr) return Do(work, *cancellation);
   const std::shared_ptr<Queue> queue = call->queue->queue;
-  if (absl::Status status = queue->Begin(call->tag, cancellation); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(queue->Begin(call->tag, cancellation));
   if (at_once) {
     std::optional<CallEnd> ended;
     const CallEnd asked = WithoutExceptions([&] {

@@ -12,6 +12,7 @@
 #include "proto/json/routes.h"
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/tensor_view.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
@@ -21,15 +22,14 @@ using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
 
 rr_error* rr_geometry_check(const rr_geometry* geometry, const rr_geometry_facts** facts) {
   return Guard([&]() -> CallEnd {
-    const auto made = GeometryFrom(*geometry);
-    if (!made.ok()) return made.status();
+    RR_ASSIGN_OR_RETURN(const auto made, GeometryFrom(*geometry));
     Result<rr_geometry_facts> result;
-    *result = {.max_top_k = made->max_top_k(),
-               .id_bytes = made->max_id_bytes(),
-               .raw_row_bytes = made->raw_row_bytes(),
-               .default_codec = result.Text(CodecName(made->default_codec())),
-               .text = result.Text(made->DebugString()),
-               .fingerprint = made->fingerprint()};
+    *result = {.max_top_k = made.max_top_k(),
+               .id_bytes = made.max_id_bytes(),
+               .raw_row_bytes = made.raw_row_bytes(),
+               .default_codec = result.Text(CodecName(made.default_codec())),
+               .text = result.Text(made.DebugString()),
+               .fingerprint = made.fingerprint()};
     *facts = result.Release();
     return {};
   });
@@ -48,7 +48,7 @@ rr_error* rr_log(const rr_call* call, const rr_texts** lines) {
 
 rr_error* rr_sample_handle(const rr_run* run, rr_text sample, int64_t* handle) {
   return Guard([&]() -> CallEnd {
-    if (absl::Status status = CheckId(View(sample), "sample"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(View(sample), "sample"));
     *handle = run == nullptr ? SampleHandle(View(sample)) : run->shared->run->Handle(View(sample));
     return {};
   });
@@ -103,9 +103,8 @@ void FillRoute(const RouteText& text, ResultMemory& memory, rr_route& out) {
 
 rr_error* rr_payload_shape(const rr_tensor* tensor, const rr_form** form) {
   return Guard([&]() -> CallEnd {
-    const auto description = TensorFrom(*tensor, kTensorPath);
-    if (!description.ok()) return description.status();
-    return Into(form, PayloadShape(*description, PayloadOf(*tensor)),
+    RR_ASSIGN_OR_RETURN(const auto description, TensorFrom(*tensor, kTensorPath));
+    return Into(form, PayloadShape(description, PayloadOf(*tensor)),
                 [](const TensorShape& shape) { return NewForm(shape.dtype, shape.axes); });
   });
 }

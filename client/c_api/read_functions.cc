@@ -10,6 +10,7 @@
 #include "client/call/cancellation.h"
 #include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -38,12 +39,11 @@ SampleRead SampleFrom(const rr_sample_read& given) {
 }
 
 absl::StatusOr<ReadRequest> RequestFrom(const rr_read& read) {
-  const auto producer = ProducerFrom(read.producer);
-  if (!producer.ok()) return producer.status();
+  RR_ASSIGN_OR_RETURN(const auto producer, ProducerFrom(read.producer));
   if (read.layers != nullptr && read.layer_count == 0) {
     return Invalid("layers", "is empty; leave it out to read all MoE layers");
   }
-  ReadRequest request{.producer = *producer, .wait = read.wait != 0, .only_begun = read.only_begun != 0};
+  ReadRequest request{.producer = producer, .wait = read.wait != 0, .only_begun = read.only_begun != 0};
   if (read.layers != nullptr) request.layers = {read.layers, read.layers + read.layer_count};
   request.samples.reserve(read.count);
   for (size_t i = 0; i < read.count; ++i) request.samples.push_back(SampleFrom(read.samples[i]));
@@ -85,15 +85,13 @@ rr_rows* NewRows(PlaneCollector& planes, absl::Span<const absl::Span<uint8_t>> o
 
 rr_error* rr_run_read(rr_run* run, const rr_read* read, const rr_call* call, const rr_rows** rows) {
   return Guard([&]() -> CallEnd {
-    auto request = RequestFrom(*read);
-    if (!request.ok()) return request.status();
-    const auto work = [run = run->shared->run, request = *std::move(request), out = OutFrom(*read),
+    RR_ASSIGN_OR_RETURN(auto request, RequestFrom(*read));
+    const auto work = [run = run->shared->run, request = std::move(request), out = OutFrom(*read),
                        timeout = TimeoutOf(call, kReadTimeout), rows]() -> CallEnd {
       const Geometry& geometry = run->geometry();
-      auto ordinals = LayerOrdinals(geometry, request.layers);
-      if (!ordinals.ok()) return ordinals.status();
-      PlaneCollector planes(geometry, request, *std::move(ordinals), out);
-      if (absl::Status status = run->Read(request, planes, timeout); !status.ok()) return status;
+      RR_ASSIGN_OR_RETURN(auto ordinals, LayerOrdinals(geometry, request.layers));
+      PlaneCollector planes(geometry, request, std::move(ordinals), out);
+      RR_RETURN_IF_ERROR(run->Read(request, planes, timeout));
       *rows = NewRows(planes, out);
       return {};
     };
@@ -114,10 +112,9 @@ OnCheckpointProgress ProgressFrom(rr_progress progress, void* context) {
 
 rr_error* rr_run_export(rr_run* run, const rr_export_options* options, const rr_call* call, rr_exported* exported) {
   return Guard([&]() -> CallEnd {
-    const auto producer = ProducerFrom(options->producer);
-    if (!producer.ok()) return producer.status();
+    RR_ASSIGN_OR_RETURN(const auto producer, ProducerFrom(options->producer));
     ExportOptions asked{.groups = GroupsFrom(options->groups),
-                        .producer = *producer,
+                        .producer = producer,
                         .previous = String(options->previous),
                         .on_progress = ProgressFrom(options->progress, options->progress_context)};
     if (options->read_timeout_ms >= 0) asked.read_timeout = std::chrono::milliseconds(options->read_timeout_ms);

@@ -8,6 +8,7 @@
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
 #include "client/c_api/values.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 using namespace routing_replay;          // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -49,16 +50,15 @@ struct GivenTurn {
   std::string engine;
 
   absl::Status Read(const rr_turn& given) {
-    const auto outcome = OutcomeFrom(View(given.outcome));
-    if (!outcome.ok()) return outcome.status();
-    turn.outcome = *outcome;
+    RR_ASSIGN_OR_RETURN(const auto outcome, OutcomeFrom(View(given.outcome)));
+    turn.outcome = outcome;
     turn.weight_version = given.weight_version.present != 0 ? given.weight_version.value : kUnknownWeightVersion;
     turn.weight_label = String(given.weight_label);
     turn.weights = WeightsFrom(given.weights, given.weights_count);
     turn.missing_is_unrecorded = given.missing_is_unrecorded != 0;
     turn.seal = given.seal != 0;
     engine = String(given.engine);
-    if (absl::Status status = ReadTokens(given); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(ReadTokens(given));
     return ReadRows(given);
   }
 
@@ -72,9 +72,8 @@ struct GivenTurn {
       return absl::OkStatus();
     }
     if (given.tokens.data == nullptr) return absl::OkStatus();
-    auto ids = TokensFrom(given.tokens, "tokens", "");
-    if (!ids.ok()) return ids.status();
-    tokens = *std::move(ids);
+    RR_ASSIGN_OR_RETURN(auto ids, TokensFrom(given.tokens, "tokens", ""));
+    tokens = std::move(ids);
     turn.tokens = absl::MakeConstSpan(tokens);
     turn.tokens_start = given.tokens_start;
     return absl::OkStatus();
@@ -84,9 +83,8 @@ struct GivenTurn {
     absl::Status status = CheckRow(given.row_start, "turn.row_start");
     if (status.ok()) status = CheckRow(given.missing_rows, "turn.missing_rows");
     if (!status.ok() || given.rows == nullptr) return status;
-    auto tensor = TensorFrom(*given.rows);
-    if (!tensor.ok()) return tensor.status();
-    rows = TurnRows{.tensor = *std::move(tensor),
+    RR_ASSIGN_OR_RETURN(auto tensor, TensorFrom(*given.rows));
+    rows = TurnRows{.tensor = std::move(tensor),
                     .payload = PayloadOf(*given.rows),
                     .ids_and_weights = given.rows->ids_and_weights != 0,
                     .row_start = given.row_start,
@@ -146,14 +144,13 @@ rr_error* rr_appender_new_trajectory(rr_appender* appender, const rr_trajectory_
                                      rr_trajectory** trajectory) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedAppender>& shared = appender->shared;
-    const auto existing = ExistingFrom(View(options->existing));
-    if (!existing.ok()) return existing.status();
-    auto writer = TrajectoryWriter::New(shared->run, shared->appender,
-                                        {.trajectory = {.sample = String(options->sample), .existing = *existing},
-                                         .group = Optional(options->group),
-                                         .engine = String(options->engine)});
-    if (!writer.ok()) return writer.status();
-    *trajectory = NewTrajectory(shared, *std::move(writer));
+    RR_ASSIGN_OR_RETURN(const auto existing, ExistingFrom(View(options->existing)));
+    RR_ASSIGN_OR_RETURN(auto writer,
+                        TrajectoryWriter::New(shared->run, shared->appender,
+                                              {.trajectory = {.sample = String(options->sample), .existing = existing},
+                                               .group = Optional(options->group),
+                                               .engine = String(options->engine)}));
+    *trajectory = NewTrajectory(shared, std::move(writer));
     return {};
   });
 }
@@ -162,7 +159,7 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
                             const rr_turn_result** result) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedTrajectory>& shared = trajectory->shared;
-    if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(shared->CheckProcess());
     const auto given = std::make_shared<GivenTurn>();
     if (absl::Status status = given->Read(*turn); !status.ok()) {
       const Reason reason = GetErrorDetail(status).value_or(ErrorDetail()).reason;
@@ -180,12 +177,11 @@ rr_error* rr_trajectory_add(rr_trajectory* trajectory, const rr_turn* turn, cons
 rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr_call* call, rr_trajectory** fork) {
   return Guard([&]() -> CallEnd {
     const std::shared_ptr<SharedTrajectory>& shared = trajectory->shared;
-    if (absl::Status status = shared->CheckProcess(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(shared->CheckProcess());
     const auto work = [shared, sample = String(sample), wait = TimeoutOf(call, kForkWait),
                        fork](TrajectoryWriter::Place place) -> CallEnd {
-      auto writer = shared->writer->Fork(sample, wait, std::move(place));
-      if (!writer.ok()) return writer.status();
-      *fork = NewTrajectory(shared->appender, *std::move(writer));
+      RR_ASSIGN_OR_RETURN(auto writer, shared->writer->Fork(sample, wait, std::move(place)));
+      *fork = NewTrajectory(shared->appender, std::move(writer));
       return {};
     };
     return PerformInOrder(call, shared->writer->order(), shared->calling, work);
@@ -194,18 +190,17 @@ rr_error* rr_trajectory_fork(rr_trajectory* trajectory, rr_text sample, const rr
 
 rr_error* rr_trajectory_next_row(rr_trajectory* trajectory, const rr_tokens* tokens, int64_t* row) {
   return Guard([&]() -> CallEnd {
-    if (absl::Status status = trajectory->shared->CheckProcess(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(trajectory->shared->CheckProcess());
     TrajectoryWriter& writer = *trajectory->shared->writer;
-    const auto ids = TokensFrom(*tokens, "tokens", writer.sample());
-    if (!ids.ok()) return ids.status();
-    *row = writer.NextRow(*ids);
+    RR_ASSIGN_OR_RETURN(const auto ids, TokensFrom(*tokens, "tokens", writer.sample()));
+    *row = writer.NextRow(ids);
     return {};
   });
 }
 
 rr_error* rr_trajectory_describe(rr_trajectory* trajectory, const rr_trajectory_state** state) {
   return Guard([&]() -> CallEnd {
-    if (absl::Status status = trajectory->shared->CheckProcess(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(trajectory->shared->CheckProcess());
     const TrajectoryWriter::State known = trajectory->shared->writer->state();
     Result<rr_trajectory_state> result;
     *result = {.num_tokens = known.num_tokens,

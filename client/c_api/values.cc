@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "proto/wire/token_ids.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -58,9 +59,8 @@ absl::string_view NameOf(Encoding encoding) { return NameIn(kEncodings, encoding
 absl::string_view NameOf(DType dtype) { return NameIn(kDTypes, dtype); }
 
 absl::StatusOr<Producer> ProducerFrom(int32_t producer) {
-  const auto known = ProducerOrBoth(producer);
-  if (!known.ok()) return known.status();
-  return known->value_or(Producer::kRollout);
+  RR_ASSIGN_OR_RETURN(const auto known, ProducerOrBoth(producer));
+  return known.value_or(Producer::kRollout);
 }
 
 absl::StatusOr<std::optional<Producer>> ProducerOrBoth(int32_t producer) {
@@ -87,8 +87,7 @@ absl::StatusOr<Geometry> GeometryFrom(const rr_geometry& geometry) {
 }
 
 absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings) {
-  const auto codec = CodecFrom(View(settings.codec));
-  if (!codec.ok()) return codec.status();
+  RR_ASSIGN_OR_RETURN(const auto codec, CodecFrom(View(settings.codec)));
   const auto durability = DurabilityFromName(View(settings.durability));
   if (!durability && settings.durability.size != 0) {
     return Invalid("durability", absl::StrCat("\"", View(settings.durability), "\" must be memory, written or synced"));
@@ -96,7 +95,7 @@ absl::StatusOr<RunSettings> SettingsFrom(const rr_run_settings& settings) {
   return RunSettings{.ttl = std::chrono::milliseconds(settings.ttl_ms),
                      .strict = settings.strict != 0,
                      .block_rows = settings.block_rows,
-                     .codec = *codec,
+                     .codec = codec,
                      .durability = durability};
 }
 
@@ -144,23 +143,21 @@ absl::StatusOr<std::vector<uint32_t>> TokensFrom(const rr_tokens& tokens, absl::
                                                  absl::string_view sample) {
   std::vector<uint32_t> ids;
   if (tokens.data == nullptr) return ids;
-  const auto narrow = TokenIds({.dtype = String(tokens.dtype),
-                                .axes = tokens.axes,
-                                .field = std::string(field),
-                                .sample = std::string(sample),
-                                .bytes = {static_cast<const uint8_t*>(tokens.data), tokens.size}});
-  if (!narrow.ok()) return narrow.status();
-  ids.resize(narrow->size() / sizeof(uint32_t));
-  std::memcpy(ids.data(), narrow->data(), narrow->size());
+  RR_ASSIGN_OR_RETURN(const auto narrow, TokenIds({.dtype = String(tokens.dtype),
+                                                   .axes = tokens.axes,
+                                                   .field = std::string(field),
+                                                   .sample = std::string(sample),
+                                                   .bytes = {static_cast<const uint8_t*>(tokens.data), tokens.size}}));
+  ids.resize(narrow.size() / sizeof(uint32_t));
+  std::memcpy(ids.data(), narrow.data(), narrow.size());
   return ids;
 }
 
 absl::StatusOr<NewAppend> AppendFrom(const rr_append& append, std::vector<uint32_t>& tokens) {
   const auto producer = ProducerFrom(append.producer);
   if (!producer.ok()) return WithSample(producer.status(), View(append.sample));
-  auto ids = TokensFrom(append.tokens, "append.token_ids", View(append.sample));
-  if (!ids.ok()) return ids.status();
-  tokens = *std::move(ids);
+  RR_ASSIGN_OR_RETURN(auto ids, TokensFrom(append.tokens, "append.token_ids", View(append.sample)));
+  tokens = std::move(ids);
   NewAppend given{.options = {.sample = String(append.sample),
                               .producer = *producer,
                               .row_start = append.row_start,

@@ -4,6 +4,7 @@
 
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 
@@ -15,7 +16,7 @@ absl::Status CallOrder::Line::Await(uint64_t number) {
   const Clock::Time deadline = NoLaterThanCall(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds::max()));
   MutexLock lock(mutex);
   while (!taken.empty() && *taken.begin() < number) {
-    if (absl::Status status = CheckCall(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckCall());
     changed.WaitUntil(mutex, deadline);
   }
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 
 #include "client/call/cancellation.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 
@@ -47,7 +48,7 @@ absl::StatusOr<std::vector<std::string>> TakeLogLines() {
   MutexLock lock(all.mutex);
   all.wanted = true;
   while (all.lines.empty()) {
-    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    RR_RETURN_IF_ERROR(CheckCall());
     all.changed.WaitUntil(all.mutex, until);
     if (Clock::Real().Now() >= until && all.lines.empty()) return absl::DeadlineExceededError("no line in time");
   }

@@ -14,6 +14,7 @@
 #include "client/reader/decoded_rows.h"
 #include "client/reader/read_checker.h"
 #include "proto/exported/exported_run.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -45,20 +46,20 @@ class Exporter {
 
   absl::StatusOr<ExportOutcome> Export() {
     // With a previous export, lists all groups: a sample that has moved to another group was not released.
-    auto samples = run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer);
-    if (!samples.ok()) return samples.status();
-    if (absl::Status status = TakeOver(*std::move(samples)); !status.ok()) return status;
+    RR_ASSIGN_OR_RETURN(auto samples,
+                        run_.List(options_.previous.empty() ? options_.groups : std::nullopt, options_.producer));
+    RR_RETURN_IF_ERROR(TakeOver(std::move(samples)));
     absl::Span<const SampleState> left = to_read_;
     while (!left.empty()) {
       Tell();
       const size_t count =
           PortionOf(left.size(), [&](size_t i) { return left[i].committed_rows * run_.geometry().raw_row_bytes(); });
-      if (absl::Status status = ReadSome(left.first(count)); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(ReadSome(left.first(count)));
       left.remove_prefix(count);
     }
     Tell();
-    if (absl::Status status = CheckSameRun(run_, options_.producer); !status.ok()) return status;
-    if (absl::Status status = files_->Finish(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckSameRun(run_, options_.producer));
+    RR_RETURN_IF_ERROR(files_->Finish());
     if (!left_out_.ok()) return left_out_;
     outcome_.samples = static_cast<int64_t>(files_->contents().samples.size());
     outcome_.bytes = progress_.bytes;
@@ -108,16 +109,15 @@ class Exporter {
   }
 
   absl::Status ReadSome(absl::Span<const SampleState> states) {
-    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    RR_RETURN_IF_ERROR(CheckCall());
     ReadRequest request{.producer = options_.producer};
     for (const SampleState& state : states) request.samples.push_back({.sample = state.sample});
-    auto ordinals = LayerOrdinals(run_.geometry(), request.layers);
-    if (!ordinals.ok()) return ordinals.status();
-    PlaneCollector planes(run_.geometry(), request, *std::move(ordinals));
-    if (absl::Status status = run_.Read(request, planes, options_.read_timeout); !status.ok()) return status;
+    RR_ASSIGN_OR_RETURN(auto ordinals, LayerOrdinals(run_.geometry(), request.layers));
+    PlaneCollector planes(run_.geometry(), request, std::move(ordinals));
+    RR_RETURN_IF_ERROR(run_.Read(request, planes, options_.read_timeout));
     for (size_t i = 0; i < states.size(); ++i) {
       SamplePlanes& read = planes.samples()[i];
-      if (absl::Status status = OnSample(states[i], read); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(OnSample(states[i], read));
       read.ids = Buffer();
     }
     return absl::OkStatus();
@@ -151,7 +151,7 @@ class Exporter {
                           .weights = read.record.weights};
     if (state.token_check) sample.token_checks = {*state.token_check};
     const std::vector<uint8_t> ids = RowMajor(read);
-    if (absl::Status status = files_->Add(std::move(sample), ids); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(files_->Add(std::move(sample), ids));
     ++progress_.samples;
     ++outcome_.written;
     progress_.bytes += static_cast<int64_t>(ids.size());
@@ -191,15 +191,13 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
                                         const ExportOptions& options) {
   ExportedRun previous{.run = run.name(), .producer = options.producer, .geometry = run.geometry(), .samples = {}};
   if (!options.previous.empty()) {
-    auto read = ReadExportedRun(options.previous);
-    if (!read.ok()) return read.status();
-    previous = *std::move(read);
+    RR_ASSIGN_OR_RETURN(auto read, ReadExportedRun(options.previous));
+    previous = std::move(read);
     absl::Status status = CheckPrevious(options.previous, previous, run, options.producer);
     if (!status.ok()) return status;
   }
-  auto files = RunExporter::Create(directory, run.name(), options.producer, run.geometry());
-  if (!files.ok()) return files.status();
-  return Exporter(run, options, *std::move(files), std::move(previous)).Export();
+  RR_ASSIGN_OR_RETURN(auto files, RunExporter::Create(directory, run.name(), options.producer, run.geometry()));
+  return Exporter(run, options, std::move(files), std::move(previous)).Export();
 }
 
 }  // namespace routing_replay

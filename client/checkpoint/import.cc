@@ -12,6 +12,7 @@
 #include "client/call/cancellation.h"
 #include "client/checkpoint/run_portions.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
@@ -141,10 +142,10 @@ class Importer {
   absl::StatusOr<ImportOutcome> Import() {
     const absl::Span<const ExportedSample> samples = exported_.samples;
     for (size_t at = 0; at < samples.size(); at += kStatesPerCall) {
-      if (absl::Status status = ImportSome(samples.subspan(at, kStatesPerCall)); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(ImportSome(samples.subspan(at, kStatesPerCall)));
     }
     const absl::Status flushed = appender_->Flush(kFlushTimeout);
-    if (absl::Status status = failure_.status(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(failure_.status());
     if (!flushed.ok()) return flushed;
     outcome_.run = run_->name();
     outcome_.samples = progress_.samples;
@@ -156,10 +157,9 @@ class Importer {
   absl::Status ImportSome(absl::Span<const ExportedSample> samples) {
     std::vector<std::string> names;
     for (const ExportedSample& sample : samples) names.push_back(sample.sample);
-    auto states = run_->StatMany(names, exported_.producer);
-    if (!states.ok()) return states.status();
+    RR_ASSIGN_OR_RETURN(auto states, run_->StatMany(names, exported_.producer));
     std::unordered_map<std::string, SampleState> by_name;
-    for (SampleState& state : *states) by_name.emplace(state.sample, std::move(state));
+    for (SampleState& state : states) by_name.emplace(state.sample, std::move(state));
     for (const ExportedSample& sample : samples) {
       const auto there = by_name.find(sample.sample);
       absl::Status status = ImportOne(sample, there == by_name.end() ? std::nullopt : std::optional(there->second));
@@ -170,7 +170,7 @@ class Importer {
   }
 
   absl::Status ImportOne(const ExportedSample& sample, const std::optional<SampleState>& there) {
-    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    RR_RETURN_IF_ERROR(CheckCall());
     const bool same = there && there->content_id == sample.content_id && there->revision == sample.revision &&
                       there->group == sample.group && sample.content_id != 0 && there->num_tokens == sample.num_tokens;
     absl::Status status = same ? absl::OkStatus() : AppendAll(sample, there.value_or(SampleState()));
@@ -186,11 +186,10 @@ class Importer {
       return Conflict(sample.sample,
                       absl::StrCat(there.committed_rows, " rows", there.sealed() ? ", sealed" : "", ", of ", rows));
     }
-    const auto ids = ReadExportedIds(directory_, exported_.geometry, sample);
-    if (!ids.ok()) return ids.status();
+    RR_ASSIGN_OR_RETURN(const auto ids, ReadExportedIds(directory_, exported_.geometry, sample));
     const auto append = [&](RowRange part, std::optional<int64_t> seal_num_tokens) {
       std::vector<ImportAppend> appends =
-          ImportAppends(exported_.geometry, exported_.producer, sample, ids->ids(), part, there.revision);
+          ImportAppends(exported_.geometry, exported_.producer, sample, ids.ids(), part, there.revision);
       appends.back().options.seal_num_tokens = seal_num_tokens;
       for (const ImportAppend& one : appends) {
         const absl::Status status = appender_->Append(one.Options(), one.tensor, one.ids);
@@ -203,7 +202,7 @@ class Importer {
     if (there.committed_rows > 0 || there.sealed()) {
       absl::Status status = append({0, there.committed_rows}, std::nullopt);
       if (status.ok()) status = appender_->Flush(kFlushTimeout);
-      if (absl::Status failure = failure_.status(); !failure.ok()) return failure;
+      RR_RETURN_IF_ERROR(failure_.status());
       if (!status.ok() || there.sealed()) return status;
     }
     ++outcome_.appended;
@@ -224,13 +223,12 @@ class Importer {
 
 absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,
                                         const ImportOptions& options) {
-  auto exported = ReadExportedRun(directory);
-  if (!exported.ok()) return exported.status();
-  std::erase_if(exported->samples,
+  RR_ASSIGN_OR_RETURN(auto exported, ReadExportedRun(directory));
+  std::erase_if(exported.samples,
                 [&](const ExportedSample& sample) { return !InGroups(options.groups, sample.group); });
-  auto run = client.OpenRun(options.run.empty() ? exported->run : options.run, exported->geometry, options.settings);
-  if (!run.ok()) return run.status();
-  return Importer(directory, *exported, *std::move(run), options).Import();
+  RR_ASSIGN_OR_RETURN(
+      auto run, client.OpenRun(options.run.empty() ? exported.run : options.run, exported.geometry, options.settings));
+  return Importer(directory, exported, std::move(run), options).Import();
 }
 
 }  // namespace routing_replay

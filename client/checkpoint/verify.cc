@@ -2,6 +2,7 @@
 
 #include "client/checkpoint/run_portions.h"
 #include "proto/exported/exported_run.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -37,20 +38,19 @@ class Verifier {
   Verifier(Run& run, const VerifyOptions& options) : run_(run), options_(options) {}
 
   absl::StatusOr<VerifyOutcome> Verify() {
-    const auto samples = run_.List(options_.groups, options_.producer);
-    if (!samples.ok()) return samples.status();
-    progress_.total = static_cast<int64_t>(samples->size());
-    absl::Span<const SampleState> left = *samples;
+    RR_ASSIGN_OR_RETURN(const auto samples, run_.List(options_.groups, options_.producer));
+    progress_.total = static_cast<int64_t>(samples.size());
+    absl::Span<const SampleState> left = samples;
     while (!left.empty()) {
       const size_t count =
           PortionOf(left.size(), [&](size_t i) { return left[i].committed_rows * run_.geometry().raw_row_bytes(); });
-      if (absl::Status status = VerifySome(left.first(count)); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(VerifySome(left.first(count)));
       left.remove_prefix(count);
       progress_.samples += static_cast<int64_t>(count);
       progress_.bytes = outcome_.bytes;
       if (options_.on_progress) options_.on_progress(progress_);
     }
-    if (absl::Status status = CheckSameRun(run_, options_.producer); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckSameRun(run_, options_.producer));
     return std::move(outcome_);
   }
 
@@ -106,10 +106,9 @@ absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options) 
 }
 
 absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& directory, const VerifyOptions& options) {
-  const auto exported = ReadExportedRun(directory);
-  if (!exported.ok()) return exported.status();
+  RR_ASSIGN_OR_RETURN(const auto exported, ReadExportedRun(directory));
   std::vector<const ExportedSample*> samples;
-  for (const ExportedSample& sample : exported->samples) {
+  for (const ExportedSample& sample : exported.samples) {
     if (InGroups(options.groups, sample.group)) samples.push_back(&sample);
   }
   std::sort(samples.begin(), samples.end(), [](const auto* a, const auto* b) { return a->sample < b->sample; });
@@ -117,7 +116,7 @@ absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& dir
   for (const ExportedSample* sample : samples) {
     ++outcome.samples;
     outcome.bytes += sample->file_bytes;
-    const absl::Status status = ReadExportedIds(directory, exported->geometry, *sample).status();
+    const absl::Status status = ReadExportedIds(directory, exported.geometry, *sample).status();
     if (status.ok()) {
       outcome.rows += sample->recorded_rows();
     } else {

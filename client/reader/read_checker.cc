@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -36,10 +37,9 @@ absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, abs
 
 absl::StatusOr<std::unique_ptr<ReadChecker>> ReadChecker::Create(const Geometry& geometry, const ReadRequest& request,
                                                                  ReadSink& sink) {
-  auto ordinals = LayerOrdinals(geometry, request.layers);
-  if (!ordinals.ok()) return ordinals.status();
+  RR_ASSIGN_OR_RETURN(auto ordinals, LayerOrdinals(geometry, request.layers));
   auto checker = std::unique_ptr<ReadChecker>(new ReadChecker(geometry, request, sink));
-  checker->ordinals_ = *std::move(ordinals);
+  checker->ordinals_ = std::move(ordinals);
   return checker;
 }
 
@@ -60,13 +60,13 @@ absl::Status ReadChecker::Take(const ReadResponse& message) {
   auto record = message.records.begin();
   for (const Piece& piece : message.pieces) {
     for (; record != message.records.end() && record->index <= piece.sample_index; ++record) {
-      if (absl::Status status = OnRecord(*record); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(OnRecord(*record));
     }
     absl::Status status = OnPiece(piece, first_ + piece.sample_index, Gather(payload, piece.bytes));
     if (!status.ok()) return status;
   }
   for (; record != message.records.end(); ++record) {
-    if (absl::Status status = OnRecord(*record); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(OnRecord(*record));
   }
   return absl::OkStatus();
 }
@@ -88,7 +88,7 @@ absl::Status ReadChecker::OnRecord(SampleRecord record) {
       return Error(absl::StatusCode::kInternal, Reason::kUnspecified,
                    absl::StrCat("the record of sample ", record.index, " is out of order"));
     }
-    if (absl::Status status = EndSample(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(EndSample());
     ++sample_;
   }
   expects_pieces_ = record.status == SampleStatus::kOk;
@@ -168,7 +168,7 @@ absl::Status ReadChecker::EndSample() const {
 
 absl::Status ReadChecker::OnEnd() {
   if (!failed_.ok()) return failed_;
-  if (absl::Status status = EndSample(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(EndSample());
   const auto samples = static_cast<int64_t>(request_.samples.size());
   if (sample_ + 1 == samples) {
     complete_ = true;

@@ -23,6 +23,7 @@
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/message/read_message.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 
@@ -147,9 +148,8 @@ absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
     received_.pop_front();
     changed_.NotifyAll();
   }
-  absl::StatusOr<ReceivedBytes> bytes = ReceivedBytes::From(message);
-  if (!bytes.ok()) return bytes.status();
-  return std::optional<ReceivedBytes>(*std::move(bytes));
+  RR_ASSIGN_OR_RETURN(ReceivedBytes bytes, ReceivedBytes::From(message));
+  return std::optional<ReceivedBytes>(std::move(bytes));
 }
 
 // The result of asking one server for what is missing.
@@ -163,7 +163,7 @@ struct Answer {
 // The next message over the direct path, of a read that ends at `deadline`; nothing at its good end.
 absl::StatusOr<std::optional<ReceivedFrame>> NextFrame(DirectConnection& direct, Clock::Time deadline) {
   auto frame = direct.Receive(deadline);
-  if (absl::Status over = CheckCall(); !over.ok()) return over;
+  RR_RETURN_IF_ERROR(CheckCall());
   if (!frame.ok()) return frame.status();
   if (!frame->has_value()) return absl::DeadlineExceededError("the read did not end in time");
   if ((*frame)->type() == FrameType::kMessage) return frame;
@@ -213,24 +213,23 @@ Answer AskOnce(Link& link, ReadChecker& read, Clock::Time deadline) {
 
 absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
                       Clock::Time deadline, std::chrono::milliseconds patience) {
-  auto read = ReadChecker::Create(geometry, request, sink);
-  if (!read.ok()) return read.status();
+  RR_ASSIGN_OR_RETURN(auto read, ReadChecker::Create(geometry, request, sink));
   const auto from_now = [&] { return RetrySchedule(std::min(deadline, DeadlineAfter(Clock::Real().Now(), patience))); };
   RetrySchedule schedule = from_now();
   bool told = false;
-  while ((*read)->part() != nullptr) {
-    const Answer answer = AskOnce(link, **read, deadline);
+  while (read->part() != nullptr) {
+    const Answer answer = AskOnce(link, *read, deadline);
     if (answer.status.ok()) continue;
     if (!answer.broke) return answer.status;
     // The caller cancelled it: the server is fine.
-    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    RR_RETURN_IF_ERROR(CheckCall());
     if (answer.brought) schedule = from_now();
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;
     if (!std::exchange(told, true)) Log(absl::StrCat("a read is waiting for its server: ", answer.status.message()));
-    (*read)->OnBreak();
+    read->OnBreak();
     SleepInCall(*wait);
-    if (absl::Status over = CheckCall(); !over.ok()) return over;
+    RR_RETURN_IF_ERROR(CheckCall());
   }
   return absl::OkStatus();
 }

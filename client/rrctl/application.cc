@@ -25,6 +25,7 @@
 #include "client/rrctl/transfer.h"
 #include "proto/json/json.h"
 #include "proto/wire/human.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -193,10 +194,9 @@ absl::Status Session::Ask(const Question& question, Layout layout) {
 
 absl::StatusOr<Document> Session::AskLong(
     const std::function<absl::StatusOr<Document>(Client&, const ShowProgress&)>& question) {
-  const auto client = Connect();
-  if (!client.ok()) return client.status();
+  RR_ASSIGN_OR_RETURN(const auto client, Connect());
   ProgressLine line;
-  return question(**client, [&line](const Progress& progress) { line.Show(progress); });
+  return question(*client, [&line](const Progress& progress) { line.Show(progress); });
 }
 
 Application::Application()

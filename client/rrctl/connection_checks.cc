@@ -22,6 +22,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 namespace {
@@ -196,8 +197,8 @@ void Describe(SSL* connection, TlsProbe& probe) {
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys) {
   ERR_clear_error();
   const Context context(SSL_CTX_new(TLS_client_method()));
-  if (absl::Status status = AddAuthorities(context.get(), keys.root_certificates); !status.ok()) return status;
-  if (absl::Status status = AddIdentity(context.get(), keys); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(AddAuthorities(context.get(), keys.root_certificates));
+  RR_RETURN_IF_ERROR(AddIdentity(context.get(), keys));
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
   // Verification is off, so that the handshake continues and its details can be reported.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/rows.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 
@@ -47,7 +48,7 @@ absl::StatusOr<SampleName> ParseName(const DiffOptions& options, const std::stri
   SampleName parsed =
       options.run.empty() ? SampleName(name.substr(0, colon), name.substr(colon + 1)) : SampleName(options.run, name);
   for (const std::string& id : {parsed.first, parsed.second}) {
-    if (absl::Status status = CheckId(id, "--run"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(id, "--run"));
   }
   return parsed;
 }
@@ -59,9 +60,8 @@ struct Side {
 
 absl::StatusOr<Side> Find(Client& client, const SampleName& name, Producer producer) {
   const auto& [run, sample] = name;
-  auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
-  auto state = (*joined)->Stat(sample, producer);
+  RR_ASSIGN_OR_RETURN(auto joined, client.JoinRun(run));
+  auto state = joined->Stat(sample, producer);
   if (absl::IsNotFound(state.status())) {
     const bool trainer = producer == Producer::kTrainer;
     return MakeError(absl::StatusCode::kNotFound,
@@ -70,7 +70,7 @@ absl::StatusOr<Side> Find(Client& client, const SampleName& name, Producer produ
                      {.reason = Reason::kNoSample, .field = "producer", .sample = sample});
   }
   if (!state.ok()) return state.status();
-  return Side{*std::move(joined), *std::move(state)};
+  return Side{std::move(joined), *std::move(state)};
 }
 
 Document Describe(const Side& side) {
@@ -189,31 +189,25 @@ bool RouteComparison::CompareRow(int64_t row, const DecodedRows& a, int64_t slot
 
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress) {
   const bool producers = options.b.empty();
-  const auto name_a = ParseName(options, options.a);
-  if (!name_a.ok()) return name_a.status();
-  const auto name_b = producers ? name_a : ParseName(options, options.b);
-  if (!name_b.ok()) return name_b.status();
-  const auto a = Find(client, *name_a, producers ? Producer::kRollout : options.producer);
-  if (!a.ok()) return a.status();
-  const auto b = Find(client, *name_b, producers ? Producer::kTrainer : options.producer);
-  if (!b.ok()) return b.status();
-  const Geometry& geometry = a->run->geometry();
-  if (!(geometry == b->run->geometry())) {
-    return Invalid("geometry", absl::StrCat("run ", a->run->name(), " has ", geometry.DebugString(), ", run ",
-                                            b->run->name(), " ", b->run->geometry().DebugString()));
+  RR_ASSIGN_OR_RETURN(const auto name_a, ParseName(options, options.a));
+  RR_ASSIGN_OR_RETURN(const auto name_b, producers ? name_a : ParseName(options, options.b));
+  RR_ASSIGN_OR_RETURN(const auto a, Find(client, name_a, producers ? Producer::kRollout : options.producer));
+  RR_ASSIGN_OR_RETURN(const auto b, Find(client, name_b, producers ? Producer::kTrainer : options.producer));
+  const Geometry& geometry = a.run->geometry();
+  if (!(geometry == b.run->geometry())) {
+    return Invalid("geometry", absl::StrCat("run ", a.run->name(), " has ", geometry.DebugString(), ", run ",
+                                            b.run->name(), " ", b.run->geometry().DebugString()));
   }
   RouteComparison compared(geometry);
-  const RowRange all{0, std::max(a->state.committed_rows, b->state.committed_rows)};
+  const RowRange all{0, std::max(a.state.committed_rows, b.state.committed_rows)};
   for (const RowRange portion : SplitAtWindows(all, PortionRows(geometry))) {
-    const auto rows_a = RowsOf(*a, portion);
-    if (!rows_a.ok()) return rows_a.status();
-    const auto rows_b = RowsOf(*b, portion);
-    if (!rows_b.ok()) return rows_b.status();
-    compared.Add({rows_a->rows, rows_a->layers}, {rows_b->rows, rows_b->layers});
+    RR_ASSIGN_OR_RETURN(const auto rows_a, RowsOf(a, portion));
+    RR_ASSIGN_OR_RETURN(const auto rows_b, RowsOf(b, portion));
+    compared.Add({rows_a.rows, rows_a.layers}, {rows_b.rows, rows_b.layers});
     progress(
         {.done = portion.end, .total = all.end, .bytes = 2 * portion.end * geometry.raw_row_bytes(), .unit = "rows"});
   }
-  return Summarize(*a, *b, compared);
+  return Summarize(a, b, compared);
 }
 
 void AddDiff(Application& application) {
@@ -225,11 +219,11 @@ void AddDiff(Application& application) {
       "counted separately. Exit code 1 if they differ.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
-        const auto found = session.AskLong(
-            [&](Client& client, const ShowProgress& progress) { return Diff(client, *options, progress); });
-        if (!found.ok()) return found.status();
-        session.output().PrintWithTable(*found, "layers", /*counted=*/false);
-        if (!(*found)["equal"].get<bool>()) session.AnswerNo();
+        RR_ASSIGN_OR_RETURN(const auto found, session.AskLong([&](Client& client, const ShowProgress& progress) {
+          return Diff(client, *options, progress);
+        }));
+        session.output().PrintWithTable(found, "layers", /*counted=*/false);
+        if (!found["equal"].get<bool>()) session.AnswerNo();
         return session.output().Flush();
       });
   diff->add_option("A", options->a, "RUN:SAMPLE, or SAMPLE with --run")->required();

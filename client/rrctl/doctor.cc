@@ -20,6 +20,7 @@
 #include "client/rrctl/application.h"
 #include "client/shard/members.h"
 #include "proto/wire/human.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 namespace {
@@ -64,11 +65,10 @@ absl::StatusOr<Answer> AskServer(const Caller& caller) {
   const Clock& clock = Clock::Real();
   const auto begin_of_day = clock.TimeOfDay();
   const Clock::Time begin = clock.Now();
-  auto info = caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest());
-  if (!info.ok()) return info.status();
+  RR_ASSIGN_OR_RETURN(auto info, caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest()));
   const Clock::Duration took = clock.Now() - begin;
   const auto half = std::chrono::duration_cast<std::chrono::system_clock::duration>(took / 2);
-  return Answer{.info = *std::move(info), .round_trip = took, .middle = begin_of_day + half};
+  return Answer{.info = std::move(info), .round_trip = took, .middle = begin_of_day + half};
 }
 
 // Sends requests that are invalid and so change nothing.
@@ -82,13 +82,10 @@ absl::StatusOr<Access> ProbeAccess(const Caller& caller, const std::string& scra
   seal.set_sample("none");
   seal.set_producer(v1::PRODUCER_ROLLOUT);
   seal.set_num_tokens(1);
-  const auto admin = Allowed(caller.Call(&Stub::DropRun, drop).status());
-  if (!admin.ok()) return admin.status();
-  const auto read = Allowed(caller.Call(&Stub::List, list).status());
-  if (!read.ok()) return read.status();
-  const auto put = Allowed(caller.Call(&Stub::Seal, seal).status());
-  if (!put.ok()) return put.status();
-  Access access{.put = *put, .read = *read, .admin = *admin};
+  RR_ASSIGN_OR_RETURN(const auto admin, Allowed(caller.Call(&Stub::DropRun, drop).status()));
+  RR_ASSIGN_OR_RETURN(const auto read, Allowed(caller.Call(&Stub::List, list).status()));
+  RR_ASSIGN_OR_RETURN(const auto put, Allowed(caller.Call(&Stub::Seal, seal).status()));
+  Access access{.put = put, .read = read, .admin = admin};
   // A rejected call shows that the token covers the run: then calls that are not rejected are allowed.
   if (!access.put && !access.read && !access.admin) return access;
   for (std::optional<bool>* scope : {&access.put, &access.read, &access.admin}) *scope = scope->value_or(true);
@@ -152,12 +149,10 @@ class ServerExaminer {
 
   // The client's keys and trusted authorities.
   absl::StatusOr<ChannelKeys> Keys() const {
-    const auto targets = ServerTargets(server_.endpoint);
-    if (!targets.ok()) return targets.status();
-    const auto security = ClientSecurity::Create(client_.security, client_.use_http_proxy);
-    if (!security.ok()) return security.status();
-    if (const auto token = (*security)->Authorization(); !token.ok()) return token.status();
-    return (*security)->KeysFor(targets->front().target);
+    RR_ASSIGN_OR_RETURN(const auto targets, ServerTargets(server_.endpoint));
+    RR_ASSIGN_OR_RETURN(const auto security, ClientSecurity::Create(client_.security, client_.use_http_proxy));
+    if (const auto token = security->Authorization(); !token.ok()) return token.status();
+    return security->KeysFor(targets.front().target);
   }
 
   bool ExamineService() {
@@ -227,19 +222,16 @@ Document FindingTable(const std::vector<Finding>& findings) {
 }
 
 absl::StatusOr<std::vector<ServerAddress>> ServersOf(absl::string_view endpoint, std::chrono::milliseconds timeout) {
-  const auto given = EndpointOrEnvironment(endpoint);
-  if (!given.ok()) return given.status();
-  std::vector<std::string> endpoints = {*given};
-  if (ShardMembers::IsShardEndpoint(*given)) {
-    const auto members = ShardMembers::Parse(*given);
-    if (!members.ok()) return members.status();
-    endpoints = members->endpoints();
+  RR_ASSIGN_OR_RETURN(const auto given, EndpointOrEnvironment(endpoint));
+  std::vector<std::string> endpoints = {given};
+  if (ShardMembers::IsShardEndpoint(given)) {
+    RR_ASSIGN_OR_RETURN(const auto members, ShardMembers::Parse(given));
+    endpoints = members.endpoints();
   }
   std::vector<ServerAddress> servers;
   for (const std::string& one : endpoints) {
-    const auto targets = ResolveEndpoint(one, timeout);
-    if (!targets.ok()) return targets.status();
-    for (const ServerTarget& target : *targets) servers.push_back(AddressOf(target));
+    RR_ASSIGN_OR_RETURN(const auto targets, ResolveEndpoint(one, timeout));
+    for (const ServerTarget& target : targets) servers.push_back(AddressOf(target));
   }
   return servers;
 }
@@ -365,14 +357,13 @@ Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scr
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options) {
   // A server may close a connection during a handshake.
   const absl::Cleanup restore = [before = signal(SIGPIPE, SIG_IGN)] { signal(SIGPIPE, before); };
-  const auto servers = ServersOf(client.endpoint, client.call_timeout);
-  if (!servers.ok()) return servers.status();
+  RR_ASSIGN_OR_RETURN(const auto servers, ServersOf(client.endpoint, client.call_timeout));
   std::vector<Finding> findings;
   bool all_answer = true;
-  for (const ServerAddress& server : *servers) all_answer &= ServerExaminer(server, client, findings).Examine();
+  for (const ServerAddress& server : servers) all_answer &= ServerExaminer(server, client, findings).Examine();
   if (!all_answer) return findings;
   const std::string scratch = absl::StrFormat("%s-%d-%08x", options.run, getpid(), std::random_device()());
-  const auto link = Link::Open(servers->front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
+  const auto link = Link::Open(servers.front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
   const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();
   findings.push_back(CheckAccess(access, scratch));
   return findings;
@@ -387,11 +378,10 @@ void AddDoctor(Application& application) {
       "what the token allows. Exit code 1 if a check failed.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
-        const auto findings = Examine(session.options(), *options);
-        if (!findings.ok()) return findings.status();
-        if (AnyFailed(*findings)) session.AnswerNo();
-        return session.output().format() == Format::kJson ? session.Show(ToDocument(*findings))
-                                                          : session.Show(FindingTable(*findings), Layout::kColumns);
+        RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *options));
+        if (AnyFailed(findings)) session.AnswerNo();
+        return session.output().format() == Format::kJson ? session.Show(ToDocument(findings))
+                                                          : session.Show(FindingTable(findings), Layout::kColumns);
       });
   doctor->add_option("--run", options->run, "check what the token allows on runs whose names start with this")
       ->capture_default_str()

@@ -11,6 +11,7 @@
 #include "client/shard/members.h"
 #include "client/shard/servers.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -85,20 +86,18 @@ Document Describe(const RunSummary& run) {
 
 // An object with the server's counters.
 absl::StatusOr<Document> DescribeServer(Client& client) {
-  const auto info = client.GetServerInfo();
-  if (!info.ok()) return info.status();
-  Document server = Describe(*info);
+  RR_ASSIGN_OR_RETURN(const auto info, client.GetServerInfo());
+  Document server = Describe(info);
   server["counters"] = Document::object();
-  for (const auto& [name, value] : info->counters) server["counters"][name] = value;
+  for (const auto& [name, value] : info.counters) server["counters"][name] = value;
   return server;
 }
 
 // An array with one entry per server of a "shard:…" endpoint, including those that cannot be reached.
 absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
-  const auto members = ShardMembers::Parse(options.endpoint);
-  if (!members.ok()) return members.status();
-  const std::vector<Document> rows = FanOut(members->size(), [&](size_t member) -> Document {
-    const std::string& endpoint = members->endpoints()[member];
+  RR_ASSIGN_OR_RETURN(const auto members, ShardMembers::Parse(options.endpoint));
+  const std::vector<Document> rows = FanOut(members.size(), [&](size_t member) -> Document {
+    const std::string& endpoint = members.endpoints()[member];
     ClientOptions alone = options;
     alone.endpoint = endpoint;
     const auto client = Client::Connect(alone);
@@ -137,20 +136,17 @@ absl::Status ShowStatus(Session& session) {
 }
 
 absl::StatusOr<Document> ListRuns(Client& client) {
-  const auto runs = client.ListRuns();
-  if (!runs.ok()) return runs.status();
+  RR_ASSIGN_OR_RETURN(const auto runs, client.ListRuns());
   Document rows = Document::array();
-  for (const RunSummary& run : *runs) rows.push_back(Describe(run));
+  for (const RunSummary& run : runs) rows.push_back(Describe(run));
   return rows;
 }
 
 absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer) {
-  const auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
-  const auto samples = (*joined)->List({}, producer);
-  if (!samples.ok()) return samples.status();
+  RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(run));
+  RR_ASSIGN_OR_RETURN(const auto samples, joined->List({}, producer));
   Document rows = Document::array();
-  for (const SampleState& sample : *samples) rows.push_back(Describe(sample));
+  for (const SampleState& sample : samples) rows.push_back(Describe(sample));
   return rows;
 }
 
@@ -164,22 +160,19 @@ struct RemoveOptions {
 
 // Releases the samples, or drops the run; returns what that freed.
 absl::StatusOr<Document> Remove(Client& client, const RemoveOptions& options) {
-  const auto joined = client.JoinRun(options.run);
-  if (!joined.ok()) return joined.status();
-  const auto outcome = options.all ? (*joined)->Drop() : (*joined)->Release(options.samples);
-  if (!outcome.ok()) return outcome.status();
-  return Document{{"run", options.run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
+  RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(options.run));
+  RR_ASSIGN_OR_RETURN(const auto outcome, options.all ? joined->Drop() : joined->Release(options.samples));
+  return Document{{"run", options.run}, {"samples", outcome.samples}, {"freed_bytes", outcome.bytes}};
 }
 
 // What Remove would remove, of both producers; changes nothing.
 absl::StatusOr<Document> DescribeRemoval(Client& client, const RemoveOptions& options) {
-  const auto joined = client.JoinRun(options.run);
-  if (!joined.ok()) return joined.status();
+  RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(options.run));
   Document all = {{"run", options.run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
   for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-    const auto states = options.all ? (*joined)->List({}, producer) : (*joined)->StatMany(options.samples, producer);
-    if (!states.ok()) return states.status();
-    for (const SampleState& state : *states) {
+    RR_ASSIGN_OR_RETURN(const auto states,
+                        options.all ? joined->List({}, producer) : joined->StatMany(options.samples, producer));
+    for (const SampleState& state : states) {
       all["samples"] = all["samples"].get<int64_t>() + 1;
       all["stored_bytes"] = all["stored_bytes"].get<int64_t>() + state.stored_bytes;
     }
@@ -204,9 +197,8 @@ absl::StatusOr<Document> AskAndRemove(Client& client, const RemoveOptions& optio
 }  // namespace
 
 absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
-  const auto runs = client.ListRuns();
-  if (!runs.ok()) return runs.status();
-  for (const RunSummary& summary : *runs) {
+  RR_ASSIGN_OR_RETURN(const auto runs, client.ListRuns());
+  for (const RunSummary& summary : runs) {
     if (summary.run != run) continue;
     const RunSettings& settings = summary.settings;
     Document object = Describe(summary);
@@ -227,13 +219,11 @@ absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
 
 absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples, Producer producer) {
-  const auto joined = client.JoinRun(run);
-  if (!joined.ok()) return joined.status();
+  RR_ASSIGN_OR_RETURN(const auto joined, client.JoinRun(run));
   Document rows = Document::array();
   for (const std::string& sample : samples) {
-    const auto state = (*joined)->Stat(sample, producer);
-    if (!state.ok()) return state.status();
-    rows.push_back(DescribeFully(*state));
+    RR_ASSIGN_OR_RETURN(const auto state, joined->Stat(sample, producer));
+    rows.push_back(DescribeFully(state));
   }
   return rows;
 }

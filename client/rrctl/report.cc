@@ -21,6 +21,7 @@
 #include "client/rrctl/rows.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/human.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -68,9 +69,8 @@ class Gatherer {
 
   absl::Status List() {
     for (auto& [producer, samples] : {std::pair{Producer::kRollout, &rollout_}, {Producer::kTrainer, &trainer_}}) {
-      auto listed = run_.List({}, producer);
-      if (!listed.ok()) return listed.status();
-      *samples = *std::move(listed);
+      RR_ASSIGN_OR_RETURN(auto listed, run_.List({}, producer));
+      *samples = std::move(listed);
     }
     return absl::OkStatus();
   }
@@ -221,9 +221,8 @@ class Gatherer {
                        const DecodedRows& rollout) {
     const RowRange there = Intersect(portion, {0, trainer.committed_rows});
     if (there.empty()) return absl::OkStatus();
-    const auto rows = ReadPortion(run_, {.state = trainer, .layers = layers}, there);
-    if (!rows.ok()) return rows.status();
-    compared_->Add(rollout, {rows->rows, rows->layers});
+    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run_, {.state = trainer, .layers = layers}, there));
+    compared_->Add(rollout, {rows.rows, rows.layers});
     return absl::OkStatus();
   }
 
@@ -258,37 +257,35 @@ absl::Status MayWrite(const FileOptions& options) {
 }
 
 absl::Status WriteReport(Session& session, const ReportOptions& options, const FileOptions& file) {
-  if (absl::Status status = MayWrite(file); !status.ok()) return status;
-  const auto report = session.AskLong(
-      [&](Client& client, const ShowProgress& progress) { return GatherReport(client, options, progress); });
-  if (!report.ok()) return report.status();
-  const std::string page = RenderReport(*report, Timestamp(Clock::Real().TimeOfDay()));
+  RR_RETURN_IF_ERROR(MayWrite(file));
+  RR_ASSIGN_OR_RETURN(const auto report, session.AskLong([&](Client& client, const ShowProgress& progress) {
+    return GatherReport(client, options, progress);
+  }));
+  const std::string page = RenderReport(report, Timestamp(Clock::Real().TimeOfDay()));
   if (file.path == "-") {
     session.output().Write(page);
     return session.output().Flush();
   }
-  if (absl::Status written = WriteFile(file.path, page); !written.ok()) return written;
+  RR_RETURN_IF_ERROR(WriteFile(file.path, page));
   return session.Show(Document{{"run", options.run},
                                {"file", file.path},
                                {"file_bytes", page.size()},
-                               {"samples", (*report)["samples"]["all"]},
-                               {"read_samples", (*report)["samples"]["read"]},
-                               {"damaged_samples", (*report)["samples"]["damaged"].size()}});
+                               {"samples", report["samples"]["all"]},
+                               {"read_samples", report["samples"]["read"]},
+                               {"damaged_samples", report["samples"]["damaged"].size()}});
 }
 
 }  // namespace
 
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress) {
-  const auto run = client.JoinRun(options.run);
-  if (!run.ok()) return run.status();
-  Gatherer gatherer(**run, options, progress);
-  if (absl::Status status = gatherer.List(); !status.ok()) return status;
-  if (absl::Status status = gatherer.ReadRows(); !status.ok()) return status;
-  auto described = DescribeRun(client, options.run);
-  if (!described.ok()) return described.status();
+  RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
+  Gatherer gatherer(*run, options, progress);
+  RR_RETURN_IF_ERROR(gatherer.List());
+  RR_RETURN_IF_ERROR(gatherer.ReadRows());
+  RR_ASSIGN_OR_RETURN(auto described, DescribeRun(client, options.run));
   int64_t missing_samples = 0;
   Document missing = MissingTable(gatherer.rollout(), missing_samples);
-  return Document{{"run", *std::move(described)},
+  return Document{{"run", std::move(described)},
                   {"load", gatherer.Load()},
                   {"samples", gatherer.Samples()},
                   {"groups", gatherer.Groups()},

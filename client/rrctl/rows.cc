@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -117,22 +118,19 @@ absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, c
     std::iota(moe_layers.begin(), moe_layers.end(), 0);
   }
   const int32_t last = std::min(*std::max_element(moe_layers.begin(), moe_layers.end()), kMaxLayers);
-  auto geometry = Geometry::Create({.num_layers = std::max(layers, last + 1),
-                                    .moe_layer_ids = std::move(moe_layers),
-                                    .num_experts = {options.num_experts},
-                                    .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
-  if (!geometry.ok()) return geometry.status();
-  return *std::move(geometry);
+  return Geometry::Create({.num_layers = std::max(layers, last + 1),
+                           .moe_layer_ids = std::move(moe_layers),
+                           .num_experts = {options.num_experts},
+                           .top_k = {options.top_k.value_or(static_cast<int32_t>(shape[2]))}});
 }
 
 // Joins the run, or makes it. Rows that do not match make no run, because its geometry is permanent.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows) {
-  const auto geometry = GeometryFor(options, rows.tensor.shape);
-  if (!geometry.ok()) return geometry.status();
-  if (!*geometry) return client.JoinRun(options.run);
-  const auto decoded = DecodeTensor(**geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX});
-  if (!decoded.ok()) return decoded.status();
-  auto run = client.OpenRun(options.run, **geometry);
+  RR_ASSIGN_OR_RETURN(const auto geometry, GeometryFor(options, rows.tensor.shape));
+  if (!geometry) return client.JoinRun(options.run);
+  RR_ASSIGN_OR_RETURN(const auto decoded,
+                      DecodeTensor(*geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX}));
+  auto run = client.OpenRun(options.run, *geometry);
   if (absl::IsNotFound(run.status())) {
     return MakeError(absl::StatusCode::kNotFound,
                      absl::StrCat("run \"", options.run, "\" cannot be made: the token does not cover its name"),
@@ -168,49 +166,42 @@ void AddCounts(const AppendOutcome& outcome, Document& said) {
 }
 
 absl::StatusOr<Document> PutOne(Run& run, const PutOptions& options, const RowsFile& rows) {
-  const auto outcome = PutSample(run, options, options.sample, rows, std::nullopt);
-  if (!outcome.ok()) return outcome.status();
+  RR_ASSIGN_OR_RETURN(const auto outcome, PutSample(run, options, options.sample, rows, std::nullopt));
   Document said = {{"sample", options.sample},
-                   {"rows", outcome->committed_rows},
-                   {"revision", outcome->revision},
-                   {"sealed", outcome->sealed}};
-  AddCounts(*outcome, said);
+                   {"rows", outcome.committed_rows},
+                   {"revision", outcome.revision},
+                   {"sealed", outcome.sealed}};
+  AddCounts(outcome, said);
   return said;
 }
 
 absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const RowsFile& rows, std::istream& input) {
-  const auto index = ReadFile(options.index, input);
-  if (!index.ok()) return index.status();
-  const absl::string_view text(reinterpret_cast<const char*>(index->data()), index->size());
+  RR_ASSIGN_OR_RETURN(const auto index, ReadFile(options.index, input));
+  const absl::string_view text(reinterpret_cast<const char*>(index.data()), index.size());
   const std::string stem = std::filesystem::path(options.file).stem().string();
-  const auto sequences = TraceSequences(text, stem, rows.tensor.shape[0]);
-  if (!sequences.ok()) return sequences.status();
+  RR_ASSIGN_OR_RETURN(const auto sequences, TraceSequences(text, stem, rows.tensor.shape[0]));
   AppendOutcome all;
-  for (size_t i = 0; i < sequences->size(); ++i) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
     const std::string sample = absl::StrCat(options.sample, "/", i);
-    const auto outcome = PutSample(run, options, sample, rows, (*sequences)[i]);
-    if (!outcome.ok()) return outcome.status();
-    all.trimmed_rows += outcome->trimmed_rows;
-    all.conflicting_rows += outcome->conflicting_rows;
-    all.unrecorded_rows += outcome->unrecorded_rows;
+    RR_ASSIGN_OR_RETURN(const auto outcome, PutSample(run, options, sample, rows, sequences[i]));
+    all.trimmed_rows += outcome.trimmed_rows;
+    all.conflicting_rows += outcome.conflicting_rows;
+    all.unrecorded_rows += outcome.unrecorded_rows;
   }
-  Document said = {{"samples", sequences->size()}, {"rows", rows.tensor.shape[0]}};
+  Document said = {{"samples", sequences.size()}, {"rows", rows.tensor.shape[0]}};
   AddCounts(all, said);
   return said;
 }
 
 absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
-  const auto file = ReadFile(options.file, input);
-  if (!file.ok()) return file.status();
-  const auto rows = OpenRowsFile(*file, options.tensor);
-  if (!rows.ok()) return rows.status();
-  if (rows->tensor.shape.size() != 3) {
+  RR_ASSIGN_OR_RETURN(const auto file, ReadFile(options.file, input));
+  RR_ASSIGN_OR_RETURN(const auto rows, OpenRowsFile(file, options.tensor));
+  if (rows.tensor.shape.size() != 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the array must be [rows, layers, K], got ", rows->tensor.shape.size(), " axes"));
+        absl::StrCat("the array must be [rows, layers, K], got ", rows.tensor.shape.size(), " axes"));
   }
-  const auto run = OpenRunFor(client, options, *rows);
-  if (!run.ok()) return run.status();
-  return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
+  RR_ASSIGN_OR_RETURN(const auto run, OpenRunFor(client, options, rows));
+  return options.index.empty() ? PutOne(*run, options, rows) : PutTrace(*run, options, rows, input);
 }
 
 }  // namespace
@@ -229,47 +220,42 @@ int64_t PortionRows(const Geometry& geometry) {
 }
 
 absl::StatusOr<SampleRows> ReadPortion(Run& run, const PortionRead& read, RowRange portion) {
-  auto rows = run.ReadRows({.producer = read.state.producer,
-                            .layers = read.layers,
-                            .samples = {{.sample = read.state.sample, .rows = {portion}}}},
-                           kReadTimeout);
-  if (!rows.ok()) return rows.status();
-  absl::Status status = CheckRecord((*rows)[0].record, read.state.sample, read.state.revision);
+  RR_ASSIGN_OR_RETURN(auto rows, run.ReadRows({.producer = read.state.producer,
+                                               .layers = read.layers,
+                                               .samples = {{.sample = read.state.sample, .rows = {portion}}}},
+                                              kReadTimeout));
+  absl::Status status = CheckRecord(rows[0].record, read.state.sample, read.state.revision);
   if (!status.ok()) return status;
-  return std::move((*rows)[0]);
+  return std::move(rows[0]);
 }
 
 absl::Status ReadPortions(Run& run, const PortionRead& read,
                           const std::function<absl::Status(RowRange portion, const SampleRows& rows)>& take) {
   for (const RowRange portion : SplitAtWindows(read.rows, PortionRows(run.geometry()))) {
-    const auto rows = ReadPortion(run, read, portion);
-    if (!rows.ok()) return rows.status();
-    if (absl::Status status = take(portion, *rows); !status.ok()) return status;
+    RR_ASSIGN_OR_RETURN(const auto rows, ReadPortion(run, read, portion));
+    RR_RETURN_IF_ERROR(take(portion, rows));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer) {
-  const auto state = run.Stat(sample, producer);
-  if (!state.ok()) return state.status();
-  const RowRange all{0, state->committed_rows};
-  return ReadPortion(run, {.state = *state, .layers = LayersOf(run.geometry()), .rows = all}, all);
+  RR_ASSIGN_OR_RETURN(const auto state, run.Stat(sample, producer));
+  const RowRange all{0, state.committed_rows};
+  return ReadPortion(run, {.state = state, .layers = LayersOf(run.geometry()), .rows = all}, all);
 }
 
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show) {
-  const auto run = client.JoinRun(options.run);
-  if (!run.ok()) return run.status();
-  const auto state = (*run)->Stat(options.sample, options.producer);
-  if (!state.ok()) return state.status();
-  const Geometry& geometry = (*run)->geometry();
+  RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
+  RR_ASSIGN_OR_RETURN(const auto state, run->Stat(options.sample, options.producer));
+  const Geometry& geometry = run->geometry();
   const std::vector<int32_t> layers = LayersOf(geometry, options.layers);
-  const RowRange wanted = options.rows.value_or(RowRange{0, state->committed_rows});
-  if (wanted.end > state->committed_rows) {
+  const RowRange wanted = options.rows.value_or(RowRange{0, state.committed_rows});
+  if (wanted.end > state.committed_rows) {
     return absl::OutOfRangeError(absl::StrCat("--rows: ", wanted.begin, ":", wanted.end, " is out of range: sample ",
-                                              options.sample, " has ", state->committed_rows, " rows"));
+                                              options.sample, " has ", state.committed_rows, " rows"));
   }
   return ReadPortions(
-      **run, {.state = *state, .layers = layers, .rows = wanted},
+      *run, {.state = state, .layers = layers, .rows = wanted},
       [&](RowRange portion, const SampleRows& sample) { return show(ToDocument(geometry, layers, portion, sample)); });
 }
 
@@ -293,10 +279,9 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
 void AddGet(Application& application) {
   const auto options = std::make_shared<GetOptions>();
   CLI::App* get = application.Add("get", "expert ids of a sample, by row and layer", [options](Session& session) {
-    const auto client = session.Connect();
-    if (!client.ok()) return client.status();
+    RR_ASSIGN_OR_RETURN(const auto client, session.Connect());
     Output::Stream rows(session.output());
-    absl::Status status = Get(**client, *options, [&rows](const Document& portion) { return rows.Add(portion); });
+    absl::Status status = Get(*client, *options, [&rows](const Document& portion) { return rows.Add(portion); });
     return status.ok() ? rows.End() : status;
   });
   AddRun(get, options->run);

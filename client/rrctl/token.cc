@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 #include "server/security/token_file.h"
@@ -91,12 +92,10 @@ absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
 absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   std::error_code ignored;
   const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
-  const auto folder = LockFolderOf(path);
-  if (!folder.ok()) return folder.status();
-  const absl::Cleanup unlock = [fd = *folder] { close(fd); };
-  const auto before = ReadEntries(path);
-  if (!before.ok()) return before.status();
-  const std::string text = absl::StrCat(*before, entry, "\n");
+  RR_ASSIGN_OR_RETURN(const auto folder, LockFolderOf(path));
+  const absl::Cleanup unlock = [fd = folder] { close(fd); };
+  RR_ASSIGN_OR_RETURN(const auto before, ReadEntries(path));
+  const std::string text = absl::StrCat(before, entry, "\n");
   if (const auto grants = ParseTokenFile(text); !grants.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", grants.status().message()));
   }
@@ -121,7 +120,7 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
 absl::Status CheckGrant(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty()) continue;
-    if (absl::Status status = CheckId(prefix, "--run"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(prefix, "--run"));
   }
   return absl::OkStatus();
 }
@@ -138,16 +137,15 @@ absl::Status CheckEntry(const std::string& entry) {
 }  // namespace
 
 absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
-  if (absl::Status status = CheckGrant(options); !status.ok()) return status;
-  const auto token = RandomToken();
-  if (!token.ok()) return token.status();
-  const std::string entry = EntryFor(options, *token);
-  if (absl::Status status = CheckEntry(entry); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckGrant(options));
+  RR_ASSIGN_OR_RETURN(const auto token, RandomToken());
+  const std::string entry = EntryFor(options, token);
+  RR_RETURN_IF_ERROR(CheckEntry(entry));
   Document made = {{"entry", entry}};
   if (options.file.empty()) {
-    made["token"] = *token;
+    made["token"] = token;
   } else {
-    if (absl::Status status = WriteSecret(options.file, *token); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(WriteSecret(options.file, token));
     made["file"] = options.file;
   }
   if (options.append.empty()) return made;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -53,35 +54,32 @@ absl::StatusOr<Document> VerifyHere(const TransferOptions& options) {
 
 absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
                                            const ShowProgress& progress) {
-  const auto run = client.JoinRun(options.run);
-  if (!run.ok()) return run.status();
-  const auto outcome = ExportRun(**run, options.directory,
-                                 {.groups = options.groups,
-                                  .producer = options.producer,
-                                  .previous = options.previous,
-                                  .on_progress = Forward(progress)});
-  if (!outcome.ok()) return outcome.status();
-  return Document{{"run", options.run},          {"directory", options.directory}, {"samples", outcome->samples},
-                  {"written", outcome->written}, {"unsealed", outcome->unsealed},  {"written_bytes", outcome->bytes}};
+  RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
+  RR_ASSIGN_OR_RETURN(const auto outcome, ExportRun(*run, options.directory,
+                                                    {.groups = options.groups,
+                                                     .producer = options.producer,
+                                                     .previous = options.previous,
+                                                     .on_progress = Forward(progress)}));
+  return Document{{"run", options.run},         {"directory", options.directory}, {"samples", outcome.samples},
+                  {"written", outcome.written}, {"unsealed", outcome.unsealed},   {"written_bytes", outcome.bytes}};
 }
 
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
                                              const ShowProgress& progress) {
-  const auto outcome = ImportRun(client, options.directory,
-                                 {.groups = options.groups, .run = options.run, .on_progress = Forward(progress)});
-  if (!outcome.ok()) return outcome.status();
-  return Document{{"run", outcome->run},
+  RR_ASSIGN_OR_RETURN(const auto outcome,
+                      ImportRun(client, options.directory,
+                                {.groups = options.groups, .run = options.run, .on_progress = Forward(progress)}));
+  return Document{{"run", outcome.run},
                   {"directory", options.directory},
-                  {"samples", outcome->samples},
-                  {"appended", outcome->appended},
-                  {"appended_bytes", outcome->bytes}};
+                  {"samples", outcome.samples},
+                  {"appended", outcome.appended},
+                  {"appended_bytes", outcome.bytes}};
 }
 
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress) {
-  const auto run = client.JoinRun(options.run);
-  if (!run.ok()) return run.status();
+  RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
   const auto outcome =
-      VerifyRun(**run, {.groups = options.groups, .producer = options.producer, .on_progress = Forward(progress)});
+      VerifyRun(*run, {.groups = options.groups, .producer = options.producer, .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
   return Describe(*outcome, "run", options.run);
 }
@@ -139,11 +137,11 @@ void AddTransfers(Application& application) {
       "read every row of a run, or of an exported run, and compare every checksum\n"
       "A directory, written /DIR, ./DIR or ../DIR, needs no server.",
       [read](Session& session) {
-        const auto verified = read->directory.empty() ? RunTransfer(session, *read, Verify) : VerifyHere(*read);
-        if (!verified.ok()) return verified.status();
-        session.output().PrintWithTable(*verified, "damaged", /*counted=*/true);
+        RR_ASSIGN_OR_RETURN(const auto verified,
+                            read->directory.empty() ? RunTransfer(session, *read, Verify) : VerifyHere(*read));
+        session.output().PrintWithTable(verified, "damaged", /*counted=*/true);
         const absl::Status taken = session.output().Flush();
-        return taken.ok() ? DamageOf(*verified) : taken;
+        return taken.ok() ? DamageOf(verified) : taken;
       });
   verify
       ->add_option_function<std::string>(

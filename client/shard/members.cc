@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/channel/endpoint.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 
@@ -41,7 +42,7 @@ absl::StatusOr<ShardMembers> ShardMembers::Parse(absl::string_view endpoint) {
   std::vector<std::string> members = absl::StrSplit(list, ',');
   if (members.size() > kMaxMembers) return Reject(endpoint, absl::StrCat("has more than ", kMaxMembers, " members"));
   for (const std::string& member : members) {
-    if (absl::Status status = CheckMember(endpoint, member); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckMember(endpoint, member));
   }
   std::sort(members.begin(), members.end());
   const auto twice = std::adjacent_find(members.begin(), members.end());

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/channel/link.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 
@@ -15,15 +16,14 @@ absl::StatusOr<std::shared_ptr<const Servers>> Servers::Connect(const ClientOpti
   std::shared_ptr<Servers> servers(new Servers);
   std::vector<std::string> endpoints = {options.endpoint};
   if (ShardMembers::IsShardEndpoint(options.endpoint)) {
-    auto members = ShardMembers::Parse(options.endpoint);
-    if (!members.ok()) return members.status();
-    endpoints = members->endpoints();
-    servers->members_ = *std::move(members);
+    RR_ASSIGN_OR_RETURN(auto members, ShardMembers::Parse(options.endpoint));
+    endpoints = members.endpoints();
+    servers->members_ = std::move(members);
   }
   for (const std::string& endpoint : endpoints) {
-    auto link = Link::Open(endpoint, options.use_http_proxy, options.security, options.call_timeout);
-    if (!link.ok()) return link.status();
-    servers->callers_.push_back(std::make_unique<const Caller>(*std::move(link), options.call_timeout,
+    RR_ASSIGN_OR_RETURN(auto link,
+                        Link::Open(endpoint, options.use_http_proxy, options.security, options.call_timeout));
+    servers->callers_.push_back(std::make_unique<const Caller>(std::move(link), options.call_timeout,
                                                                /*is_one_of_several=*/servers->members_.has_value()));
   }
   return servers;
@@ -35,9 +35,8 @@ int64_t Servers::HandleOf(absl::string_view sample) const {
 
 absl::StatusOr<std::pair<size_t, int64_t>> Servers::FindHandle(int64_t handle) const {
   if (!members_) return std::pair(size_t{0}, handle);
-  const auto place = members_->PlaceOfHandle(handle);
-  if (!place.ok()) return place.status();
-  return std::pair(*place, BareHandle(handle));
+  RR_ASSIGN_OR_RETURN(const auto place, members_->PlaceOfHandle(handle));
+  return std::pair(place, BareHandle(handle));
 }
 
 absl::Status Servers::CheckFork(absl::string_view fork, absl::string_view parent) const {

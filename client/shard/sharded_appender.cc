@@ -8,6 +8,7 @@
 #include "client/appender/append_plan.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -49,9 +50,8 @@ class ShardedAppender final : public PlanAppender {
         return status;
       }
     }
-    const absl::StatusOr<PlanAppender*> part = PartOf(servers_->PlaceOf(header.sample));
-    if (!part.ok()) return part.status();
-    return (*part)->Enqueue(plan, may_wait);
+    RR_ASSIGN_OR_RETURN(const PlanAppender* part, PartOf(servers_->PlaceOf(header.sample)));
+    return part->Enqueue(plan, may_wait);
   }
 
   absl::Status SettleUpTo(uint64_t sequence, std::chrono::milliseconds timeout) override {

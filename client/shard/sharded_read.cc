@@ -9,6 +9,7 @@
 #include "client/reader/read_checker.h"
 #include "client/reader/reader.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 namespace {
@@ -72,7 +73,7 @@ class PartSink final : public ReadSink {
     const bool is_new = record.index != at_;
     if (is_new) Pass();
     at_ = record.index;
-    if (absl::Status status = turns_.Await(part_.indices[at_]); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(turns_.Await(part_.indices[at_]));
     has_passed_ = false;
     const bool is_ok = record.status == SampleStatus::kOk;
     left_ = is_ok ? TotalRows(PromisedRows(part_.request.samples[at_], record)) * layers_ : 0;
@@ -136,9 +137,8 @@ absl::Status ReadSharded(const Servers& servers, const Geometry& geometry, const
     SampleRead asked = request.samples[i];
     size_t place = servers.PlaceOf(asked.sample);
     if (asked.sample.empty()) {
-      const auto found = servers.FindHandle(asked.handle);
-      if (!found.ok()) return found.status();
-      std::tie(place, asked.handle) = *found;
+      RR_ASSIGN_OR_RETURN(const auto found, servers.FindHandle(asked.handle));
+      std::tie(place, asked.handle) = found;
     }
     Part& part = parts.try_emplace(place, Part{.request = common}).first->second;
     part.indices.push_back(static_cast<int32_t>(i));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/cut.h"
 #include "proto/wire/buffer.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -58,21 +59,20 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
     decision.step = TurnDecision::Step::kAsk;
     return decision;
   }
-  const absl::StatusOr<NewHistory> history = Read(turn);
-  if (!history.ok()) return history.status();
-  if (sealed() && !replace_ && !turn.cut && (history->changed || history->num_tokens != sealed_num_tokens_)) {
+  RR_ASSIGN_OR_RETURN(const NewHistory history, Read(turn));
+  if (sealed() && !replace_ && !turn.cut && (history.changed || history.num_tokens != sealed_num_tokens_)) {
     return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kSealed},
                  absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to continue"));
   }
-  decision.num_tokens = history->num_tokens;
-  if (history->changed) decision.retokenised_at = history->same;
+  decision.num_tokens = history.num_tokens;
+  if (history.changed) decision.retokenised_at = history.same;
   // A wrong turn must not cost rows: it is checked before anything is taken back.
-  absl::Status status = replace_ ? absl::OkStatus() : DecideRows(turn, history->keep, decision);
+  absl::Status status = replace_ ? absl::OkStatus() : DecideRows(turn, history.keep, decision);
   if (status.ok() && !replace_) status = DecideSeal(turn, decision);
   if (!status.ok()) return status;
-  if (replace_ || history->keep < rows()) {
+  if (replace_ || history.keep < rows()) {
     decision.step = TurnDecision::Step::kTruncate;
-    decision.truncate_rows = history->keep;
+    decision.truncate_rows = history.keep;
     decision.expected_revision = revision_;
   }
   return decision;

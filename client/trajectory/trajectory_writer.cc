@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/call/cancellation.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 
@@ -41,7 +42,7 @@ class TrajectoryWriter::Mailbox {
 absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::New(std::shared_ptr<Run> run,
                                                                         std::shared_ptr<Appender> appender,
                                                                         Options options) {
-  if (absl::Status status = CheckId(options.trajectory.sample, "sample"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(options.trajectory.sample, "sample"));
   options.trajectory.strict = run->settings().strict;
   AppendOptions common{.group = options.group, .engine = std::move(options.engine)};
   return std::unique_ptr<TrajectoryWriter>(new TrajectoryWriter(std::move(run), std::move(appender), std::move(common),
@@ -69,7 +70,7 @@ bool TrajectoryWriter::Drain() {
 absl::StatusOr<TurnResult> TrajectoryWriter::Add(const Turn& turn, const TurnRows* rows, absl::string_view engine,
                                                  Place place) {
   if (!place) place = order_.Take();
-  if (absl::Status status = place->Await(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(place->Await());
   AppendOptions common = common_;
   if (!engine.empty()) common.engine = std::string(engine);
   auto result = Do(turn, rows, common);
@@ -82,20 +83,18 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Do(const Turn& turn, const TurnRows
   std::optional<int64_t> rows_before;  // The first attempt to take rows back.
   int attempts = 0;
   while (true) {
-    auto plan = Plan(turn, rows, common);
-    if (!plan.ok()) return plan.status();
-    const TurnDecision& decision = plan->decision;
+    RR_ASSIGN_OR_RETURN(auto plan, Plan(turn, rows, common));
+    const TurnDecision& decision = plan.decision;
     if (decision.step == TurnDecision::Step::kAppend) {
-      auto result = Queue(*std::move(plan));
+      auto result = Queue(std::move(plan));
       if (result.ok()) result->truncated_rows = truncated_rows;
       return result;
     }
-    const auto failed = Settle();
-    if (!failed.ok()) return failed.status();
+    RR_ASSIGN_OR_RETURN(const auto failed, Settle());
     absl::Status status;
     if (decision.step == TurnDecision::Step::kAsk) {
       status = Ask();
-    } else if (!*failed) {
+    } else if (!failed) {
       if (!rows_before) rows_before = state().rows;
       status = Truncate(decision, ++attempts);
       truncated_rows = *rows_before - decision.truncate_rows;
@@ -116,16 +115,15 @@ absl::StatusOr<bool> TrajectoryWriter::Settle() {
     MutexLock lock(mutex_);
     last = last_sequence_;
   }
-  if (absl::Status status = appender().SettleUpTo(last, appender().settle_time()); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(appender().SettleUpTo(last, appender().settle_time()));
   MutexLock lock(mutex_);
   return Drain();
 }
 
 absl::Status TrajectoryWriter::Ask() {
-  auto states = run_->StatMany({&sample_, 1});
-  if (!states.ok()) return states.status();
+  RR_ASSIGN_OR_RETURN(auto states, run_->StatMany({&sample_, 1}));
   std::optional<SampleState> found;
-  if (!states->empty()) found = std::move(states->front());
+  if (!states.empty()) found = std::move(states.front());
   MutexLock lock(mutex_);
   return trajectory_.OnState(found);
 }
@@ -144,7 +142,7 @@ absl::Status TrajectoryWriter::Truncate(const TurnDecision& decision, int attemp
 }
 
 absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
-  if (absl::Status kept = KeepCall(); !kept.ok()) return kept;
+  RR_RETURN_IF_ERROR(KeepCall());
   const TurnDecision& decision = plan.decision;
   TurnResult result{.num_tokens = decision.num_tokens,
                     .retokenised_at = decision.retokenised_at,
@@ -175,9 +173,9 @@ absl::StatusOr<TurnResult> TrajectoryWriter::Queue(TurnPlan plan) {
 
 absl::StatusOr<std::unique_ptr<TrajectoryWriter>> TrajectoryWriter::Fork(const std::string& sample,
                                                                          std::chrono::milliseconds wait, Place place) {
-  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(sample, "sample"));
   if (!place) place = order_.Take();
-  if (absl::Status status = place->Await(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(place->Await());
   uint64_t last = 0;
   {
     MutexLock lock(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/trajectory/trajectory.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -13,27 +14,26 @@ namespace {
 class OpenedRows {
  public:
   static absl::StatusOr<OpenedRows> Open(const TurnRows& rows, const BlockOptions& blocks) {
-    auto view = OpenSlots(rows.tensor, rows.payload, rows.take, rows.ids_and_weights, blocks.max_payload_bytes);
-    if (!view.ok()) return view.status();
+    RR_ASSIGN_OR_RETURN(
+        auto view, OpenSlots(rows.tensor, rows.payload, rows.take, rows.ids_and_weights, blocks.max_payload_bytes));
     OpenedRows opened;
-    opened.tensor_ = {.dtype = view->dtype,
-                      .shape = {view->rows, view->layers, view->top_k},
+    opened.tensor_ = {.dtype = view.dtype,
+                      .shape = {view.rows, view.layers, view.top_k},
                       .layer_basis = rows.tensor.layer_basis,
                       .layer_ids = rows.tensor.layer_ids};
     opened.first_slot_ = rows.row_start + rows.missing_rows;
-    opened.rows_ = {rows.row_start, opened.first_slot_ + view->rows};
-    opened.view_ = *std::move(view);
+    opened.rows_ = {rows.row_start, opened.first_slot_ + view.rows};
+    opened.view_ = std::move(view);
     return opened;
   }
 
   RowRange rows() const { return rows_; }
   absl::StatusOr<DecodedRows> Decode(RowRange rows, absl::Span<const WeightSpan> weights, const Geometry& geometry,
                                      const BlockOptions& blocks) const {
-    auto cuts = WeightCuts(weights);
-    if (!cuts.ok()) return cuts.status();
+    RR_ASSIGN_OR_RETURN(auto cuts, WeightCuts(weights));
     DecodeOptions options{.row_start = rows.begin,
                           .block_rows = blocks.block_rows,
-                          .cuts = *std::move(cuts),
+                          .cuts = std::move(cuts),
                           .codec = blocks.codec,
                           .max_payload_bytes = blocks.max_payload_bytes};
     const RowRange missing{rows.begin, std::clamp(first_slot_, rows.begin, rows.end)};
@@ -80,9 +80,8 @@ class Planner {
       : turn_(turn), rows_(rows), common_(common), geometry_(geometry), blocks_(blocks), trajectory_(trajectory) {}
 
   absl::StatusOr<TurnPlan> Plan() {
-    auto decision = trajectory_.Decide(turn_);
-    if (!decision.ok()) return decision.status();
-    TurnPlan plan{.decision = *std::move(decision)};
+    RR_ASSIGN_OR_RETURN(auto decision, trajectory_.Decide(turn_));
+    TurnPlan plan{.decision = std::move(decision)};
     if (plan.decision.step == TurnDecision::Step::kAsk) return plan;
     const bool truncate = plan.decision.step == TurnDecision::Step::kTruncate;
     absl::Status status = truncate ? absl::OkStatus() : Compare(plan.decision);
@@ -99,9 +98,8 @@ class Planner {
  private:
   absl::Status Compare(TurnDecision& decision) const {
     if (decision.compare.empty()) return absl::OkStatus();
-    const auto decoded = rows_->Decode(decision.compare, {}, geometry_, blocks_);
-    if (!decoded.ok()) return decoded.status();
-    return trajectory_.Refine(turn_, MarkRows(geometry_, *decoded), decision);
+    RR_ASSIGN_OR_RETURN(const auto decoded, rows_->Decode(decision.compare, {}, geometry_, blocks_));
+    return trajectory_.Refine(turn_, MarkRows(geometry_, decoded), decision);
   }
 
   absl::Status AddAppends(TurnPlan& plan) {
@@ -122,9 +120,9 @@ class Planner {
         options.prefix_revision = decision.prefix->revision;
       }
       if (&part == &parts.back()) options.seal_num_tokens = decision.seal_num_tokens;
-      auto append = part.recorded ? PlanFresh(options, part.rows) : PlanUnrecorded(options, part.rows.size());
-      if (!append.ok()) return append.status();
-      plan.appends.push_back(*std::move(append));
+      RR_ASSIGN_OR_RETURN(auto append,
+                          part.recorded ? PlanFresh(options, part.rows) : PlanUnrecorded(options, part.rows.size()));
+      plan.appends.push_back(std::move(append));
     }
     return absl::OkStatus();
   }
@@ -133,10 +131,9 @@ class Planner {
     options.weight_version = turn_.weight_version;
     options.weight_label = turn_.weight_label;
     options.weights = ClipWeights(turn_.weights, rows);
-    auto decoded = rows_->Decode(rows, turn_.weights, geometry_, blocks_);
-    if (!decoded.ok()) return decoded.status();
-    marks_ = MarkRows(geometry_, *decoded);
-    return PlanBlocks(options, *std::move(decoded), blocks_);
+    RR_ASSIGN_OR_RETURN(auto decoded, rows_->Decode(rows, turn_.weights, geometry_, blocks_));
+    marks_ = MarkRows(geometry_, decoded);
+    return PlanBlocks(options, std::move(decoded), blocks_);
   }
 
   const Turn& turn_;

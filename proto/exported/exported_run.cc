@@ -20,6 +20,7 @@
 #include "proto/json/json.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/payload/npy.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
@@ -111,7 +112,7 @@ bool IsFileName(const std::string& name) {
 
 // Checks the fields of a sample, whether they come from an index or from a caller.
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
-  if (absl::Status status = CheckId(sample.sample, path); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(sample.sample, path));
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {
     return WithSample(Invalid(absl::StrCat(path, ".num_tokens"),
                               absl::StrCat("must be in [1, ", kMaxRows + 1, "], got ", sample.num_tokens)),
@@ -201,10 +202,9 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
   if (text.size() < last || text.substr(text.size() - last) != LastLine(text.substr(0, text.size() - last))) {
     return Damaged(absl::StrCat(kExportIndex, ": does not match the CRC32C in its last line"));
   }
-  const auto value = ParseJson(text, "index");
-  if (!value.ok()) return value.status();
-  if (absl::Status status = CheckVersion(*value); !status.ok()) return status;
-  JsonObject object(*value, "");
+  RR_ASSIGN_OR_RETURN(const auto value, ParseJson(text, "index"));
+  RR_RETURN_IF_ERROR(CheckVersion(value));
+  JsonObject object(value, "");
   int64_t version = 0;
   std::string run, crc32c;
   Producer producer = Producer::kRollout;
@@ -215,13 +215,11 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
   for (const char* key : {"geometry", "samples"}) object.Require(key);
   const json* geometry_json = object.Find("geometry");
   const json* list = object.Find("samples");
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  const auto options = GeometryOptionsFromJson(*geometry_json, "geometry");
-  if (!options.ok()) return options.status();
-  auto geometry = Geometry::Create(*options);
-  if (!geometry.ok()) return geometry.status();
-  ExportedRun out{.run = std::move(run), .producer = producer, .geometry = *std::move(geometry), .samples = {}};
-  if (absl::Status status = ReadSamples(*list, out); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(object.status());
+  RR_ASSIGN_OR_RETURN(const auto options, GeometryOptionsFromJson(*geometry_json, "geometry"));
+  RR_ASSIGN_OR_RETURN(auto geometry, Geometry::Create(options));
+  ExportedRun out{.run = std::move(run), .producer = producer, .geometry = std::move(geometry), .samples = {}};
+  RR_RETURN_IF_ERROR(ReadSamples(*list, out));
   return out;
 }
 
@@ -352,17 +350,16 @@ absl::StatusOr<std::vector<uint8_t>> ReadExportedFile(const std::filesystem::pat
 
 absl::StatusOr<ExportedIds> ReadExportedIds(const std::filesystem::path& directory, const Geometry& geometry,
                                             const ExportedSample& sample) {
-  auto file = ReadExportedFile(directory, sample);
-  if (!file.ok()) return file.status();
-  const auto header = ParseNpyHeader(*file);
+  RR_ASSIGN_OR_RETURN(auto file, ReadExportedFile(directory, sample));
+  const auto header = ParseNpyHeader(file);
   if (!header.ok()) return WithSample(header.status(), sample.sample);
   const std::vector<int64_t> shape = ShapeOf(geometry, sample);
   const auto ids = geometry.array_ids(shape[0]);
-  const size_t given = file->size() - header->data_offset;
+  const size_t given = file.size() - header->data_offset;
   const bool fits = header->dtype == DTypeOf(geometry) && header->shape == shape && ids &&
                     given / geometry.max_id_bytes() == static_cast<size_t>(*ids) &&
                     given % geometry.max_id_bytes() == 0;
-  if (fits) return ExportedIds(*std::move(file), header->data_offset);
+  if (fits) return ExportedIds(std::move(file), header->data_offset);
   return MakeError(absl::StatusCode::kInvalidArgument,
                    absl::StrCat("file: ", sample.file, " must be an array of ", shape[0], " rows, ", shape[1],
                                 " layers and K ", shape[2], " in the dtype of storage"),
@@ -386,7 +383,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   if (error) return DirectoryError(error, path);
   std::filesystem::path part = path;
   part += ".part";
-  if (absl::Status status = RemovePart(part); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(RemovePart(part));
   // The names of the directories are on the disk before any file is in them.
   std::vector<std::filesystem::path> parents;
   for (std::filesystem::path up = part.parent_path(); up.has_relative_path() && !std::filesystem::exists(up, error);
@@ -396,7 +393,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   if (!error) std::filesystem::create_directories(part, error);
   if (error) return DirectoryError(error, path);
   for (const std::filesystem::path& parent : parents) {
-    if (absl::Status status = Sync(parent); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(Sync(parent));
   }
   return std::unique_ptr<RunExporter>(
       new RunExporter(std::move(path), std::move(part),
@@ -408,13 +405,13 @@ RunExporter::~RunExporter() {
 }
 
 absl::Status RunExporter::CheckFits(const ExportedSample& sample) const {
-  if (absl::Status status = CheckSample(sample, "sample"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSample(sample, "sample"));
   if (names_.count(sample.sample) == 0) return absl::OkStatus();
   return WithSample(Invalid("sample", "was added already"), sample.sample);
 }
 
 absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> ids) {
-  if (absl::Status status = CheckFits(sample); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckFits(sample));
   const Geometry& geometry = run_.geometry;
   const int64_t rows = sample.recorded_rows(), given = static_cast<int64_t>(ids.size());
   const int64_t id_bytes = geometry.max_id_bytes();
@@ -435,7 +432,7 @@ absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> i
 }
 
 absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample sample) {
-  if (absl::Status status = CheckFits(sample); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckFits(sample));
   const std::filesystem::path there = from / sample.file;
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(there, error);
@@ -443,10 +440,9 @@ absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample
   const bool linked =
       !error && size == static_cast<uintmax_t>(sample.file_bytes) && link(there.c_str(), (part_ / file).c_str()) == 0;
   if (!linked) {
-    const auto bytes = ReadExportedFile(from, sample);
-    if (!bytes.ok()) return bytes.status();
+    RR_ASSIGN_OR_RETURN(const auto bytes, ReadExportedFile(from, sample));
     sample.file = file;
-    if (absl::Status status = WriteFile(sample, {*bytes}); !status.ok()) return status;
+    if (absl::Status status = WriteFile(sample, {bytes}); !status.ok()) return status;
   }
   sample.file = file;
   Keep(std::move(sample));
@@ -455,7 +451,7 @@ absl::Status RunExporter::Take(const std::filesystem::path& from, ExportedSample
 
 absl::Status RunExporter::WriteFile(const ExportedSample& sample, absl::Span<const absl::Span<const uint8_t>> parts) {
   const std::filesystem::path path = part_ / sample.file;
-  if (absl::Status status = WriteNewFile(path, parts); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(WriteNewFile(path, parts));
   written_.push_back(path);
   written_bytes_ += sample.file_bytes;
   return written_.size() >= kSyncFiles || written_bytes_ >= kSyncBytes ? SyncWritten() : absl::OkStatus();

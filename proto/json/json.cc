@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -164,7 +165,7 @@ absl::StatusOr<Geometry::Options> GeometryOptionsFromJson(const nlohmann::json& 
     options.moe_layer_ids.resize(options.num_layers);
     std::iota(options.moe_layer_ids.begin(), options.moe_layer_ids.end(), 0);
   }
-  if (absl::Status status = object.status(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(object.status());
   return options;
 }
 
@@ -221,7 +222,7 @@ absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRang
 
 absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<TokenCheck>& checks) {
   std::vector<std::vector<int64_t>> pairs;
-  if (absl::Status status = ReadPairs(object, key, pairs); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(ReadPairs(object, key, pairs));
   for (const auto& pair : pairs) {
     if (!std::in_range<uint32_t>(pair[1])) return Invalid(object.PathOf(key), "must have CRCs of 32 bits");
     checks.push_back({pair[0], static_cast<uint32_t>(pair[1])});

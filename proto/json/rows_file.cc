@@ -10,6 +10,7 @@
 #include "proto/json/json.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/npy.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -99,32 +100,29 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     if (!entry.is_object()) return Malformed(Reason::kEncoding, absl::StrCat(name, " must be an object"));
-    auto tensor = ReadTensor(name, entry, data);
-    if (!tensor.ok()) return tensor.status();
-    tensors.push_back(*std::move(tensor));
+    RR_ASSIGN_OR_RETURN(auto tensor, ReadTensor(name, entry, data));
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
 
 absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::string_view name) {
   if (file.size() >= sizeof(kNpyMagic) && std::memcmp(file.data(), kNpyMagic, sizeof(kNpyMagic)) == 0) {
-    auto header = ParseNpyHeader(file);
-    if (!header.ok()) return header.status();
+    RR_ASSIGN_OR_RETURN(auto header, ParseNpyHeader(file));
     RowsFile rows;
-    rows.tensor = {.dtype = header->dtype, .shape = std::move(header->shape)};
-    rows.payload = file.subspan(header->data_offset);
+    rows.tensor = {.dtype = header.dtype, .shape = std::move(header.shape)};
+    rows.payload = file.subspan(header.data_offset);
     return rows;
   }
-  const auto tensors = ParseSafeTensors(file);
-  if (!tensors.ok()) return tensors.status();
+  RR_ASSIGN_OR_RETURN(const auto tensors, ParseSafeTensors(file));
   std::vector<const SafeTensor*> found;
-  for (const SafeTensor& tensor : *tensors) {
+  for (const SafeTensor& tensor : tensors) {
     if (name.empty() ? IsRows(tensor) : tensor.name == name) found.push_back(&tensor);
   }
   if (found.size() != 1) {
     return absl::NotFoundError(absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors of rows; name one")
                                                          : absl::StrCat("no tensor \"", name, "\""),
-                                            "; the file holds ", Names(*tensors)));
+                                            "; the file holds ", Names(tensors)));
   }
   if (!IsRows(*found[0])) {
     return Malformed(found[0]->shape.size() == 3 ? Reason::kDType : Reason::kShape,
@@ -137,13 +135,12 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
 }
 
 absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows) {
-  const auto parsed = ParseJson(index, "index");
-  if (!parsed.ok()) return parsed.status();
-  if (!parsed->is_object()) return Invalid(Reason::kField, "index", "must be an object");
-  const json* entry = &*parsed;
+  RR_ASSIGN_OR_RETURN(const auto parsed, ParseJson(index, "index"));
+  if (!parsed.is_object()) return Invalid(Reason::kField, "index", "must be an object");
+  const json* entry = &parsed;
   if (!entry->contains("seq_lens")) {
-    const auto found = parsed->find(std::string(stem));
-    if (found == parsed->end()) return absl::NotFoundError(absl::StrCat("index: there is no \"", stem, "\""));
+    const auto found = parsed.find(std::string(stem));
+    if (found == parsed.end()) return absl::NotFoundError(absl::StrCat("index: there is no \"", stem, "\""));
     entry = &*found;
   }
   const auto lengths = entry->is_object() ? Numbers(entry->value("seq_lens", json()), kMaxRows) : std::nullopt;

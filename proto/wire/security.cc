@@ -1,4 +1,5 @@
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -81,9 +82,8 @@ absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   if (Nanoseconds(now) - Nanoseconds(status.st_ctim) < kUnsettled.count()) seen_.reset();
-  auto text = ReadAll(fd, path_);
-  if (!text.ok()) return text.status();
-  return std::optional<std::string>(*std::move(text));
+  RR_ASSIGN_OR_RETURN(auto text, ReadAll(fd, path_));
+  return std::optional<std::string>(std::move(text));
 }
 
 }  // namespace wire

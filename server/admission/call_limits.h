@@ -169,10 +169,10 @@ class RunQuota {
 
   absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
   absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
-  // Looks if the last look at the run is longer ago than `interval`; returns true if it looked.
+  // Counts what the run has stored, if that was last done more than `interval` ago; returns true if it counted.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
-  // True if a look is due; then the committed bytes become settling. Waits for the first look if another thread has
-  // begun it.
+  // True if it is time to count again: committed bytes, which the count may or may not include, then become settling.
+  // Waits if another thread makes the run's first count.
   bool BeginLook(absl::string_view run, Clock::Duration interval);
   // Forgets runs that hold nothing; they are looked at again when they do.
   void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

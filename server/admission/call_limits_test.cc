@@ -192,7 +192,7 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   EXPECT_OK(quota.Admit("a", 100));
 }
 
-TEST_F(RunQuotaTest, ARunThatRestedIsLookedAtAnew) {
+TEST_F(RunQuotaTest, ARunThatRestedIsCountedAgain) {
   RunQuota quota = Make({.bytes = 100});
   ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.Admit("a", 60));
   hold.Commit();  // And gone from the store by now.

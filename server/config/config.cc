@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 #include "server/config/open_store.h"
 #include "server/security/access_control.h"
 
@@ -325,11 +326,10 @@ absl::Status CheckTokenFile(const std::string& path) {
 
 // A server with an expired certificate starts, but no client accepts it: --check-config rejects it.
 absl::Status CheckTls(ServerConfig& config) {
-  const auto texts = ReadTlsFiles(config.tls);
-  if (!texts.ok()) return texts.status();
-  if (config.tls.certificate.empty() || texts->expires > Clock::Real().TimeOfDay()) return absl::OkStatus();
+  RR_ASSIGN_OR_RETURN(const auto texts, ReadTlsFiles(config.tls));
+  if (config.tls.certificate.empty() || texts.expires > Clock::Real().TimeOfDay()) return absl::OkStatus();
   const std::string expired = absl::StrCat("--tls-cert: the certificate in ", config.tls.certificate, " expired at ",
-                                           absl::FormatTime(absl::FromChrono(texts->expires), absl::UTCTimeZone()));
+                                           absl::FormatTime(absl::FromChrono(texts.expires), absl::UTCTimeZone()));
   if (config.check_config) return absl::InvalidArgumentError(expired);
   config.warnings.push_back(absl::StrCat(expired, ": no client will talk to this server"));
   return absl::OkStatus();
@@ -375,10 +375,10 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   }
   absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
   if (!store.ok()) return store;
-  if (absl::Status status = CheckTls(config); !status.ok()) return status;
-  if (absl::Status status = CheckListeners(config); !status.ok()) return status;
-  if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
-  if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckTls(config));
+  RR_RETURN_IF_ERROR(CheckListeners(config));
+  RR_RETURN_IF_ERROR(CheckEncrypted(config));
+  RR_RETURN_IF_ERROR(CheckTokenFile(config.token_file));
   WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);
   WarnOfMode("token-file", config.token_file, S_IWOTH, "change", config);
   return config;

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
@@ -56,14 +57,12 @@ absl::StatusOr<std::shared_ptr<RedisCluster>> AwaitRedis(const RedisEndpoint& en
 }
 
 absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions options, const StoreWait& wait) {
-  const absl::StatusOr<RedisEndpoint> endpoint = ParseRedisEndpoint(name);
-  if (!endpoint.ok()) return endpoint.status();
-  const std::string prefix = endpoint->prefix.empty() ? RedisStoreOptions().prefix : endpoint->prefix;
-  const absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = AwaitRedis(*endpoint, wait);
-  if (!cluster.ok()) return cluster.status();
-  std::string found = (*cluster)->clustered() ? absl::StrCat("a cluster of ", (*cluster)->Masters().size(), " masters")
-                                              : "one Redis server";
-  return OpenedStore{NewRedisStore("redis", *cluster,
+  RR_ASSIGN_OR_RETURN(const RedisEndpoint endpoint, ParseRedisEndpoint(name));
+  const std::string prefix = endpoint.prefix.empty() ? RedisStoreOptions().prefix : endpoint.prefix;
+  RR_ASSIGN_OR_RETURN(const std::shared_ptr<RedisCluster> cluster, AwaitRedis(endpoint, wait));
+  std::string found =
+      cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
+  return OpenedStore{NewRedisStore("redis", cluster,
                                    {.clock = options.clock,
                                     .default_ttl = options.default_ttl,
                                     .handle_of = std::move(options.handle_of),
@@ -88,7 +87,7 @@ absl::Status CheckName(absl::string_view name) {
 }  // namespace
 
 absl::Status CheckStore(absl::string_view name, absl::string_view durability, absl::string_view spill_directory) {
-  if (absl::Status status = CheckName(name); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckName(name));
   if (!spill_directory.empty() && name != kMemory) {
     return InvalidOption("spill-directory", absl::StrCat("only the store memory can spill, not ", name));
   }
@@ -112,13 +111,13 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
   if (IsRedis(name)) return OpenRedis(name, std::move(options), wait);
   if (name == kMemory) return OpenedStore{NewMemoryStore(std::move(options)), ""};
   RecoveryReport report;
-  auto store = OpenRocksStore({.path = std::string(absl::StripPrefix(name, kRocksPrefix)),
-                               .durability = DurabilityFromName(durability).value_or(LevelsOf(name).by_default),
-                               .cache_bytes = cache_bytes,
-                               .memory = std::move(options)},
-                              report);
-  if (!store.ok()) return store.status();
-  return OpenedStore{*std::move(store), Describe(report)};
+  RR_ASSIGN_OR_RETURN(auto store,
+                      OpenRocksStore({.path = std::string(absl::StripPrefix(name, kRocksPrefix)),
+                                      .durability = DurabilityFromName(durability).value_or(LevelsOf(name).by_default),
+                                      .cache_bytes = cache_bytes,
+                                      .memory = std::move(options)},
+                                     report));
+  return OpenedStore{std::move(store), Describe(report)};
 }
 
 }  // namespace routing_replay::server

@@ -1,4 +1,5 @@
 #include "server/connections/accept_loop.h"
+#include "proto/wire/status_macros.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -176,9 +177,8 @@ absl::Status ListeningSocket::OpenUnix(const std::string& path) {
   to.sun_family = AF_UNIX;
   std::memcpy(to.sun_path, path.c_str(), path.size() + 1);
   RemoveSocket(path);
-  auto fd = Bind(address, sizeof(sockaddr_un), false);
-  if (!fd.ok()) return fd.status();
-  fds_.push_back(*fd);
+  RR_ASSIGN_OR_RETURN(auto fd, Bind(address, sizeof(sockaddr_un), false));
+  fds_.push_back(fd);
   path_ = path;
   // Sets the mode whatever the umask says, and before anybody can connect.
   struct stat status;
@@ -371,14 +371,13 @@ AcceptLoop::~AcceptLoop() {
 
 absl::StatusOr<std::string> AcceptLoop::Listen(grpc::ServerBuilder& builder, const std::string& address,
                                                std::shared_ptr<grpc::ServerCredentials> credentials) {
-  auto socket = ListeningSocket::Open(address);
-  if (!socket.ok()) return socket.status();
+  RR_ASSIGN_OR_RETURN(auto socket, ListeningSocket::Open(address));
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
       builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, std::move(credentials));
   builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);
-  listeners_.push_back({*std::move(socket), std::move(acceptor)});
+  listeners_.push_back({std::move(socket), std::move(acceptor)});
   return listeners_.back().socket.address();
 }
 

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "server/connections/accept_loop.h"
 
 namespace routing_replay::server {
@@ -258,11 +259,10 @@ class AsioHttpPort final : public HttpPort {
   }
 
   absl::Status Start() {
-    if (absl::Status tls = FollowTls(); !tls.ok()) return tls;
-    const auto socket = ListeningSocket::Open(sessions_.options.address);
-    if (!socket.ok()) return socket.status();
-    address_ = socket->address();
-    for (const int fd : socket->fds()) {
+    RR_RETURN_IF_ERROR(FollowTls());
+    RR_ASSIGN_OR_RETURN(const auto socket, ListeningSocket::Open(sessions_.options.address));
+    address_ = socket.address();
+    for (const int fd : socket.fds()) {
       Accept(acceptors_.emplace_back(strand_, tcp::v6(), fcntl(fd, F_DUPFD_CLOEXEC, 0)));
     }
     for (int i = 0; i < sessions_.options.threads; ++i) threads_.emplace_back([this] { io_.run(); });
@@ -310,7 +310,7 @@ class AsioHttpPort final : public HttpPort {
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const HttpPortOptions& options, HttpHandler handler) {
   auto port = std::make_unique<AsioHttpPort>(options, std::move(handler));
-  if (absl::Status status = port->Start(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(port->Start());
   return port;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 #include "server/log/event_log.h"
 
 namespace routing_replay::server {
@@ -210,21 +211,20 @@ Operations::~Operations() { Stop(); }
 absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig& config, const Clock& clock,
                                                               const ServedTls* tls, OperatorCheck check) {
   std::unique_ptr<Operations> operations(new Operations(config, clock, tls, std::move(check)));
-  if (absl::Status status = operations->Open(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(operations->Open());
   return operations;
 }
 
 absl::Status Operations::Open() {
   if (!config_.health_listen.empty()) {
-    auto health = HealthPort::Start(config_.health_listen, config_.stall_timeout);
-    if (!health.ok()) return health.status();
-    health_ = *std::move(health);
+    RR_ASSIGN_OR_RETURN(auto health, HealthPort::Start(config_.health_listen, config_.stall_timeout));
+    health_ = std::move(health);
   }
   if (!config_.operations_listen.empty()) {
-    auto http = HttpPort::Start({.address = config_.operations_listen, .tls = tls_},
-                                [this](const HttpRequest& request) { return routes_.Answer(request); });
-    if (!http.ok()) return http.status();
-    http_ = *std::move(http);
+    RR_ASSIGN_OR_RETURN(auto http,
+                        HttpPort::Start({.address = config_.operations_listen, .tls = tls_},
+                                        [this](const HttpRequest& request) { return routes_.Answer(request); }));
+    http_ = std::move(http);
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/human.h"
+#include "proto/wire/status_macros.h"
 #include "server/log/event_log.h"
 
 namespace routing_replay::server {
@@ -368,15 +369,13 @@ list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_cloc
 }  // namespace
 
 absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop) {
-  const auto runs = store.CountRuns();
-  if (!runs.ok()) return runs.status();
+  RR_ASSIGN_OR_RETURN(const auto runs, store.CountRuns());
   Census census;
-  const int64_t limit_of_run = std::max<int64_t>(1, limit / std::max<int64_t>(1, *runs));
+  const int64_t limit_of_run = std::max<int64_t>(1, limit / std::max<int64_t>(1, runs));
   std::string token;
   do {
-    const auto page = store.ListRuns(token, kRunPage);
-    if (!page.ok()) return page.status();
-    for (const RunState& state : page->runs) {
+    RR_ASSIGN_OR_RETURN(const auto page, store.ListRuns(token, kRunPage));
+    for (const RunState& state : page.runs) {
       Census::Run run{.run = state.info.run,
                       .samples = state.samples,
                       .sealed_samples = state.sealed_samples,
@@ -389,7 +388,7 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
       census.samples += run.samples;
       census.runs.push_back(std::move(run));
     }
-    token = page->next_token;
+    token = page.next_token;
   } while (!token.empty());
   return census;
 }

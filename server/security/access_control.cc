@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/store_rules.h"
 
@@ -146,10 +147,9 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(
 }
 
 absl::StatusOr<bool> AccessControl::Reload() const {
-  const auto text = LookUntilItRests(*file_);
-  if (!text.ok()) return text.status();
-  if (!*text) return false;
-  auto grants = ParseTokenFile(**text);
+  RR_ASSIGN_OR_RETURN(const auto text, LookUntilItRests(*file_));
+  if (!text) return false;
+  auto grants = ParseTokenFile(*text);
   if (!grants.ok()) return absl::InvalidArgumentError(absl::StrCat(file_->path(), ": ", grants.status().message()));
   grants_ = std::make_shared<const std::vector<TokenGrant>>(*std::move(grants));
   return true;

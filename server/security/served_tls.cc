@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::server {
 namespace {
@@ -145,20 +146,17 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
   if (files.certificate.empty()) return Fault("tls-cert", "must be given with the other TLS settings");
   if (files.key.empty()) return Fault("tls-key", "must be given with --tls-cert");
-  const auto chain = Read("tls-cert", files.certificate, CertificatesOf, texts.certificate);
-  if (!chain.ok()) return chain.status();
-  const auto expires = ExpiryOf(chain->front().get());
+  RR_ASSIGN_OR_RETURN(const auto chain, Read("tls-cert", files.certificate, CertificatesOf, texts.certificate));
+  const auto expires = ExpiryOf(chain.front().get());
   if (!expires.ok()) return Fault("tls-cert", absl::StrCat(files.certificate, " ", expires.status().message()));
-  const auto key = Read("tls-key", files.key, PrivateKeyOf, texts.key);
-  if (!key.ok()) return key.status();
-  if (X509_check_private_key(chain->front().get(), key->get()) != 1) {
+  RR_ASSIGN_OR_RETURN(const auto key, Read("tls-key", files.key, PrivateKeyOf, texts.key));
+  if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     ERR_clear_error();
     return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
   }
   texts.expires = *expires;
   if (files.client_ca.empty()) return texts;
-  const auto authorities = Read("tls-client-ca", files.client_ca, CertificatesOf, texts.client_ca);
-  if (!authorities.ok()) return authorities.status();
+  RR_ASSIGN_OR_RETURN(const auto authorities, Read("tls-client-ca", files.client_ca, CertificatesOf, texts.client_ca));
   return texts;
 }
 
@@ -169,11 +167,10 @@ absl::StatusOr<std::unique_ptr<ServedTls>> ServedTls::Create(const TlsFiles& fil
 }
 
 absl::StatusOr<bool> ServedTls::Reload() {
-  auto texts = ReadTlsFiles(files_);
-  if (!texts.ok()) return texts.status();
-  if (const auto present = this->texts(); present != nullptr && *present == *texts) return false;
+  RR_ASSIGN_OR_RETURN(auto texts, ReadTlsFiles(files_));
+  if (const auto present = this->texts(); present != nullptr && *present == texts) return false;
   MutexLock lock(mutex_);
-  texts_ = std::make_shared<const TlsTexts>(*std::move(texts));
+  texts_ = std::make_shared<const TlsTexts>(std::move(texts));
   return true;
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/grpc_bytes.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/grpc_stream.h"
 #include "server/store/row_pieces.h"
@@ -73,9 +74,8 @@ absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
   const int64_t cost = CostOf(context, run, request);
   if (cost <= promised.bytes()) return promised;
-  auto more = context.quota.Admit(run, cost - promised.bytes());
-  if (!more.ok()) return more.status();
-  promised.Merge(*std::move(more));
+  RR_ASSIGN_OR_RETURN(auto more, context.quota.Admit(run, cost - promised.bytes()));
+  promised.Merge(std::move(more));
   return promised;
 }
 
@@ -193,14 +193,12 @@ absl::Status AppendCall::EnterRun(const std::string& run) {
     not_there_ = std::move(found);
     return absl::OkStatus();
   }
-  auto place = quota.Open(run_, RunQuota::StreamKind::kAppend);
-  if (!place.ok()) return place.status();
+  RR_ASSIGN_OR_RETURN(auto place, quota.Open(run_, RunQuota::StreamKind::kAppend));
   if (credit_.bytes() > 0) {
-    auto promised = quota.Admit(run_, credit_.bytes());
-    if (!promised.ok()) return promised.status();
-    promised_ = *std::move(promised);
+    RR_ASSIGN_OR_RETURN(auto promised, quota.Admit(run_, credit_.bytes()));
+    promised_ = std::move(promised);
   }
-  place_ = *std::move(place);
+  place_ = std::move(place);
   entered_run_ = run_;
   return absl::OkStatus();
 }
@@ -235,17 +233,16 @@ void AppendCall::OnWorked() {
 absl::StatusOr<AppendResponse> AppendCall::Handle(ReceivedMessage message) {
   const CallDeadline deadline(caller_.deadline);
   // Again for every message: a stream lives long, and a token that was revoked meanwhile ends it.
-  const auto permissions = Identify(context_, caller_);
-  if (!permissions.ok()) return permissions.status();
+  RR_ASSIGN_OR_RETURN(const auto permissions, Identify(context_, caller_));
   auto request = ParseAppendRequest(message.bytes);
-  if (!request.ok()) return Reject(message.bytes, *permissions, request.status());
+  if (!request.ok()) return Reject(message.bytes, permissions, request.status());
   request->payload_parts = std::move(message.parts);
   const std::string& run = request->run.empty() ? run_ : request->run;
-  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
+  if (absl::Status allowed = Allow(context_, permissions, Rpc::kAppend, run); !allowed.ok()) {
     if (!request->append) return allowed;
-    return Reject(message.bytes, *permissions, allowed);
+    return Reject(message.bytes, permissions, allowed);
   }
-  if (absl::Status entered = EnterRun(run); !entered.ok()) return entered;
+  RR_RETURN_IF_ERROR(EnterRun(run));
   const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
@@ -292,11 +289,10 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   if (room <= 0) return WindowIsFull(window);
   if (!not_there_.ok()) return not_there_;
   const auto wanted = static_cast<int64_t>(std::min<uint64_t>(want_bytes, room));
-  auto promised = context_.quota.AdmitUpTo(run_, wanted);
-  if (!promised.ok()) return promised.status();
-  const int64_t bytes = context_.quota.limits_bytes() ? promised->bytes() : wanted;
+  RR_ASSIGN_OR_RETURN(auto promised, context_.quota.AdmitUpTo(run_, wanted));
+  const int64_t bytes = context_.quota.limits_bytes() ? promised.bytes() : wanted;
   auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, bytes);
-  if (reservation.ok()) promised_.Merge(*std::move(promised));
+  if (reservation.ok()) promised_.Merge(std::move(promised));
   return reservation;
 }
 
@@ -372,17 +368,15 @@ void AppendCall::OnWritten(bool ok) {
 
 absl::StatusOr<grpc::ByteBuffer> AnswerPut(ServiceContext& context, const UnaryCaller& caller,
                                            grpc::ByteBuffer& message) {
-  auto bytes = ReceivedBytes::From(message);
-  if (!bytes.ok()) return bytes.status();
-  auto request = ParseAppendRequest(bytes->chain());
-  if (!request.ok()) return request.status();
-  if (!request->append) return Invalid("append", "missing");
-  const std::string run = request->run;
+  RR_ASSIGN_OR_RETURN(auto bytes, ReceivedBytes::From(message));
+  RR_ASSIGN_OR_RETURN(auto request, ParseAppendRequest(bytes.chain()));
+  if (!request.append) return Invalid("append", "missing");
+  const std::string run = request.run;
   if (absl::Status allowed = Authorize(context, caller.caller, Rpc::kPut, run); !allowed.ok()) {
-    return WithSample(allowed, request->append->sample);
+    return WithSample(allowed, request.append->sample);
   }
-  auto reservation = ReserveOrMakeRoom(context.store, context.budget, static_cast<int64_t>(request->payload.size()));
-  const AppendAck ack = TakeAppend(context, run, *std::move(request), /*promised=*/{}, std::move(reservation));
+  auto reservation = ReserveOrMakeRoom(context.store, context.budget, static_cast<int64_t>(request.payload.size()));
+  const AppendAck ack = TakeAppend(context, run, std::move(request), /*promised=*/{}, std::move(reservation));
   if (!ack.error.ok()) return ack.error;
   ByteBufferBuilder builder;
   builder.Add(EncodeAppendAck(ack));

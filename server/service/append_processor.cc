@@ -8,6 +8,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -136,19 +137,17 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
   // What the store keeps of the request cannot be tried again: then the run must be known as it is now, which costs
   // little where the store never waits.
   const bool once = !request.payload_parts.empty() && !store_.MayWait();
-  const auto known = once ? store_.GetRun(run) : store_.KnownRun(run);
-  if (!known.ok()) return known.status();
+  RR_ASSIGN_OR_RETURN(const auto known, once ? store_.GetRun(run) : store_.KnownRun(run));
   const int64_t reserved = reservation.bytes();
   std::vector<Buffer> parts;
   if (once) parts = std::move(request.payload_parts);
-  auto ack = Append(*known, request, std::move(parts), std::move(reservation));
+  auto ack = Append(known, request, std::move(parts), std::move(reservation));
   if (ack.ok() || once || !MayBeOfAnotherRun(ack.status())) return ack;
   const auto now = store_.GetRun(run);
   if (absl::IsNotFound(now.status())) return now.status();
-  if (!now.ok() || now->geometry == known->geometry) return ack;
-  auto again = ReserveOrMakeRoom(store_, budget_, reserved);
-  if (!again.ok()) return again.status();
-  return Append(*now, request, /*parts=*/{}, *std::move(again));
+  if (!now.ok() || now->geometry == known.geometry) return ack;
+  RR_ASSIGN_OR_RETURN(auto again, ReserveOrMakeRoom(store_, budget_, reserved));
+  return Append(*now, request, /*parts=*/{}, std::move(again));
 }
 
 absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequest& request, std::vector<Buffer> parts,
@@ -160,23 +159,21 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
     // Decompression may need far more than was credited for the bytes on the wire. Too large a size is rejected before
     // any memory is taken.
     const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= max_payload_bytes_;
-    auto extra = ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0);
-    if (!extra.ok()) return extra.status();
+    RR_ASSIGN_OR_RETURN(auto extra, ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0));
     Buffer scratch;
-    auto decoded = DecodeTensor(geometry, *tensor, request.payload.Flatten(scratch),
-                                {.row_start = header.rows.begin,
-                                 .unrecorded = header.unrecorded,
-                                 .expected_rows = header.rows.size(),
-                                 .block_rows = run.options.block_rows,
-                                 .codec = run.options.codec,
-                                 .max_payload_bytes = max_payload_bytes_});
-    if (!decoded.ok()) return decoded.status();
-    command.header.unrecorded = std::move(decoded->unrecorded);
-    command.blocks = std::move(decoded->blocks);
+    RR_ASSIGN_OR_RETURN(auto decoded, DecodeTensor(geometry, *tensor, request.payload.Flatten(scratch),
+                                                   {.row_start = header.rows.begin,
+                                                    .unrecorded = header.unrecorded,
+                                                    .expected_rows = header.rows.size(),
+                                                    .block_rows = run.options.block_rows,
+                                                    .codec = run.options.codec,
+                                                    .max_payload_bytes = max_payload_bytes_}));
+    command.header.unrecorded = std::move(decoded.unrecorded);
+    command.blocks = std::move(decoded.blocks);
   } else if (HasPayloadKind(header)) {
-    auto blocks = TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload, std::move(parts));
-    if (!blocks.ok()) return blocks.status();
-    command.blocks = *std::move(blocks);
+    RR_ASSIGN_OR_RETURN(auto blocks,
+                        TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload, std::move(parts)));
+    command.blocks = std::move(blocks);
   } else if (request.payload.size() > 0) {
     return Invalid(Reason::kField, "payload", "must be described by append.tensor or append.blocks");
   }

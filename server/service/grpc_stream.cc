@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/grpc_bytes.h"
+#include "proto/wire/status_macros.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -125,9 +126,8 @@ Caller GrpcStream::caller() const {
 }
 
 absl::StatusOr<ReceivedMessage> GrpcStream::Take() {
-  auto bytes = ReceivedBytes::From(incoming_);
-  if (!bytes.ok()) return bytes.status();
-  auto owner = std::make_shared<ReceivedBytes>(*std::move(bytes));
+  RR_ASSIGN_OR_RETURN(auto bytes, ReceivedBytes::From(incoming_));
+  auto owner = std::make_shared<ReceivedBytes>(std::move(bytes));
   return ReceivedMessage{.bytes = owner->chain(), .owner = owner};
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "proto/wire/status_macros.h"
 #include "server/service/read_session.h"
 #include "server/service/served_call.h"
 #include "server/store/store_time.h"
@@ -102,15 +103,13 @@ void ReadCall::OnRequest() {
 }
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
-  const auto message = stream_->Take();
-  if (!message.ok()) return message.status();
+  RR_ASSIGN_OR_RETURN(const auto message, stream_->Take());
   // The bytes, and a copy in one piece while they are parsed.
-  const auto received = ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(message->bytes.size()));
-  if (!received.ok()) return received.status();
-  return ParseReadRequest(message->bytes, [&](int64_t memory) -> absl::Status {
-    auto reservation = ReserveForRead(context_.read_requests, memory);
-    if (!reservation.ok()) return reservation.status();
-    request_memory_ = *std::move(reservation);
+  RR_ASSIGN_OR_RETURN(const auto received,
+                      ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(message.bytes.size())));
+  return ParseReadRequest(message.bytes, [&](int64_t memory) -> absl::Status {
+    RR_ASSIGN_OR_RETURN(auto reservation, ReserveForRead(context_.read_requests, memory));
+    request_memory_ = std::move(reservation);
     return absl::OkStatus();
   });
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/cut.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -147,10 +148,9 @@ absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes
 
 absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ByteBudget& memory, ReadRequest request,
                                                                  int64_t default_message_bytes) {
-  auto run = store.GetRun(request.run);
-  if (!run.ok()) return run.status();
+  RR_ASSIGN_OR_RETURN(auto run, store.GetRun(request.run));
   auto session = std::unique_ptr<ReadSession>(new ReadSession(store, memory, std::move(request)));
-  session->geometry_ = run->geometry;
+  session->geometry_ = run.geometry;
   const int64_t asked = session->request_.max_message_bytes;
   session->message_bytes_ = std::clamp(asked > 0 ? asked : default_message_bytes, kMinMessageBytes, kMaxMessageBytes);
   if (session->request_.layers.empty()) {
@@ -226,9 +226,8 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
   static constexpr RowRange kAllRows{0, std::numeric_limits<int64_t>::max()};
   const auto admit = [&](int64_t bytes) -> absl::Status {
     snapshot_memory_.Release();
-    auto reserved = ReserveForRead(memory_, bytes);
-    if (!reserved.ok()) return reserved.status();
-    snapshot_memory_ = *std::move(reserved);
+    RR_ASSIGN_OR_RETURN(auto reserved, ReserveForRead(memory_, bytes));
+    snapshot_memory_ = std::move(reserved);
     return absl::OkStatus();
   };
   auto snapshot =

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "proto/wire/status_macros.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -51,7 +52,7 @@ void CallLoop::DeleteCalls() {
 }
 
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const Caller& caller) {
-  if (absl::Status status = CheckConnection(context, caller); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckConnection(context, caller));
   auto permissions = context.access.Identify(caller.authorization);
   if (!permissions.ok()) return Counted(context, permissions.status());
   return permissions;

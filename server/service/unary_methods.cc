@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/message_fields.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/status.h"
@@ -127,9 +128,9 @@ absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, co
   if (existing.ok() && !request.has_options()) {
     options = existing->options;
   } else {
-    auto read = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
-    if (!read.ok()) return read.status();
-    options = *read;
+    RR_ASSIGN_OR_RETURN(auto read, ReadOptions(request.options(), geometry ? *geometry : *existing->geometry,
+                                               context.config.default_ttl));
+    options = read;
   }
   options.shard_fingerprint = request.shard_fingerprint();
   return options;
@@ -158,11 +159,10 @@ absl::StatusOr<size_t> CountRunsOf(Store& store, const TokenGrant& grant, size_t
   size_t count = 0;
   std::string token;
   do {
-    const auto page = store.ListRuns(token, kRunsAtATime);
-    if (!page.ok()) return page.status();
-    count += std::count_if(page->runs.begin(), page->runs.end(),
+    RR_ASSIGN_OR_RETURN(const auto page, store.ListRuns(token, kRunsAtATime));
+    count += std::count_if(page.runs.begin(), page.runs.end(),
                            [&](const RunState& run) { return grant.covers(run.info.run); });
-    token = page->next_token;
+    token = page.next_token;
   } while (!token.empty() && count < enough);
   return count;
 }
@@ -176,18 +176,15 @@ absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
 absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.making_run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
-  const auto runs = context.store.CountRuns();
-  if (!runs.ok()) return runs.status();
-  if (*runs >= context.config.max_runs) return NoRoomForRun("max-runs", absl::StrCat("there are ", *runs, " runs"));
-  const auto permissions = Identify(context, caller.caller);
-  if (!permissions.ok()) return permissions.status();
-  const TokenGrant* limited = permissions->LimitOnRuns(RuleOf(Rpc::kMakeRun).any_of, run);
+  RR_ASSIGN_OR_RETURN(const auto runs, context.store.CountRuns());
+  if (runs >= context.config.max_runs) return NoRoomForRun("max-runs", absl::StrCat("there are ", runs, " runs"));
+  RR_ASSIGN_OR_RETURN(const auto permissions, Identify(context, caller.caller));
+  const TokenGrant* limited = permissions.LimitOnRuns(RuleOf(Rpc::kMakeRun).any_of, run);
   if (limited == nullptr) return absl::OkStatus();
   const auto enough = static_cast<size_t>(*limited->max_runs);
-  const auto own = CountRunsOf(context.store, *limited, enough);
-  if (!own.ok()) return own.status();
-  if (*own < enough) return absl::OkStatus();
-  return NoRoomForRun("max_runs", absl::StrCat("the token covers ", *own, " runs"));
+  RR_ASSIGN_OR_RETURN(const auto own, CountRunsOf(context.store, *limited, enough));
+  if (own < enough) return absl::OkStatus();
+  return NoRoomForRun("max_runs", absl::StrCat("the token covers ", own, " runs"));
 }
 
 // Makes the run if it does not exist. One at a time: otherwise several that are made at once would each find room.
@@ -195,26 +192,23 @@ absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const UnaryCaller& call
                                 const Geometry& geometry, const std::optional<RunOptions>& options) {
   if (context.store.GetRun(run).ok()) return context.store.OpenRun(run, &geometry, options);
   MutexLock lock(context.making_run);
-  if (absl::Status room = CheckRoomForRun(context, caller, run); !room.ok()) return room;
+  RR_RETURN_IF_ERROR(CheckRoomForRun(context, caller, run));
   return context.store.OpenRun(run, &geometry, options);
 }
 
 absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const v1::OpenRunRequest& request,
                        v1::OpenRunResponse& response) {
-  if (absl::Status allowed = AuthorizeOpenRun(context, caller.caller, request); !allowed.ok()) return allowed;
-  if (absl::Status status = CheckId(request.run(), "run"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(AuthorizeOpenRun(context, caller.caller, request));
+  RR_RETURN_IF_ERROR(CheckId(request.run(), "run"));
   std::optional<Geometry> geometry;
   if (request.has_geometry()) {
-    auto read = FromProto(request.geometry());
-    if (!read.ok()) return read.status();
-    geometry = *std::move(read);
+    RR_ASSIGN_OR_RETURN(auto read, FromProto(request.geometry()));
+    geometry = std::move(read);
   }
-  auto options = OptionsFor(context, request, geometry);
-  if (!options.ok()) return options.status();
-  auto run = geometry ? MakeRun(context, caller, request.run(), *geometry, *options)
-                      : context.store.OpenRun(request.run(), nullptr, *options);
-  if (!run.ok()) return run.status();
-  if (run->created) Audit(caller, "make_run", request.run(), absl::OkStatus(), {});
+  RR_ASSIGN_OR_RETURN(auto options, OptionsFor(context, request, geometry));
+  RR_ASSIGN_OR_RETURN(auto run, geometry ? MakeRun(context, caller, request.run(), *geometry, options)
+                                         : context.store.OpenRun(request.run(), nullptr, options));
+  if (run.created) Audit(caller, "make_run", request.run(), absl::OkStatus(), {});
   if (request.has_resume_at()) {
     const auto dropped = context.store.ReleaseGroups(request.run(), std::nullopt, {request.resume_at(), INT64_MAX});
     Audit(caller, "resume_at", request.run(), dropped.status(),
@@ -223,9 +217,9 @@ absl::Status DoOpenRun(ServiceContext& context, const UnaryCaller& caller, const
     context.metrics.ForgetVersions(request.run());
     WriteReleased(*dropped, *response.mutable_dropped());
   }
-  *response.mutable_geometry() = ToProto(*run->geometry);
-  WriteOptions(run->options, *response.mutable_options());
-  response.set_created(run->created);
+  *response.mutable_geometry() = ToProto(*run.geometry);
+  WriteOptions(run.options, *response.mutable_options());
+  response.set_created(run.created);
   response.set_max_message_bytes(context.config.max_message_bytes);
   response.set_max_payload_bytes(context.config.max_payload_bytes);
   response.set_endpoint(context.advertised);
@@ -239,9 +233,8 @@ absl::Status DoSeal(ServiceContext& context, const UnaryCaller&, const v1::SealR
   const int64_t num_tokens = f.Count("num_tokens", request.num_tokens(), kMaxTokens, 1);
   const int64_t revision = f.Count("revision", request.revision());
   if (!f.status().ok()) return f.status();
-  auto state = context.store.Seal(request.run(), producer, request.sample(), num_tokens, revision);
-  if (!state.ok()) return state.status();
-  response = ToProto(*state);
+  RR_ASSIGN_OR_RETURN(auto state, context.store.Seal(request.run(), producer, request.sample(), num_tokens, revision));
+  response = ToProto(state);
   return absl::OkStatus();
 }
 
@@ -253,9 +246,8 @@ absl::Status DoTruncate(ServiceContext& context, const UnaryCaller&, const v1::T
   std::optional<int64_t> expected;
   if (request.has_expected_revision()) expected = f.Count("expected_revision", request.expected_revision());
   if (!f.status().ok()) return f.status();
-  auto state = context.store.Truncate(request.run(), producer, request.sample(), rows, expected);
-  if (!state.ok()) return state.status();
-  response = ToProto(*state);
+  RR_ASSIGN_OR_RETURN(auto state, context.store.Truncate(request.run(), producer, request.sample(), rows, expected));
+  response = ToProto(state);
   return absl::OkStatus();
 }
 
@@ -275,7 +267,7 @@ class AnswerOfStates {
   // The first state always fits. Errors of Take; nothing was made then.
   absl::StatusOr<v1::SampleState> Make(const SampleState& state) {
     paid_ += kStateCopies * StateBytes(state);
-    if (absl::Status paid = Pay(context_, paid_, memory_); !paid.ok()) return paid;
+    RR_RETURN_IF_ERROR(Pay(context_, paid_, memory_));
     v1::SampleState made = ToProto(state);
     constexpr size_t kFieldBytes = 6;  // Before a state: its field number, and its length.
     const size_t before = bytes_;
@@ -299,14 +291,12 @@ absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1
   const Producer producer = f.ReadProducer("producer", request.producer());
   if (!f.status().ok()) return f.status();
   if (auto run = context.store.GetRun(request.run()); !run.ok()) return run.status();
-  const auto refs = ReadRefs(request.samples(), request.handles());
-  if (!refs.ok()) return refs.status();
+  RR_ASSIGN_OR_RETURN(const auto refs, ReadRefs(request.samples(), request.handles()));
   AnswerOfStates answer(context, caller.memory);
   const auto take = [&](const SampleRef& ref, const absl::StatusOr<SampleState>& state) -> absl::Status {
     if (state.ok()) {
-      auto made = answer.Make(*state);
-      if (!made.ok()) return made.status();
-      *response.add_found() = *std::move(made);
+      RR_ASSIGN_OR_RETURN(auto made, answer.Make(*state));
+      *response.add_found() = std::move(made);
       return absl::OkStatus();
     }
     if (state.status().code() != absl::StatusCode::kNotFound) return state.status();
@@ -319,7 +309,7 @@ absl::Status DoStat(ServiceContext& context, const UnaryCaller& caller, const v1
     }
     return absl::OkStatus();
   };
-  return context.store.StatEach(request.run(), producer, *refs, take);
+  return context.store.StatEach(request.run(), producer, refs, take);
 }
 
 absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1::ListRequest& request,
@@ -329,20 +319,19 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
   if (!f.status().ok()) return f.status();
   std::optional<GroupRange> groups;
   if (request.has_groups()) {
-    auto read = ReadGroups(request.groups());
-    if (!read.ok()) return read.status();
-    groups = *read;
+    RR_ASSIGN_OR_RETURN(auto read, ReadGroups(request.groups()));
+    groups = read;
   }
-  const auto limit = PageLimit(static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX)));
-  if (!limit.ok()) return limit.status();
+  RR_ASSIGN_OR_RETURN(const auto limit,
+                      PageLimit(static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX))));
   AnswerOfStates answer(context, caller.memory);
   std::string token = request.page_token();
   // The page ends when the answer is full.
   do {
-    const size_t left = *limit - static_cast<size_t>(response.samples_size());
-    auto page = context.store.List(request.run(), producer, groups, static_cast<int32_t>(left), token);
-    if (!page.ok()) return page.status();
-    for (const SampleState& state : page->samples) {
+    const size_t left = limit - static_cast<size_t>(response.samples_size());
+    RR_ASSIGN_OR_RETURN(auto page,
+                        context.store.List(request.run(), producer, groups, static_cast<int32_t>(left), token));
+    for (const SampleState& state : page.samples) {
       auto made = answer.Make(state);
       if (!made.ok() && response.samples().empty()) return made.status();
       if (!made.ok()) {
@@ -351,8 +340,8 @@ absl::Status DoList(ServiceContext& context, const UnaryCaller& caller, const v1
       }
       *response.add_samples() = *std::move(made);
     }
-    token = page->next_token;
-  } while (!token.empty() && static_cast<size_t>(response.samples_size()) < *limit);
+    token = page.next_token;
+  } while (!token.empty() && static_cast<size_t>(response.samples_size()) < limit);
   response.set_next_page_token(token);
   return absl::OkStatus();
 }
@@ -371,14 +360,12 @@ absl::Status DoRelease(ServiceContext& context, const UnaryCaller&, const v1::Re
   std::optional<Producer> producer;  // Unspecified: both producers.
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) producer = f.ReadProducer("producer", request.producer());
   if (!f.status().ok()) return f.status();
-  const auto refs = ReadReleaseRefs(request);
-  if (!refs.ok()) return refs.status();
-  const auto groups = ReadGroups(request.groups());
-  if (!groups.ok()) return groups.status();
-  const auto result = request.has_groups() ? context.store.ReleaseGroups(request.run(), producer, *groups)
-                                           : context.store.Release(request.run(), producer, *refs);
-  if (!result.ok()) return result.status();
-  WriteReleased(*result, response);
+  RR_ASSIGN_OR_RETURN(const auto refs, ReadReleaseRefs(request));
+  RR_ASSIGN_OR_RETURN(const auto groups, ReadGroups(request.groups()));
+  RR_ASSIGN_OR_RETURN(const auto result, request.has_groups()
+                                             ? context.store.ReleaseGroups(request.run(), producer, groups)
+                                             : context.store.Release(request.run(), producer, refs));
+  WriteReleased(result, response);
   return absl::OkStatus();
 }
 
@@ -402,16 +389,14 @@ v1::RunState ToProto(const RunState& state) {
 
 absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
-  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kListRuns);
-  if (!permissions.ok()) return permissions.status();
+  RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kListRuns));
   const size_t most = request.page_size() == 0 ? SIZE_MAX : request.page_size();
   size_t bytes = 0;
   std::string token = request.page_token();
   do {
-    const auto page = context.store.ListRuns(token, kRunsAtATime);
-    if (!page.ok()) return page.status();
-    for (const RunState& state : page->runs) {
-      if (!permissions->Sees(state.info.run)) continue;
+    RR_ASSIGN_OR_RETURN(const auto page, context.store.ListRuns(token, kRunsAtATime));
+    for (const RunState& state : page.runs) {
+      if (!permissions.Sees(state.info.run)) continue;
       v1::RunState run = ToProto(state);
       bytes += run.ByteSizeLong();
       const auto before = static_cast<size_t>(response.runs_size());
@@ -423,25 +408,23 @@ absl::Status DoListRuns(ServiceContext& context, const UnaryCaller& caller, cons
       }
       *response.add_runs() = std::move(run);
     }
-    token = page->next_token;
+    token = page.next_token;
   } while (!token.empty());
   return absl::OkStatus();
 }
 
 absl::Status DoDropRun(ServiceContext& context, const UnaryCaller&, const v1::DropRunRequest& request,
                        v1::DropRunResponse& response) {
-  const auto result = context.store.DropRun(request.run());
-  if (!result.ok()) return result.status();
+  RR_ASSIGN_OR_RETURN(const auto result, context.store.DropRun(request.run()));
   context.metrics.ForgetVersions(request.run());
-  response.set_samples(result->samples);
-  response.set_bytes(result->bytes);
+  response.set_samples(result.samples);
+  response.set_bytes(result.bytes);
   return absl::OkStatus();
 }
 
 absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller, const v1::GetServerInfoRequest&,
                              v1::ServerInfo& response) {
-  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kGetServerInfo);
-  if (!permissions.ok()) return permissions.status();
+  RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kGetServerInfo));
   const Store::Totals totals = context.store.GetTotals();
   response.set_version(ROUTING_REPLAY_VERSION);
   response.set_store(context.store.name());
@@ -465,8 +448,7 @@ absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
 
 absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, const v1::OpenDirectRequest&,
                           v1::OpenDirectResponse& response) {
-  const auto permissions = AuthorizeAnywhere(context, caller.caller, Rpc::kOpenDirect);
-  if (!permissions.ok()) return permissions.status();
+  RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kOpenDirect));
   if (context.direct.tickets == nullptr) return absl::OkStatus();
   // Where there are no tokens, all are one.
   const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(caller.caller.authorization);
@@ -509,11 +491,10 @@ UnaryMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxCont
           [answer](ServiceContext& context, const UnaryCaller& caller,
                    grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
             ByteReservation parsed;
-            if (absl::Status paid = Pay(context, ParsedBytes(bytes), parsed); !paid.ok()) return paid;
-            const absl::StatusOr<Request> request = Parse<Request>(bytes);
-            if (!request.ok()) return request.status();
+            RR_RETURN_IF_ERROR(Pay(context, ParsedBytes(bytes), parsed));
+            RR_ASSIGN_OR_RETURN(const Request request, Parse<Request>(bytes));
             Response response;
-            if (absl::Status status = answer(context, caller, *request, response); !status.ok()) return status;
+            RR_RETURN_IF_ERROR(answer(context, caller, request, response));
             grpc::ByteBuffer answered;
             bool own_buffer;
             grpc::SerializationTraits<Response>::Serialize(response, &answered, &own_buffer);

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/merge.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -182,12 +183,11 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
   RowDifferences differences;
   for (const Block& block : blocks) {
     for (const RowPiece& piece : stored.Find(Intersect(block.rows, range))) {
-      const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
-      if (!loaded.ok()) return loaded.status();
-      const BlockView& kept = loaded->view;
+      RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(piece.stored));
+      const BlockView& kept = loaded.view;
       const int64_t rows = CountIn(geometry, kept, block.view(), piece.rows);
       if (rows == 0) continue;
-      if (absl::Status status = CheckStored(geometry, kept); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(CheckStored(geometry, kept));
       if (differences.rows == 0) {
         differences.first_row = FirstDifferingRow(geometry, kept, block.view(), piece.rows);
       }
@@ -264,9 +264,8 @@ void PieceChange::Count(const Group& group) {
 absl::Status PieceChange::Merge() {
   for (Group& group : groups_) {
     if (group.merge) {
-      absl::StatusOr<Block> merged = MergeParts(group);
-      if (!merged.ok()) return merged.status();
-      Keep(*std::move(merged), group.rows());
+      RR_ASSIGN_OR_RETURN(Block merged, MergeParts(group));
+      Keep(std::move(merged), group.rows());
       for (Part& part : group.parts) part.block = Block{};  // So at most one window is in memory twice.
       continue;
     }
@@ -289,10 +288,9 @@ absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
       parts.push_back({part.block.view(), part.rows});
       continue;
     }
-    absl::StatusOr<LoadedBlock> block = Load(pieces_[*part.piece].stored);
-    if (!block.ok()) return block.status();
-    parts.push_back({block->view, part.rows});
-    loaded.push_back(*std::move(block));
+    RR_ASSIGN_OR_RETURN(LoadedBlock block, Load(pieces_[*part.piece].stored));
+    parts.push_back({block.view, part.rows});
+    loaded.push_back(std::move(block));
   }
   return routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
 }

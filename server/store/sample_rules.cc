@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -33,33 +34,30 @@ absl::StatusOr<TokenComparison> CompareTokens(const RunInfo& run, const SampleCo
     return OtherTokens(content.tokens.WindowOf(rows), rows, absl::StrCat("the tokens before row ", rows, " differ"));
   }
   for (RowRange suspect : tokens.suspect) {
-    absl::StatusOr<RowDifferences> routes = CompareRows(*run.geometry, content.pieces, blocks, suspect);
-    if (!routes.ok()) return routes.status();
-    if (routes->rows == 0) continue;
-    return OtherTokens(routes->first_row / run.options.block_rows, routes->first_row,
-                       absl::StrCat("tokens cannot be verified and routes differ from row ", routes->first_row));
+    RR_ASSIGN_OR_RETURN(RowDifferences routes, CompareRows(*run.geometry, content.pieces, blocks, suspect));
+    if (routes.rows == 0) continue;
+    return OtherTokens(routes.first_row / run.options.block_rows, routes.first_row,
+                       absl::StrCat("tokens cannot be verified and routes differ from row ", routes.first_row));
   }
   return tokens;
 }
 
 absl::Status CompareOverlap(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                             absl::Span<const Block> blocks, RowRange overlap, AppendPlan& plan) {
-  absl::StatusOr<TokenComparison> tokens = CompareTokens(run, content, header, blocks);
-  if (!tokens.ok()) return tokens.status();
-  absl::StatusOr<RowDifferences> routes = CompareRows(*run.geometry, content.pieces, blocks, overlap);
-  if (!routes.ok()) return routes.status();
-  if (routes->rows > 0 && run.options.strict) {
+  RR_ASSIGN_OR_RETURN(TokenComparison tokens, CompareTokens(run, content, header, blocks));
+  RR_ASSIGN_OR_RETURN(RowDifferences routes, CompareRows(*run.geometry, content.pieces, blocks, overlap));
+  if (routes.rows > 0 && run.options.strict) {
     ErrorDetail detail{.reason = Reason::kConflictingRows};
-    detail.row = routes->first_row;
+    detail.row = routes.first_row;
     return MakeError(absl::StatusCode::kAlreadyExists,
-                     absl::StrCat(routes->rows, " committed rows hold other routes, the first is row ",
-                                  routes->first_row, "; the run is strict"),
+                     absl::StrCat(routes.rows, " committed rows hold other routes, the first is row ", routes.first_row,
+                                  "; the run is strict"),
                      detail);
   }
-  plan.token_check = tokens->check_at_end;
+  plan.token_check = tokens.check_at_end;
   plan.trimmed_rows = overlap.size();
-  plan.conflicting_rows = routes->rows;
-  plan.unverified_rows = TotalRows(tokens->unverified);
+  plan.conflicting_rows = routes.rows;
+  plan.unverified_rows = TotalRows(tokens.unverified);
   for (RowRange hole : Clip(content.unrecorded, overlap)) {
     plan.late_rows += TotalRows(Subtract(hole, header.unrecorded));
   }
@@ -206,15 +204,15 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
                                       absl::Span<const Block> blocks) {
   AppendPlan plan;
   const RowRange overlap = Intersect(header.rows, {0, content.rows()});
-  if (absl::Status status = CompareOverlap(run, content, header, blocks, overlap, plan); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CompareOverlap(run, content, header, blocks, overlap, plan));
   for (auto check : {CheckSealed, CheckGap}) {
-    if (absl::Status status = check(content, header); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(check(content, header));
   }
   plan.added = {content.rows(), std::max(content.rows(), header.rows.end)};
   plan.unrecorded = Clip(header.unrecorded, plan.added);
   plan.seals = header.seal_num_tokens.has_value() && !content.sealed();
-  if (absl::Status status = CheckSealLength(header, plan.added.end); !status.ok()) return status;
-  if (absl::Status status = CheckLists(content, header, plan); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSealLength(header, plan.added.end));
+  RR_RETURN_IF_ERROR(CheckLists(content, header, plan));
   return plan;
 }
 
@@ -236,7 +234,7 @@ absl::StatusOr<IncarnationStep> CheckIncarnation(const SampleContent* content, c
           absl::StrCat("the append belongs to attempt ", *attempt, ", and the sample is at attempt ", *present),
           {.reason = Reason::kOldRevision, .field = "append.restart_nonce"});
     }
-    if (absl::Status status = CheckRevision(*content, header.revision); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRevision(*content, header.revision));
     if (header.restart_nonce != 0 && !(attempt && present)) return IncarnationStep::kRestart;
   }
   if (header.prefix && header.prefix != content->prefix) {
@@ -317,7 +315,7 @@ absl::Status CheckRevision(const SampleContent& content, int64_t revision) {
 }
 
 absl::Status CheckSeal(const SampleContent& content, int64_t num_tokens, int64_t revision) {
-  if (absl::Status status = CheckRevision(content, revision); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRevision(content, revision));
   const int64_t rows = content.rows();
   if (content.sealed() && *content.num_tokens != num_tokens) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
@@ -346,7 +344,7 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens) {
 
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision) {
   if (expected_revision) {
-    if (absl::Status status = CheckRevision(content, *expected_revision); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRevision(content, *expected_revision));
   }
   if (rows < 0) {
     return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("rows: must be at least 0, got ", rows),

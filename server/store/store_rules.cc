@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -100,7 +101,7 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
 
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options) {
   if (geometry != nullptr) {
-    if (absl::Status status = CheckGeometry(run, *geometry); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckGeometry(run, *geometry));
   }
   absl::Status servers = CheckServers(run, options ? options->shard_fingerprint : 0, geometry != nullptr);
   if (!servers.ok() || !options) return servers;
@@ -114,7 +115,7 @@ absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::
 
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
   if (command.geometry != nullptr) {
-    if (absl::Status status = CheckGeometry(run, *command.geometry); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckGeometry(run, *command.geometry));
   }
   for (const Block& block : command.blocks) {
     absl::Status shape = CheckShape(*run.geometry, block.view(), run.options.block_rows);
@@ -124,7 +125,7 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
 }
 
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks) {
-  if (absl::Status status = CheckAppendHeader(header); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAppendHeader(header));
   return CheckCoverage(header, blocks);
 }
 

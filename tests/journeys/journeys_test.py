@@ -4,7 +4,7 @@ Usage: journeys_test.py BUILD [append|read]   (with a name: prints the way, func
 
 Every function of the client's library and of the server has a breakpoint while the call is made, and Python notes its
 own. A row's file must have been entered, and its function called; a file that was entered must have a row, or stand
-among the words that all rooms use. What compilers inlined away, and headers' templates, are not seen.
+among the words that all steps use. What compilers inlined away, and headers' templates, are not seen.
 """
 
 import json

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
@@ -197,7 +198,7 @@ absl::StatusOr<StepDecision> Decide(const StepReport& step, absl::Span<const int
   }
   StepDecision decision;
   for (size_t i = 0; i < said.size(); ++i) {
-    if (absl::Status status = CheckSameContent(said[i], step.samples[i]); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckSameContent(said[i], step.samples[i]));
     Count(said[i].decision, step.policy, decision);
   }
   if (step.policy != MissingPolicy::kStrict || decision.fallen_back == 0) return decision;
@@ -231,7 +232,7 @@ absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
 absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   if (!invalid_.ok()) return invalid_;
   WordReader in(reduced);
-  if (auto s = CheckSame(in.Both(), Reason::kVersionMismatch, "version"); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckSame(in.Both(), Reason::kVersionMismatch, "version"));
   if (const auto rejected = in.Least()) {
     return Fail(Reason::kField, "ranks",
                 absl::StrCat("rank ", *rejected, " cannot take part: its arguments are invalid"));
@@ -248,10 +249,9 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
 }
 
 absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
-  auto decision = Decide(step_, reduced);
-  if (!decision.ok()) return decision.status();
-  decision->source_failed_on = decision_.source_failed_on;
-  decision_ = *std::move(decision);
+  RR_ASSIGN_OR_RETURN(auto decision, Decide(step_, reduced));
+  decision.source_failed_on = decision_.source_failed_on;
+  decision_ = std::move(decision);
   decided_ = true;
   return absl::OkStatus();
 }

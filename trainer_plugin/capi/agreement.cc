@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/trainer/agreement.h"
 #include "routing_replay/trainer/merge_records.h"
 #include "routing_replay/wire/error_detail.h"
@@ -57,7 +58,7 @@ absl::StatusOr<SampleReport> SampleReportFrom(const json& value, absl::string_vi
   if (object.Find("content_id") != nullptr) report.content_id = content_id;
   object.Read("oldest_weight_version", report.oldest_weight_version);
   object.Read("newest_weight_version", report.newest_weight_version);
-  if (absl::Status status = object.status(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(object.status());
   if (std::min(report.num_tokens.value_or(0), report.revision.value_or(0)) < 0 ||
       std::min(report.oldest_weight_version.value_or(0), report.newest_weight_version.value_or(0)) <
           kUnknownWeightVersion) {
@@ -67,20 +68,18 @@ absl::StatusOr<SampleReport> SampleReportFrom(const json& value, absl::string_vi
 }
 
 absl::StatusOr<StepReport> StepReportFrom(absl::string_view text) {
-  const auto value = ParseJson(text, "agreement");
-  if (!value.ok()) return value.status();
-  JsonObject object(*value, "");
+  RR_ASSIGN_OR_RETURN(const auto value, ParseJson(text, "agreement"));
+  JsonObject object(value, "");
   StepReport step;
   object.Read("policy", PolicyNames(), step.policy);
   object.Read("geometry_fingerprint", step.geometry_fingerprint);
   object.Read("source_failed", step.source_failed);
   const json* samples = object.Find("samples");
-  if (absl::Status status = object.status(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(object.status());
   if (samples == nullptr || !samples->is_array()) return Invalid(Reason::kField, "samples", "must be a list");
   for (const json& sample : *samples) {
-    auto report = SampleReportFrom(sample, absl::StrCat("samples[", step.samples.size(), "]"));
-    if (!report.ok()) return report.status();
-    step.samples.push_back(*std::move(report));
+    RR_ASSIGN_OR_RETURN(auto report, SampleReportFrom(sample, absl::StrCat("samples[", step.samples.size(), "]")));
+    step.samples.push_back(std::move(report));
   }
   return step;
 }
@@ -150,9 +149,8 @@ rr_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, s
 
 rr_error* rrt_agreement_decision(const rrt_agreement* agreement, const rr_bytes** decision) {
   return Guard([&]() -> absl::Status {
-    const auto decided = agreement->agreement.decision();
-    if (!decided.ok()) return decided.status();
-    *decision = NewBytes(DumpJson(ToJson(*decided)));
+    RR_ASSIGN_OR_RETURN(const auto decided, agreement->agreement.decision());
+    *decision = NewBytes(DumpJson(ToJson(decided)));
     return absl::OkStatus();
   });
 }

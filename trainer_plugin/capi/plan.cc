@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 
@@ -58,9 +59,8 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
     return Invalid(Reason::kShape, "recorded", absl::StrCat(given.recorded_count, " ids, expected ", at));
   }
   if (!described.pieces.empty()) {
-    auto joined = JoinPieces(geometry, described.layout, described.pieces, ids.recorded);
-    if (!joined.ok()) return joined.status();
-    ids.recorded = *std::move(joined);
+    RR_ASSIGN_OR_RETURN(auto joined, JoinPieces(geometry, described.layout, described.pieces, ids.recorded));
+    ids.recorded = std::move(joined);
   }
   ids.seen = {described.plan.row_map.rows,
               static_cast<int32_t>(described.plan.layers.size()),
@@ -73,13 +73,11 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
 
 rr_error* rrt_plan_new(rr_text json, int32_t ep_size, rrt_plan** plan, const rr_bytes** said) {
   return Guard([&]() -> absl::Status {
-    auto described = DescribedPlanFromJson(View(json));
-    if (!described.ok()) return described.status();
-    BufferLayout::Options options{.rows = described->plan.row_map.rows, .ep_size = ep_size};
-    for (const OwnedLayer& layer : described->plan.layers) options.ordinals.push_back(layer.ordinal);
-    auto layout = BufferLayout::Create(described->geometry, options);
-    if (!layout.ok()) return layout.status();
-    auto made = std::make_unique<rrt_plan>(*std::move(described), *std::move(layout));
+    RR_ASSIGN_OR_RETURN(auto described, DescribedPlanFromJson(View(json)));
+    BufferLayout::Options options{.rows = described.plan.row_map.rows, .ep_size = ep_size};
+    for (const OwnedLayer& layer : described.plan.layers) options.ordinals.push_back(layer.ordinal);
+    RR_ASSIGN_OR_RETURN(auto layout, BufferLayout::Create(described.geometry, options));
+    auto made = std::make_unique<rrt_plan>(std::move(described), std::move(layout));
     *said = NewBytes(ToJson(*made).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     *plan = made.release();
     return absl::OkStatus();
@@ -105,11 +103,9 @@ rr_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* ro
 
 rr_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* given, const rr_bytes** out) {
   return Guard([&]() -> absl::Status {
-    const auto ids = IdsFrom(*plan, *given);
-    if (!ids.ok()) return ids.status();
-    const auto judged = JudgeIds(plan->described, ids->recorded, ids->seen, false);
-    if (!judged.ok()) return judged.status();
-    *out = NewBytes(judged->dump());
+    RR_ASSIGN_OR_RETURN(const auto ids, IdsFrom(*plan, *given));
+    RR_ASSIGN_OR_RETURN(const auto judged, JudgeIds(plan->described, ids.recorded, ids.seen, false));
+    *out = NewBytes(judged.dump());
     return absl::OkStatus();
   });
 }

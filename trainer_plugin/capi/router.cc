@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/capi/router_config.h"
 
@@ -74,20 +75,18 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
                              const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
                              void* compact_probs, void* chosen, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
-    const auto config = RouterConfigFrom(*router, rows);
-    if (!config.ok()) return config.status();
-    const auto dtype = RouterDtypeFrom(*router);
-    if (!dtype.ok()) return dtype.status();
+    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
+    RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
     absl::Status valid = CheckThere(
         rows,
         {{"logits", logits}, {"indices", indices}, {"states", states}, {"probs", probs}, {"routing_map", routing_map}});
     valid.Update(CheckStates(In<uint8_t>(states, rows)));
     if (!valid.ok()) return valid;
-    const int64_t experts = config->num_experts, slots = config->top_k, id_bytes = IdBytes(*config);
+    const int64_t experts = config.num_experts, slots = config.top_k, id_bytes = IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
-    absl::Status status = WithDtype(*dtype, [&](auto value) {
+    absl::Status status = WithDtype(dtype, [&](auto value) {
       using D = decltype(value);
-      return RouterReplayForward<D>(*config,
+      return RouterReplayForward<D>(config,
                                     {.logits = In<D>(logits, rows * experts),
                                      .indices = In<uint8_t>(indices, rows * slots * id_bytes),
                                      .states = In<RowState>(states, rows),
@@ -106,18 +105,16 @@ rr_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void*
 rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                               const void* grad_probs, void* grad_logits, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
-    const auto config = RouterConfigFrom(*router, rows);
-    if (!config.ok()) return config.status();
-    const auto dtype = RouterDtypeFrom(*router);
-    if (!dtype.ok()) return dtype.status();
+    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
+    RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(*router));
     absl::Status valid = CheckThere(
         rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}});
     if (!valid.ok()) return valid;
-    const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
+    const int64_t experts = config.num_experts, ids = rows * config.top_k * IdBytes(config);
     RouterCounters counted = CountersFrom(*counters);
-    absl::Status status = WithDtype(*dtype, [&](auto value) {
+    absl::Status status = WithDtype(dtype, [&](auto value) {
       using D = decltype(value);
-      return RouterReplayBackward<D>(*config,
+      return RouterReplayBackward<D>(config,
                                      {.logits = In<D>(logits, rows * experts),
                                       .chosen = In<uint8_t>(chosen, ids),
                                       .grad_probs = In<D>(grad_probs, rows * experts)},
@@ -131,15 +128,14 @@ rr_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void
 rr_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
                       const void* live, rrt_compare_counters* counters) {
   return Guard([&]() -> absl::Status {
-    const auto config = RouterConfigFrom(*router, rows);
-    if (!config.ok()) return config.status();
+    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
     absl::Status status = CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"live", live}});
     status.Update(CheckStates(In<uint8_t>(states, rows)));
     if (!status.ok()) return status;
-    const int64_t ids = rows * config->top_k * IdBytes(*config);
+    const int64_t ids = rows * config.top_k * IdBytes(config);
     CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
-    status = CompareChoices(*config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids), In<RowState>(states, rows),
-                            counted);
+    status =
+        CompareChoices(config, In<uint8_t>(replayed, ids), In<uint8_t>(live, ids), In<RowState>(states, rows), counted);
     if (status.ok()) *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
     return status;
   });

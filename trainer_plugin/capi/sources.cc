@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 
@@ -29,14 +30,13 @@ absl::Status NotLocal() { return Invalid(Reason::kField, "source", "must be a lo
 
 rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_bytes** described) {
   return Guard([&]() -> absl::Status {
-    auto opened = DirectorySource::Open(c_api::String(path));
-    if (!opened.ok()) return opened.status();
-    const DirectorySource& found = **opened;
+    RR_ASSIGN_OR_RETURN(auto opened, DirectorySource::Open(c_api::String(path)));
+    const DirectorySource& found = *opened;
     const rr_bytes* said = NewBytes(DumpJson({{"run", found.run()},
                                               {"producer", ProducerName(found.producer())},
                                               {"geometry", GeometryToJson(found.geometry())},
                                               {"samples", found.samples()}}));
-    *source = new rrt_source(*std::move(opened));
+    *source = new rrt_source(std::move(opened));
     *described = said;
     return absl::OkStatus();
   });
@@ -44,13 +44,10 @@ rr_error* rrt_directory_source_open(rr_text path, rrt_source** source, const rr_
 
 rr_error* rrt_local_source_new(rr_text text, rrt_source** source) {
   return Guard([&]() -> absl::Status {
-    const auto value = ParseJson(View(text), "geometry");
-    if (!value.ok()) return value.status();
-    const auto options = GeometryOptionsFromJson(*value, "geometry");
-    if (!options.ok()) return options.status();
-    auto geometry = Geometry::Create(*options);
-    if (!geometry.ok()) return geometry.status();
-    *source = new rrt_source(std::make_unique<LocalSource>(*std::move(geometry)));
+    RR_ASSIGN_OR_RETURN(const auto value, ParseJson(View(text), "geometry"));
+    RR_ASSIGN_OR_RETURN(const auto options, GeometryOptionsFromJson(value, "geometry"));
+    RR_ASSIGN_OR_RETURN(auto geometry, Geometry::Create(options));
+    *source = new rrt_source(std::make_unique<LocalSource>(std::move(geometry)));
     return absl::OkStatus();
   });
 }
@@ -103,15 +100,14 @@ rr_error* rrt_source_fetch(const rrt_source* source, rrt_fetch* fetch) {
 
 rr_error* rrt_source_inspect(const rrt_source* source, const rrt_fetch_options* given, const rrt_records** records) {
   return Guard([&]() -> absl::Status {
-    const auto options = OptionsFrom(*given);
-    if (!options.ok()) return options.status();
+    RR_ASSIGN_OR_RETURN(const auto options, OptionsFrom(*given));
     const std::vector<FetchSequence> sequences = SequencesFrom(*given);
     InspectSink sink(sequences);
-    const ReadRequest request = MakeInspectRequest(source->source->geometry(), sequences, *options);
+    const ReadRequest request = MakeInspectRequest(source->source->geometry(), sequences, options);
     for (size_t i = 0; i < request.samples.size(); ++i) {
       SampleRecord record = source->source->Inspect(request.samples[i], request.producer);
       record.index = static_cast<int32_t>(i);
-      if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(sink.OnRecord(record));
     }
     *records = NewRecords(sink.records(), sequences);
     return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/exported/exported_run.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 #include "trainer_plugin/fetch/known_sample.h"
@@ -33,14 +34,13 @@ namespace {
 
 absl::StatusOr<std::vector<Block>> ReadBlocks(const std::filesystem::path& directory, const Geometry& geometry,
                                               const ExportedSample& sample) {
-  const auto file = ReadExportedFile(directory, sample);
-  if (!file.ok()) return file.status();
+  RR_ASSIGN_OR_RETURN(const auto file, ReadExportedFile(directory, sample));
   const DecodeOptions options{.unrecorded = sample.unrecorded,
                               .expected_rows = sample.num_tokens - 1,
                               .codec = Codec::kRaw,
                               .max_payload_bytes = sample.file_bytes};
   auto rows =
-      DecodeTensor(geometry, {.encoding = Encoding::kNpy, .layer_basis = LayerBasis::kMoeLayers}, *file, options);
+      DecodeTensor(geometry, {.encoding = Encoding::kNpy, .layer_basis = LayerBasis::kMoeLayers}, file, options);
   if (!rows.ok()) return WithSample(rows.status(), sample.sample);
   return std::move(rows->blocks);
 }
@@ -49,9 +49,8 @@ absl::StatusOr<std::vector<Block>> ReadBlocks(const std::filesystem::path& direc
 
 absl::StatusOr<std::unique_ptr<const DirectorySource>> DirectorySource::Open(const std::filesystem::path& directory,
                                                                              const HandleFunction& handle_of) {
-  auto run = ReadExportedRun(directory);
-  if (!run.ok()) return run.status();
-  auto contents = std::make_unique<Contents>(Contents{.directory = directory, .run = *std::move(run)});
+  RR_ASSIGN_OR_RETURN(auto run, ReadExportedRun(directory));
+  auto contents = std::make_unique<Contents>(Contents{.directory = directory, .run = std::move(run)});
   for (const ExportedSample& sample : contents->run.samples) {
     contents->by_name[sample.sample] = &sample;
     const auto [holder, is_new] = contents->by_handle.emplace(handle_of(sample.sample), &sample);
@@ -92,9 +91,8 @@ SampleRecord DirectorySource::Answer(const SampleRead& asked, Producer producer)
 
 absl::Status DirectorySource::Stage(const SampleRead& asked, int32_t index, const ReplayPlan& plan,
                                     StagingSink& sink) const {
-  const auto blocks = ReadBlocks(contents_->directory, geometry(), *contents_->Find(asked));
-  if (!blocks.ok()) return blocks.status();
-  return StageBlocks(geometry(), plan, *blocks, asked.rows, index, sink);
+  RR_ASSIGN_OR_RETURN(const auto blocks, ReadBlocks(contents_->directory, geometry(), *contents_->Find(asked)));
+  return StageBlocks(geometry(), plan, blocks, asked.rows, index, sink);
 }
 
 }  // namespace routing_replay::trainer

@@ -1,5 +1,6 @@
 #include "routing_replay/trainer/fetch.h"
 
+#include "proto/wire/status_macros.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
@@ -14,7 +15,7 @@ bool IsOutOfReach(const absl::Status& status) {
 
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options) {
-  if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckFetch(run.geometry(), plan, sequences));
   const std::vector<int32_t> slices = SlicesToRead(plan, sequences);
   StagedRows out;
   StagingSink sink(plan, slices, sequences, options, out);

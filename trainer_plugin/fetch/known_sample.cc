@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "proto/wire/block/cut.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -76,8 +77,8 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
   for (const OwnedLayer& layer : plan.layers) {
     const size_t at = staging.size();
     staging.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
-    const auto crc = CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at));
-    if (!crc.ok()) return crc.status();
+    RR_ASSIGN_OR_RETURN(const auto crc,
+                        CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at)));
   }
   return sink.OnPiece({.sample_index = index,
                        .layer_begin = 0,
@@ -102,7 +103,7 @@ absl::Status StageBlocks(const Geometry& geometry, const ReplayPlan& plan, absl:
 
 absl::StatusOr<StagedRows> Source::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                          const FetchOptions& options) const {
-  if (absl::Status status = CheckFetch(geometry(), plan, sequences); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckFetch(geometry(), plan, sequences));
   return Fetch(plan, SlicesToRead(plan, sequences), sequences, options);
 }
 

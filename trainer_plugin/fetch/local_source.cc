@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 #include "trainer_plugin/fetch/known_sample.h"
@@ -116,7 +117,7 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
   }
   if (!sample.unrecorded.empty())
     return Invalid(Reason::kField, "unrecorded", "must be empty: the row map determines it");
-  if (auto status = CheckRecorded(geometry_, layout, row_map.size(), indices.size()); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRecorded(geometry_, layout, row_map.size(), indices.size()));
   const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
   LocalSample recorded = sample;
   recorded.unrecorded = Missing(local);
@@ -139,26 +140,25 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
 
 absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
                                       absl::Span<const uint8_t> payload, bool has_content_id) {
-  if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(sample.sample, "sample"));
   DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = kMaxPayloadBytes};
   if (sample.num_tokens && *sample.num_tokens < 1) {
     return Invalid(Reason::kField, "num_tokens", absl::StrCat("must be at least 1, got ", *sample.num_tokens));
   }
   if (sample.num_tokens) options.expected_rows = *sample.num_tokens - 1;
-  auto rows = DecodeTensor(geometry_, tensor, payload, options);
-  if (!rows.ok()) return rows.status();
-  if (!sample.token_ids.empty() && static_cast<int64_t>(sample.token_ids.size()) < rows->rows.end) {
+  RR_ASSIGN_OR_RETURN(auto rows, DecodeTensor(geometry_, tensor, payload, options));
+  if (!sample.token_ids.empty() && static_cast<int64_t>(sample.token_ids.size()) < rows.rows.end) {
     return Invalid(Reason::kRowCount, "token_ids",
-                   absl::StrCat(sample.token_ids.size(), " ids for ", rows->rows.end, " rows"));
+                   absl::StrCat(sample.token_ids.size(), " ids for ", rows.rows.end, " rows"));
   }
-  const int64_t num_tokens = rows->rows.end + 1;
+  const int64_t num_tokens = rows.rows.end + 1;
   const std::string& holder = names_.emplace(handle_of_(sample.sample), sample.sample).first->second;
   if (holder != sample.sample) return HandleCollision(sample.sample, holder);
   KnownSample known{.num_tokens = num_tokens,
-                    .unrecorded = rows->unrecorded,
+                    .unrecorded = rows.unrecorded,
                     .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
-                    .content_id = has_content_id ? HashOf(*rows) : kNoContentId};
-  samples_[sample.sample] = std::make_unique<const Entry>(Entry{*std::move(rows), std::move(known)});
+                    .content_id = has_content_id ? HashOf(rows) : kNoContentId};
+  samples_[sample.sample] = std::make_unique<const Entry>(Entry{std::move(rows), std::move(known)});
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -63,7 +64,7 @@ absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequen
 }
 
 absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
-  if (absl::Status status = CheckSequences(plan, sequences); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSequences(plan, sequences));
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerRouting& planned = plan.routing[i];
     const int32_t ordinal = plan.layers[i].ordinal;

@@ -16,13 +16,8 @@
 
 namespace routing_replay::trainer {
 
-// Converts the status of a sample that cannot be replayed to the reason of an error.
-
-// The reason of an error about a sample with this status; kUnspecified if the status is enough.
+// The reason of an error about a sample that cannot be replayed; kUnspecified if its status says enough.
 Reason MissingReason(SampleStatus status);
-
-// The part of a fetch that does not depend on the source: requests a plan's slices, and stages what arrives. Knows no
-// gRPC.
 
 // INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks.
 absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
@@ -64,8 +59,8 @@ class StagingSink final : public ReadSink {
   size_t pieces_before_ = 0;  // … and the number of pieces before it.
 };
 
-// Finds out about samples before their rows are fetched, so that the ranks of a replica can agree on what to replay.
-
+// For asking about samples before their rows are fetched, so that the ranks of a replica can agree on what to replay.
+//
 // A request whose records equal those of a read of all rows, at the price of one row of one layer per sample. It
 // requests the last row, known from T or else from the token checks, so that it waits for all rows; the first row if
 // neither is given.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
@@ -49,7 +50,7 @@ std::shared_ptr<const StagedRows> OneSlice(const StagedRows& read, int32_t slice
 absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
   SampleRecord record = one.records[0];
   record.index = index;
-  if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(sink.OnRecord(record));
   std::vector<uint8_t>& staging = *sink.staging();
   const size_t begin = staging.size();
   staging.insert(staging.end(), one.staging.begin(), one.staging.end());

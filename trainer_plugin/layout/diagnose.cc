@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/mistakes.h"
 
@@ -21,7 +22,7 @@ absl::Status CheckShape(const char* field, const RouteIds& ids) {
 }
 
 absl::Status CheckRecorded(const Geometry& geometry, const RouteIds& ids, int32_t top_k) {
-  if (absl::Status status = CheckShape("recorded", ids); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckShape("recorded", ids));
   if (ids.layers == geometry.num_moe_layers() && ids.top_k == top_k) return absl::OkStatus();
   return Invalid(Reason::kShape, "recorded",
                  absl::StrCat("[", ids.rows, "][", ids.layers, "][", ids.top_k, "] is not [rows][",
@@ -35,7 +36,7 @@ absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t laye
 
 absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RouteIds> recorded,
                       const RouteIds& observed, int64_t rows, int64_t layers) {
-  if (absl::Status status = CheckShape("observed.ids", observed); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckShape("observed.ids", observed));
   if (observed.rows != rows || observed.layers != layers) {
     return Invalid(Reason::kShape, "observed.ids",
                    absl::StrCat("has ", observed.rows, " local rows and ", observed.layers,
@@ -214,7 +215,7 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
     const RouteIds& ids = recorded[i];
-    if (absl::Status status = CheckRecorded(geometry, ids, top_k); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRecorded(geometry, ids, top_k));
     const SequencePiece& piece = pieces[i];
     const int64_t rows = std::max<int64_t>(0, std::min(piece.rows, ids.rows - piece.start));
     std::copy_n(ids.ids.begin() + (rows > 0 ? piece.start * stride : 0), rows * stride,
@@ -224,27 +225,24 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
 }
 
 absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
-  const auto row_ways = RowWays(input.layout, input.rank.rows);
-  if (!row_ways.ok()) return row_ways.status();
-  const auto layer_ways = LayerWaysOf(input);
-  if (!layer_ways.ok()) return layer_ways.status();
+  RR_ASSIGN_OR_RETURN(const auto row_ways, RowWays(input.layout, input.rank.rows));
+  RR_ASSIGN_OR_RETURN(const auto layer_ways, LayerWaysOf(input));
   absl::Status status = CheckIds(input.geometry, input.layout, input.recorded, input.live,
-                                 static_cast<int64_t>(row_ways->front().rows.size()),
-                                 static_cast<int64_t>(layer_ways->front().layers.size()));
+                                 static_cast<int64_t>(row_ways.front().rows.size()),
+                                 static_cast<int64_t>(layer_ways.front().layers.size()));
   if (!status.ok()) return status;
   const Comparison comparison(input);
-  const Planned planned =
-      CountPlanned(comparison, row_ways->front(), layer_ways->front(), input.layout.sequences.size());
+  const Planned planned = CountPlanned(comparison, row_ways.front(), layer_ways.front(), input.layout.sequences.size());
   Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};
   alignment.explained_kept = alignment.kept;
-  alignment.rows = Explain(input, row_ways->front(), planned.total);
-  alignment.layers = Explain(input, layer_ways->front(), planned.total);
+  alignment.rows = Explain(input, row_ways.front(), planned.total);
+  alignment.layers = Explain(input, layer_ways.front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
-  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
+  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways.front().layers[*worst];
   // A way that fits hardly better than the plan does so by chance, and naming it would mislead.
   double best = alignment.kept + (input.replayed ? 0 : kLeastKept);
-  for (const RowWay& rows : *row_ways) {
-    for (const LayerWay& layers : *layer_ways) {
+  for (const RowWay& rows : row_ways) {
+    for (const LayerWay& layers : layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
       // Pairs that a way does not compare count as not explained.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
@@ -102,7 +103,7 @@ absl::Status CheckUneven(const LayerSplit& split) {
 }
 
 absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
-  if (absl::Status status = CheckUneven(split); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckUneven(split));
   auto layers = SpreadLayers(split, split.num_layers);
   if (layers && *std::min_element(layers->begin(), layers->end()) > 0) return *std::move(layers);
   const int64_t given = int64_t{split.first_stage_layers.value_or(0)} + split.last_stage_layers.value_or(0);
@@ -121,16 +122,15 @@ absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
     return status;
   }
   const bool uneven = split.first_stage_layers || split.last_stage_layers;
-  const absl::StatusOr<RankLayers> ranks = uneven ? UnevenLayers(split) : EvenLayers(split);
-  if (!ranks.ok()) return ranks.status();
+  RR_ASSIGN_OR_RETURN(const RankLayers ranks, uneven ? UnevenLayers(split) : EvenLayers(split));
   StageCounts counts{.mtp = MtpBehindLastStage(split, chunks)};
   for (int32_t p = 0; p < split.pipeline_size; ++p) {
-    if ((*ranks)[p] % chunks == 0) continue;
-    return Invalid("split.virtual_stages", absl::StrCat("the ", (*ranks)[p], " layers of pipeline rank ", p,
+    if (ranks[p] % chunks == 0) continue;
+    return Invalid("split.virtual_stages", absl::StrCat("the ", ranks[p], " layers of pipeline rank ", p,
                                                         " are not a multiple of ", chunks, " virtual stages"));
   }
   for (int32_t v = 0; v < chunks; ++v) {
-    for (const int32_t layers : *ranks) counts.layers.push_back(layers / chunks);
+    for (const int32_t layers : ranks) counts.layers.push_back(layers / chunks);
   }
   counts.layers.front() -= split.account_for_embedding;
   counts.layers.back() -= split.account_for_loss;
@@ -261,15 +261,14 @@ absl::StatusOr<MtpPlacement> PlaceMtp(const LayerSplit& split) {
 absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split) {
   const std::vector<std::string>& stages = split.layout->stages;
   for (const std::string& stage : stages) {
-    if (absl::Status status = CheckEntries(stage); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckEntries(stage));
   }
   absl::Status status = CheckStages(split, stages.size(), kLayout);
   status.Update(CheckOneRank(split, stages.size(), kLayout));
   status.Update(CheckCounts(split));
   if (!status.ok()) return status;
-  const absl::StatusOr<MtpPlacement> mtp = PlaceMtp(split);
-  if (!mtp.ok()) return mtp.status();
-  StageCounts counts{.mtp = *mtp};
+  RR_ASSIGN_OR_RETURN(const MtpPlacement mtp, PlaceMtp(split));
+  StageCounts counts{.mtp = mtp};
   for (const std::string& stage : stages) {
     counts.layers.push_back(static_cast<int32_t>(CountOf(stage, kStageDecoder)));
   }
@@ -356,10 +355,9 @@ absl::StatusOr<StageCounts> CountsOfHybrid(const LayerSplit& split) {
     return InvalidPattern(
         absl::StrCat("has ", hybrid.mtp_depths, " MTP depths, not mtp_num_layers = ", split.mtp_num_layers));
   }
-  absl::StatusOr<std::vector<int32_t>> stages = StagesOf(split);
-  if (!stages.ok()) return stages.status();
-  const int32_t chunks = static_cast<int32_t>(stages->size()) / split.pipeline_size;
-  StageCounts counts{.layers = *std::move(stages), .mtp = MtpBehindLastStage(split, chunks)};
+  RR_ASSIGN_OR_RETURN(std::vector<int32_t> stages, StagesOf(split));
+  const int32_t chunks = static_cast<int32_t>(stages.size()) / split.pipeline_size;
+  StageCounts counts{.layers = std::move(stages), .mtp = MtpBehindLastStage(split, chunks)};
   if (hybrid.mtp_depths != 0) counts.mtp.layers = hybrid.mtp_depths;
   return counts;
 }
@@ -458,7 +456,7 @@ absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
   if (!written.ok()) return written.status();
   PipelineLayout layout{.stages = absl::StrSplit(*written, '|')};
   for (const std::string& stage : layout.stages) {
-    if (absl::Status status = CheckEntries(stage); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckEntries(stage));
   }
   return layout;
 }
@@ -468,9 +466,8 @@ absl::StatusOr<PipelineLayout> PipelineLayoutFromNames(const std::vector<std::ve
   for (const std::vector<std::string>& names : stages) {
     std::string& stage = layout.stages.emplace_back();
     for (const std::string& name : names) {
-      const absl::StatusOr<char> entry = EntryOfName(name);
-      if (!entry.ok()) return entry.status();
-      stage.push_back(*entry);
+      RR_ASSIGN_OR_RETURN(const char entry, EntryOfName(name));
+      stage.push_back(entry);
     }
   }
   return layout;
@@ -480,28 +477,26 @@ int32_t HybridPattern::num_layers() const { return static_cast<int32_t>(absl::St
 
 absl::StatusOr<HybridPattern> ParseHybridPattern(absl::string_view text) {
   std::vector<std::string> parts = absl::StrSplit(text, '/');
-  const auto moe = CheckSymbols(parts.front());
-  if (!moe.ok()) return moe.status();
+  RR_ASSIGN_OR_RETURN(const auto moe, CheckSymbols(parts.front()));
   HybridPattern pattern{.stages = absl::StrSplit(parts.front(), '|')};
-  for (size_t i = 0; i < moe->size(); ++i) {
-    if ((*moe)[i]) pattern.moe_layer_ids.push_back(static_cast<int32_t>(i));
+  for (size_t i = 0; i < moe.size(); ++i) {
+    if (moe[i]) pattern.moe_layer_ids.push_back(static_cast<int32_t>(i));
   }
   parts.erase(parts.begin());
-  if (absl::Status status = ReadMtp(parts, pattern); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(ReadMtp(parts, pattern));
   return pattern;
 }
 
 absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {
-  if (absl::Status status = CheckSizes(split); !status.ok()) return status;
-  if (absl::Status status = CheckBranches(split); !status.ok()) return status;
-  const absl::StatusOr<StageCounts> counts = CountsOf(split);
-  if (!counts.ok()) return counts.status();
+  RR_RETURN_IF_ERROR(CheckSizes(split));
+  RR_RETURN_IF_ERROR(CheckBranches(split));
+  RR_ASSIGN_OR_RETURN(const StageCounts counts, CountsOf(split));
   LayerTable table;
   table.num_layers_ = split.num_layers;
   table.pipeline_size_ = split.pipeline_size;
-  table.virtual_stages_ = static_cast<int32_t>(counts->layers.size()) / split.pipeline_size;
-  table.ranges_ = PlaceStages(counts->layers, split.pipeline_size);
-  table.mtp_ = counts->mtp;
+  table.virtual_stages_ = static_cast<int32_t>(counts.layers.size()) / split.pipeline_size;
+  table.ranges_ = PlaceStages(counts.layers, split.pipeline_size);
+  table.mtp_ = counts.mtp;
   return table;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/plan_json.h"
@@ -27,9 +28,9 @@ class Reader {
   absl::StatusOr<DescribedMicroBatch> Read() {
     ReadChoices();
     ReadShape();
-    if (absl::Status status = object_.status(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(object_.status());
     for (auto step : {&Reader::ReadPolicy, &Reader::ReadSequences, &Reader::ApplyPolicy}) {
-      if (absl::Status status = (this->*step)(); !status.ok()) return status;
+      RR_RETURN_IF_ERROR((this->*step)());
     }
     if (!has_pieces_) out_.pieces.clear();
     return std::move(out_);
@@ -68,9 +69,8 @@ class Reader {
   // If only the policy or only the micro-batch names a context-parallel size of this micro-batch, it applies to both.
   absl::Status ReadPolicy() {
     if (policy_json_ != nullptr) {
-      auto policy = PaddingPolicyFromJson(*policy_json_, "micro_batch.padding");
-      if (!policy.ok()) return policy.status();
-      policy_ = *std::move(policy);
+      RR_ASSIGN_OR_RETURN(auto policy, PaddingPolicyFromJson(*policy_json_, "micro_batch.padding"));
+      policy_ = std::move(policy);
       if (const auto* verl = std::get_if<VerlPadding>(&*policy_); verl != nullptr && verl->local_cp_size) {
         if (local_cp_size_.value_or(*verl->local_cp_size) != *verl->local_cp_size) {
           return Invalid("micro_batch.padding.local_cp_size",
@@ -86,7 +86,7 @@ class Reader {
   absl::Status ReadSequences() {
     if (!sequences_->is_array()) return Invalid("micro_batch.sequences", "must be a list");
     for (size_t i = 0; i < sequences_->size(); ++i) {
-      if (absl::Status status = ReadSequence(i); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(ReadSequence(i));
     }
     return absl::OkStatus();
   }
@@ -100,7 +100,7 @@ class Reader {
     object.Read("sample", out_.samples.emplace_back());
     object.Read("recorded_rows", recorded);
     const Json* pieces = object.Find("pieces");
-    if (absl::Status status = object.status(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(object.status());
     if (shape.live && recorded.value_or(0) != 0)
       return Invalid(object.PathOf("recorded_rows"), "must not be given for a live sequence");
     shape.recorded_rows = recorded.value_or(shape.tokens > 0 && !shape.live ? shape.tokens - 1 : 0);
@@ -126,7 +126,7 @@ class Reader {
       object.Require("tokens");
       Fields(FieldReader(object), piece);
       object.Read("rows", rows);
-      if (absl::Status status = object.status(); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(object.status());
       if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
       piece.sequence = static_cast<int32_t>(index);
       piece.offset = offset;
@@ -213,7 +213,7 @@ absl::StatusOr<PaddingPolicy> PaddingPolicyFromJson(const Json& given, absl::str
   if (object.Find("policy") != nullptr) {
     std::visit([&](auto& options) { Fields(FieldReader(object), options); }, policy);
   }
-  if (absl::Status status = object.status(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(object.status());
   return policy;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "trainer_plugin/layout/fields.h"
 
 namespace routing_replay::trainer {
@@ -378,9 +379,8 @@ void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSpl
 }  // namespace
 
 absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, const RowRank& rank) {
-  const absl::StatusOr<RowMap> right = BuildRowMap(layout, rank);
-  if (!right.ok()) return right.status();
-  RowCatalogue catalogue(layout, rank, ExpandRowMap(*right));
+  RR_ASSIGN_OR_RETURN(const RowMap right, BuildRowMap(layout, rank));
+  RowCatalogue catalogue(layout, rank, ExpandRowMap(right));
   catalogue.AddShifted(Early(), Late(), 1);
   catalogue.AddShifted(Late(), Early(), -1);
   AddPartitions(layout, catalogue);
@@ -393,14 +393,13 @@ absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, cons
 
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank) {
-  const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
-  if (!table.ok()) return table.status();
-  auto right = OwnedMoeLayers(geometry, *table, rank.pp_rank, rank.chunk);
+  RR_ASSIGN_OR_RETURN(const LayerTable table, LayerTable::Create(split));
+  auto right = OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk);
   if (right.ok()) right = WithoutNativeLayers(geometry, *std::move(right), rank.native_layers);
   if (!right.ok()) return right.status();
   LayerCatalogue catalogue(geometry, *right);
   AddNumberings(geometry, *right, catalogue);
-  AddSplits(geometry, *table, split, rank, catalogue);
+  AddSplits(geometry, table, split, rank, catalogue);
   return catalogue.Take();
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/fields.h"
 #include "trainer_plugin/layout/multiple.h"
@@ -74,8 +75,8 @@ absl::Status CheckOptions(Options options) {
 
 // Checks sizes, lengths, and recorded rows as the framework requires them. Live sequences have none.
 absl::Status CheckBatch(const UnpaddedBatch& batch, const Framework& framework) {
-  if (absl::Status status = CheckSize("cp_size", batch.cp_size); !status.ok()) return status;
-  if (absl::Status status = CheckSize("tp_size", batch.tp_size); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSize("cp_size", batch.cp_size));
+  RR_RETURN_IF_ERROR(CheckSize("tp_size", batch.tp_size));
   if (batch.sequences.empty()) return Invalid("sequences", "is empty: there is nothing to pad");
   int64_t tokens = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
@@ -151,17 +152,15 @@ enum class Tail : uint8_t { kLastSample, kDocument };
 template <typename TotalOf>
 Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_t multiple, Tail tail,
                          const TotalOf& total_of) {
-  auto padded = PadEach(batch, multiple);
-  if (!padded.ok()) return padded.status();
-  const int64_t rows = Sum(*padded);
-  const absl::StatusOr<int64_t> total = total_of(rows);
-  if (!total.ok()) return total.status();
+  RR_ASSIGN_OR_RETURN(auto padded, PadEach(batch, multiple));
+  const int64_t rows = Sum(padded);
+  RR_ASSIGN_OR_RETURN(const int64_t total, total_of(rows));
   PaddingPrediction prediction;
   if (tail == Tail::kLastSample) {
-    padded->back() += *total - rows;
-    prediction.layout = PackedLayout(batch, partition, *padded);
+    padded.back() += total - rows;
+    prediction.layout = PackedLayout(batch, partition, padded);
   } else {
-    prediction.layout = PackedLayout(batch, partition, *padded, {*total - rows});
+    prediction.layout = PackedLayout(batch, partition, padded, {total - rows});
   }
   return prediction;
 }
@@ -210,9 +209,8 @@ Prediction Predict(const UnpaddedBatch& batch, const MegatronPadding& options) {
   const int64_t unit = SliceUnit(batch);
   const auto total_of = [&](int64_t rows) { return SequenceRows(RoundUp(rows, unit), options); };
   if (!options.packed) {
-    const auto length = total_of(LongestSample(batch));
-    if (!length.ok()) return length.status();
-    PaddingPrediction prediction = PredictRectangle(batch, partition, *length);
+    RR_ASSIGN_OR_RETURN(const auto length, total_of(LongestSample(batch)));
+    PaddingPrediction prediction = PredictRectangle(batch, partition, length);
     prediction.rule = absl::StrCat("the longest sample to a multiple of ", unit);
     return prediction;
   }
@@ -304,7 +302,7 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t unit, con
 }
 
 Prediction Predict(const UnpaddedBatch& of_trainer, const VerlPadding& options) {
-  if (absl::Status status = CheckTogether(options); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckTogether(options));
   UnpaddedBatch batch = of_trainer;
   batch.cp_size = options.local_cp_size.value_or(batch.cp_size);
   const int64_t unit = Times(batch.tp_size, options.contiguous ? batch.cp_size : ZigzagUnit(batch.cp_size));
@@ -383,11 +381,10 @@ int64_t Fp8Rows(Fp8Recipe recipe) {
 }
 
 Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options) {
-  const auto multiples = GetNemoRlMultiples(batch, options);
-  if (!multiples.ok()) return multiples.status();
-  const std::optional<int64_t> packed_to = multiples->packed_to;
+  RR_ASSIGN_OR_RETURN(const auto multiples, GetNemoRlMultiples(batch, options));
+  const std::optional<int64_t> packed_to = multiples.packed_to;
   const auto total_of = [&](int64_t rows) -> absl::StatusOr<int64_t> {
-    const int64_t total = RoundUp(std::max(rows, packed_to.value_or(rows)), multiples->packed);
+    const int64_t total = RoundUp(std::max(rows, packed_to.value_or(rows)), multiples.packed);
     if (packed_to && total > *packed_to && options.max_packed_length_in_batch > 0) {
       return Invalid(Reason::kShape, "padding.max_packed_length_in_batch",
                      absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"));
@@ -395,12 +392,12 @@ Prediction PredictPack(const UnpaddedBatch& batch, const NemoRlPadding& options)
     return total;
   };
   auto prediction =
-      PredictPacked(batch, Partition::kZigzagPerDocument, multiples->individual, Tail::kLastSample, total_of);
+      PredictPacked(batch, Partition::kZigzagPerDocument, multiples.individual, Tail::kLastSample, total_of);
   if (!prediction.ok()) return prediction;
   prediction->rule =
-      absl::StrCat("each sample to a multiple of ", multiples->individual, ", the last one grows until the pack has ",
+      absl::StrCat("each sample to a multiple of ", multiples.individual, ", the last one grows until the pack has ",
                    packed_to ? absl::StrCat(prediction->layout.total_rows, " rows, as every pack of the pipeline")
-                             : absl::StrCat("a multiple of ", multiples->packed, " rows"));
+                             : absl::StrCat("a multiple of ", multiples.packed, " rows"));
   return prediction;
 }
 
@@ -443,9 +440,8 @@ Multiple HybridEpLength(const MsSwiftPadding& options) {
 
 Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
   const int64_t unit = ZigzagUnit(batch.cp_size);
-  const auto padded = PadEach(batch, unit);
-  if (!padded.ok()) return padded.status();
-  const int64_t rows = Sum(*padded);
+  RR_ASSIGN_OR_RETURN(const auto padded, PadEach(batch, unit));
+  const int64_t rows = Sum(padded);
   const int64_t total = RoundUp(rows, multiple);
   if (total > kMaxStreamRows) {
     return Invalid("padding", absl::StrCat("a multiple of ", multiple, " rows is above ", kMaxStreamRows));
@@ -458,7 +454,7 @@ Prediction PredictStream(const UnpaddedBatch& batch, int64_t multiple) {
   }
   PaddingPrediction prediction;
   prediction.layout =
-      PackedLayout(batch, Partition::kZigzagPerDocument, *padded, std::vector<int64_t>((total - rows) / unit, unit));
+      PackedLayout(batch, Partition::kZigzagPerDocument, padded, std::vector<int64_t>((total - rows) / unit, unit));
   prediction.rule = absl::StrCat("each sample to a multiple of ", unit, ", then documents of ", unit,
                                  unit == 1 ? " row" : " rows", " up to a multiple of ", multiple);
   return prediction;
@@ -516,8 +512,8 @@ Prediction Predict(const UnpaddedBatch& batch, const PrimeRlPadding& options) {
 Prediction PredictPadding(const UnpaddedBatch& batch, const PaddingPolicy& policy) {
   return std::visit(
       [&](const auto& options) -> Prediction {
-        if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-        if (absl::Status status = CheckBatch(batch, FrameworkOf(options)); !status.ok()) return status;
+        RR_RETURN_IF_ERROR(CheckOptions(options));
+        RR_RETURN_IF_ERROR(CheckBatch(batch, FrameworkOf(options)));
         Prediction prediction = Predict(batch, options);
         if (!prediction.ok()) return prediction;
         prediction->policy = PolicyName(options);
@@ -561,9 +557,8 @@ absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, c
   if (options.pipeline_size > 1) {
     int64_t longest = options.max_packed_length_in_batch;
     if (longest == 0) {
-      const auto padded = PadEach(batch, multiples.individual);
-      if (!padded.ok()) return padded.status();
-      longest = Sum(*padded);
+      RR_ASSIGN_OR_RETURN(const auto padded, PadEach(batch, multiples.individual));
+      longest = Sum(padded);
     }
     multiples.packed_to = RoundUp(longest, multiples.packed);
   }

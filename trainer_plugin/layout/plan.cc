@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
@@ -30,7 +31,7 @@ absl::Status CheckPieces(const MicroBatchLayout& layout, absl::Span<const Sequen
     if (piece.sequence < 0 || piece.sequence >= static_cast<int64_t>(covered.size())) {
       return Invalid(absl::StrCat("pieces[", i, "]"), absl::StrCat("there is no sequence ", piece.sequence));
     }
-    if (auto status = CheckPiece(i, piece, i == 0 ? nullptr : &pieces[i - 1]); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckPiece(i, piece, i == 0 ? nullptr : &pieces[i - 1]));
     covered[piece.sequence] += piece.tokens;
   }
   for (size_t i = 0; i < covered.size(); ++i) {
@@ -60,7 +61,7 @@ void AddPart(const RowRun& run, int64_t begin, int64_t end, RowState state, int3
 
 absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& layout,
                                   absl::Span<const SequencePiece> pieces) {
-  if (auto status = CheckPieces(layout, pieces); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckPieces(layout, pieces));
   RowMap out{.rows = map.rows};
   for (const RowRun& run : map.runs) {
     auto piece = std::lower_bound(pieces.begin(), pieces.end(), run.sequence,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/plan_json.h"
 #include "trainer_plugin/layout/read_fields.h"
@@ -40,16 +41,15 @@ absl::Status InNamesOfDescription(const absl::Status& status) {
 }
 
 absl::StatusOr<Geometry> GeometryFromJson(const Json& json, absl::string_view path) {
-  const auto options = GeometryOptionsFromJson(json, path);
-  if (!options.ok()) return options.status();
-  return Geometry::Create(*options);
+  RR_ASSIGN_OR_RETURN(const auto options, GeometryOptionsFromJson(json, path));
+  return Geometry::Create(options);
 }
 
 // Nothing where the description has none.
 absl::StatusOr<std::optional<LayerSplit>> SplitFromJson(const Json* json, const Geometry& geometry) {
   if (json == nullptr) return std::nullopt;
   LayerSplit split{.num_layers = geometry.num_layers()};
-  if (absl::Status status = ReadFields(*json, "split", split); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(ReadFields(*json, "split", split));
   return split;
 }
 
@@ -78,19 +78,17 @@ absl::Status CheckPattern(const Geometry& geometry, const LayerSplit& split) {
 // The layers of the table, after checking them against the model.
 absl::StatusOr<DescribedLayers> LayersOfSplit(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                                               const std::optional<std::vector<LiveChunk>>& chunks) {
-  const auto table = LayerTable::Create(split);
-  if (!table.ok()) return table.status();
-  if (absl::Status status = CheckPattern(geometry, split); !status.ok()) return status;
-  auto layers = OwnedMoeLayers(geometry, *table, rank.pp_rank, rank.chunk);
-  if (!layers.ok()) return layers.status();
+  RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(split));
+  RR_RETURN_IF_ERROR(CheckPattern(geometry, split));
+  RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk));
   if (chunks) {
-    const auto difference = LiveDifference(geometry, *table, rank.pp_rank, *chunks, rank.native_layers);
-    if (!difference.ok()) return difference.status();
-    if (*difference) return Invalid("rank.model", **difference);
+    RR_ASSIGN_OR_RETURN(const auto difference,
+                        LiveDifference(geometry, table, rank.pp_rank, *chunks, rank.native_layers));
+    if (difference) return Invalid("rank.model", *difference);
   }
-  DescribedLayers described{geometry, split, *std::move(layers)};
-  for (int32_t v = 0; v < table->virtual_stages(); ++v) {
-    if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table->mtp_layers(rank.pp_rank, v);
+  DescribedLayers described{geometry, split, std::move(layers)};
+  for (int32_t v = 0; v < table.virtual_stages(); ++v) {
+    if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table.mtp_layers(rank.pp_rank, v);
   }
   return described;
 }
@@ -102,10 +100,9 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
   if (rank.chunk && (*rank.chunk < 0 || *rank.chunk >= count)) {
     return Invalid("rank.chunk", absl::StrCat(*rank.chunk, " is not in [0, ", count, ")"));
   }
-  auto layers = OwnedMoeLayers(geometry, chunks);
-  if (!layers.ok()) return layers.status();
+  RR_ASSIGN_OR_RETURN(auto layers, OwnedMoeLayers(geometry, chunks));
   DescribedLayers described{geometry};
-  std::copy_if(layers->begin(), layers->end(), std::back_inserter(described.layers),
+  std::copy_if(layers.begin(), layers.end(), std::back_inserter(described.layers),
                [&](const OwnedLayer& layer) { return !rank.chunk || layer.chunk == *rank.chunk; });
   for (int32_t v = 0; v < count; ++v) {
     if (!rank.chunk || *rank.chunk == v) {
@@ -148,23 +145,20 @@ absl::StatusOr<DescribedLayers> LayersFrom(const LayerFields& fields, const Plan
   if (!split.ok()) return InNamesOfDescription(split.status());
   std::optional<std::vector<LiveChunk>> chunks;
   if (fields.model != nullptr) {
-    auto read = ChunksFromJson(*fields.model);
-    if (!read.ok()) return read.status();
-    chunks = *std::move(read);
+    RR_ASSIGN_OR_RETURN(auto read, ChunksFromJson(*fields.model));
+    chunks = std::move(read);
   }
   const LayerSplit one_stage{.num_layers = geometry->num_layers()};
   auto described = chunks && !*split ? LayersOfModel(*geometry, rank, *chunks)
                                      : LayersOfSplit(*geometry, split->value_or(one_stage), rank, chunks);
   if (!described.ok()) return InNamesOfDescription(described.status());
-  auto layers = WithoutNativeLayers(*geometry, std::move(described->layers), rank.native_layers);
-  if (!layers.ok()) return layers.status();
-  described->layers = *std::move(layers);
+  RR_ASSIGN_OR_RETURN(auto layers, WithoutNativeLayers(*geometry, std::move(described->layers), rank.native_layers));
+  described->layers = std::move(layers);
   if (fields.run_geometry == nullptr) return described;
-  auto run = GeometryFromJson(*fields.run_geometry, "run_geometry");
-  if (!run.ok()) return run.status();
+  RR_ASSIGN_OR_RETURN(auto run, GeometryFromJson(*fields.run_geometry, "run_geometry"));
   std::set<int32_t> may_lack(fields.hash_layers.begin(), fields.hash_layers.end());
   may_lack.insert(rank.native_layers.begin(), rank.native_layers.end());
-  absl::Status placed = PlaceInRun(*std::move(run), may_lack, *described);
+  absl::Status placed = PlaceInRun(std::move(run), may_lack, *described);
   if (!placed.ok()) return placed;
   return described;
 }
@@ -189,20 +183,18 @@ absl::StatusOr<Description> ReadDescription(const Json& json) {
   object.Require("micro_batch");
   const Json* micro_batch = object.Find("micro_batch");
   const Json* of_rank = object.Find("rank");
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  auto described = MicroBatchFromJson(*micro_batch);
-  if (!described.ok()) return described.status();
+  RR_RETURN_IF_ERROR(object.status());
+  RR_ASSIGN_OR_RETURN(auto described, MicroBatchFromJson(*micro_batch));
   if (of_rank != nullptr) {
     JsonObject fields_of_rank(*of_rank, "rank");
     Fields(FieldReader(fields_of_rank), rank);
     fields.model = fields_of_rank.Find("model");
-    if (absl::Status status = fields_of_rank.status(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(fields_of_rank.status());
   }
-  auto layers = LayersFrom(fields, rank);
-  if (!layers.ok()) return layers.status();
-  const auto is_absent = [&](int32_t layer) { return !layers->geometry.FindOrdinal(layer); };
+  RR_ASSIGN_OR_RETURN(auto layers, LayersFrom(fields, rank));
+  const auto is_absent = [&](int32_t layer) { return !layers.geometry.FindOrdinal(layer); };
   std::erase_if(rank.native_layers, is_absent);
-  return Description{*std::move(layers), *std::move(described), std::move(rank)};
+  return Description{std::move(layers), std::move(described), std::move(rank)};
 }
 
 }  // namespace
@@ -248,11 +240,9 @@ absl::StatusOr<PipelineLayout> PipelineLayoutFromJson(const Json& json) {
 }
 
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
-  absl::StatusOr<Json> json = ParseJson(text, "the description");
-  if (!json.ok()) return json.status();
-  auto description = ReadDescription(WithoutNulls(*std::move(json)));
-  if (!description.ok()) return description.status();
-  auto& [layers, micro_batch, rank] = *description;
+  RR_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the description"));
+  RR_ASSIGN_OR_RETURN(auto description, ReadDescription(WithoutNulls(std::move(json))));
+  auto& [layers, micro_batch, rank] = description;
   auto plan =
       MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows, micro_batch.pieces);
   if (!plan.ok()) {

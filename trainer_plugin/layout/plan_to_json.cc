@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json/json.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/fields.h"
 #include "trainer_plugin/layout/plan_json.h"
@@ -70,16 +71,15 @@ absl::StatusOr<OrderedJson> LayersToJson(const Geometry& geometry, const LayerTa
   OrderedJson list = OrderedJson::array();
   for (int32_t pp = 0; pp < table.pipeline_size(); ++pp) {
     for (int32_t chunk = 0; chunk < table.virtual_stages(); ++chunk) {
-      const auto owned = OwnedMoeLayers(geometry, table, pp, chunk);
-      if (!owned.ok()) return owned.status();
+      RR_ASSIGN_OR_RETURN(const auto owned, OwnedMoeLayers(geometry, table, pp, chunk));
       std::vector<RowRange> moe;
-      for (const OwnedLayer& layer : *owned) AppendMerged(moe, {layer.layer_id, layer.layer_id + 1});
+      for (const OwnedLayer& layer : owned) AppendMerged(moe, {layer.layer_id, layer.layer_id + 1});
       const LayerRange range = table.range(pp, chunk);
       list.push_back({{"pp", pp},
                       {"chunk", chunk},
                       {"decoder_layers", RangesToJson({{range.begin, range.end}})},
                       {"moe_layers", RangesToJson(moe)},
-                      {"num_moe", owned->size()},
+                      {"num_moe", owned.size()},
                       {"mtp", table.mtp_layers(pp, chunk)}});
     }
   }
@@ -145,9 +145,8 @@ absl::StatusOr<OrderedJson> RowsToJson(const DescribedPlan& described) {
   for (int32_t cp = 0; cp < (alone ? 1 : layout.cp_size); ++cp) {
     for (int32_t tp = 0; tp < (alone ? 1 : tp_ranks); ++tp) {
       const RowRank rank = alone ? described.rank.rows : RowRank{cp, tp, {}};
-      const absl::StatusOr<RowMap> map = BuildRowMap(layout, rank);
-      if (!map.ok()) return map.status();
-      const std::vector<Held> held = HeldRows(*map, described.samples.size());
+      RR_ASSIGN_OR_RETURN(const RowMap map, BuildRowMap(layout, rank));
+      const std::vector<Held> held = HeldRows(map, described.samples.size());
       for (size_t i = 0; i < held.size(); ++i) {
         if (held[i].at.empty()) continue;
         std::string sample = i < described.samples.size() ? described.samples[i] : "(padding)";
@@ -214,50 +213,43 @@ std::string PlanToText(const DescribedPlan& plan) {
 }
 
 absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
-  const auto plan = DescribedPlanFromJson(text);
-  if (!plan.ok()) return plan.status();
-  return PlanToText(*plan);
+  RR_ASSIGN_OR_RETURN(const auto plan, DescribedPlanFromJson(text));
+  return PlanToText(plan);
 }
 
 absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
-  const auto described = DescribedPlanFromJson(description);
-  if (!described.ok()) return described.status();
-  if (!described->split) return Invalid("split", "is missing: rank.model only describes one rank");
-  const auto table = LayerTable::Create(*described->split);
-  if (!table.ok()) return table.status();
-  const auto layers = LayersToJson(described->geometry, *table);
-  if (!layers.ok()) return layers.status();
-  const auto rows = RowsToJson(*described);
-  if (!rows.ok()) return rows.status();
-  OrderedJson rank = {{"pp", described->rank.pp_rank},
-                      {"chunk", OrNull(described->rank.chunk)},
-                      {"cp", described->rank.rows.cp_rank},
-                      {"tp", described->rank.rows.tp_rank},
-                      {"local_rows", described->plan.row_map.rows}};
-  AddSizes(described->plan, rank);
-  return OrderedJson{
-      {"layers", *layers}, {"rows", *rows}, {"rank", std::move(rank)}, {"warnings", described->warnings}};
+  RR_ASSIGN_OR_RETURN(const auto described, DescribedPlanFromJson(description));
+  if (!described.split) return Invalid("split", "is missing: rank.model only describes one rank");
+  RR_ASSIGN_OR_RETURN(const auto table, LayerTable::Create(*described.split));
+  RR_ASSIGN_OR_RETURN(const auto layers, LayersToJson(described.geometry, table));
+  RR_ASSIGN_OR_RETURN(const auto rows, RowsToJson(described));
+  OrderedJson rank = {{"pp", described.rank.pp_rank},
+                      {"chunk", OrNull(described.rank.chunk)},
+                      {"cp", described.rank.rows.cp_rank},
+                      {"tp", described.rank.rows.tp_rank},
+                      {"local_rows", described.plan.row_map.rows}};
+  AddSizes(described.plan, rank);
+  return OrderedJson{{"layers", layers}, {"rows", rows}, {"rank", std::move(rank)}, {"warnings", described.warnings}};
 }
 
 absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                      const RouteIds& live, bool replayed) {
-  const auto judged = JudgeAlignment({.geometry = described.geometry,
-                                      .split = described.split ? &*described.split : nullptr,
-                                      .layers = described.plan.layers,
-                                      .layout = described.layout,
-                                      .rank = described.rank,
-                                      .recorded = recorded,
-                                      .live = live,
-                                      .replayed = replayed});
-  if (!judged.ok()) return judged.status();
+  RR_ASSIGN_OR_RETURN(const auto judged, JudgeAlignment({.geometry = described.geometry,
+                                                         .split = described.split ? &*described.split : nullptr,
+                                                         .layers = described.plan.layers,
+                                                         .layout = described.layout,
+                                                         .rank = described.rank,
+                                                         .recorded = recorded,
+                                                         .live = live,
+                                                         .replayed = replayed}));
   return OrderedJson{
-      {"misaligned", judged->misaligned},
-      {"kept", judged->kept},
-      {"chance", judged->chance},
-      {"explained_kept", judged->explained_kept},
-      {"sequence", OrNull(judged->sequence)},
-      {"layer", OrNull(judged->layer_id)},
-      {"explanations", OrderedJson::array({ToJson("rows", judged->rows), ToJson("layers", judged->layers)})}};
+      {"misaligned", judged.misaligned},
+      {"kept", judged.kept},
+      {"chance", judged.chance},
+      {"explained_kept", judged.explained_kept},
+      {"sequence", OrNull(judged.sequence)},
+      {"layer", OrNull(judged.layer_id)},
+      {"explanations", OrderedJson::array({ToJson("rows", judged.rows), ToJson("layers", judged.layers)})}};
 }
 
 }  // namespace routing_replay::trainer

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/multiple.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr int32_t kMaxRanks = 1 << 20;
 
 absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
-  if (absl::Status status = CheckSize(absl::StrCat(name, "_size"), size); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSize(absl::StrCat(name, "_size"), size));
   if (rank < 0 || rank >= size) {
     return Invalid(absl::StrCat("rank.", name), absl::StrCat(rank, " is not in [0, ", size, ")"));
   }
@@ -95,13 +96,13 @@ absl::Status CheckStream(const MicroBatchLayout& layout) {
 }
 
 absl::Status CheckThd(const MicroBatchLayout& layout) {
-  if (absl::Status status = CheckStream(layout); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckStream(layout));
   const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
   for (size_t d = 0; d + 1 < cu.size(); ++d) {
     const int64_t rows = cu[d + 1] - cu[d];
     const bool real = d < layout.sequences.size();
     if (real) {
-      if (absl::Status status = CheckSequence(layout.sequences[d], d, rows); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(CheckSequence(layout.sequences[d], d, rows));
     }
     if (layout.partition == Partition::kZigzagPerDocument) {
       const bool padding_alone = !real || layout.sequences[d].tokens == 0;
@@ -158,8 +159,8 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
 // Everything that BuildRowMap rejects except what depends on the number of local rows. After OK no sum or product of
 // the layout's sizes overflows, and every division that the partition needs is exact.
 absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
-  if (absl::Status status = CheckRank("cp", rank.cp_rank, layout.cp_size); !status.ok()) return status;
-  if (absl::Status status = CheckRank("tp", rank.tp_rank, layout.tp_size); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRank("cp", rank.cp_rank, layout.cp_size));
+  RR_RETURN_IF_ERROR(CheckRank("tp", rank.tp_rank, layout.tp_size));
   if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
     return Invalid("rank.positions", "must not be given: the partition is not explicit");
   }
@@ -228,7 +229,7 @@ class RowMapBuilder {
     if (layout_.partition == Partition::kExplicit) {
       AddPositions();
     } else if (layout_.format == TokenFormat::kBshd) {
-      if (absl::Status status = AddRectangle(); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(AddRectangle());
     } else if (layout_.partition == Partition::kZigzagPerDocument) {
       AddDocuments();
     } else {
@@ -430,7 +431,7 @@ absl::Status CheckSize(absl::string_view field, int32_t size) {
 }
 
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank) {
-  if (absl::Status status = CheckRows(layout, rank); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckRows(layout, rank));
   return RowMapBuilder(layout, rank).Build();
 }
 

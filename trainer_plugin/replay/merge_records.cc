@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -72,7 +73,7 @@ class Merger {
       const int64_t row_bytes = geometry_.plane_bytes(ordinal, 1, Codec::kRaw);
       for (const RecordRun& part : (*merges)[i].runs) Copy(part, source, row_bytes, plane);
       for (const RecordRun& part : (*merges)[i].copies) {
-        if (auto s = Compare(part, source, row_bytes, plane, geometry_.layer(ordinal).layer_id); !s.ok()) return s;
+        RR_RETURN_IF_ERROR(Compare(part, source, row_bytes, plane, geometry_.layer(ordinal).layer_id));
       }
     }
     return absl::OkStatus();
@@ -87,9 +88,8 @@ class Merger {
     if (found != merges_.end()) return absl::MakeConstSpan(found->second);
     std::vector<RowMap> maps;
     for (int32_t record : records) maps.push_back(records_[record].row_map);
-    auto merge = MergeRows(layout_, maps, options_.samples);
-    if (!merge.ok()) return merge.status();
-    return absl::MakeConstSpan(merges_.emplace(records, *std::move(merge)).first->second);
+    RR_ASSIGN_OR_RETURN(auto merge, MergeRows(layout_, maps, options_.samples));
+    return absl::MakeConstSpan(merges_.emplace(records, std::move(merge)).first->second);
   }
 
   static void Copy(const RecordRun& part, const LayerSource& source, int64_t row_bytes, absl::Span<uint8_t> plane) {
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometr
                                                          absl::Span<const RankRecord> records,
                                                          const MergeOptions& options) {
   for (size_t i = 0; i < records.size(); ++i) {
-    if (auto s = CheckRecord(geometry, i, records[i]); !s.ok()) return s;
+    RR_RETURN_IF_ERROR(CheckRecord(geometry, i, records[i]));
   }
   Merger merger(geometry, layout, records, options);
   for (int32_t ordinal : options.ordinals ? *options.ordinals : AllOrdinals(geometry)) {
@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometr
       return Reject(Reason::kField, "ordinals",
                     absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
     }
-    if (auto s = merger.Add(ordinal); !s.ok()) return s;
+    RR_RETURN_IF_ERROR(merger.Add(ordinal));
   }
   return merger.Take();
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/cut.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/replay/compact_id.h"
@@ -49,7 +50,7 @@ absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, cons
     return InvalidLayout("rows", absl::StrCat(options.rows, " is not in 0 … ", kMaxLocalRows));
   }
   if (options.ep_size < 1) return InvalidLayout("ep_size", absl::StrCat("must be at least 1, got ", options.ep_size));
-  if (auto s = CheckOrdinals(geometry, options.ordinals, options.ep_size); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckOrdinals(geometry, options.ordinals, options.ep_size));
   BufferLayout layout(geometry);
   layout.ordinals_ = options.ordinals;
   layout.rows_ = options.rows;
@@ -160,7 +161,7 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
     if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Reject(Reason::kField, "unrecorded", s.message());
   }
   for (size_t i = 0; i < input.pieces.size(); ++i) {
-    if (auto s = CheckPiece(layout, input, static_cast<int32_t>(i)); !s.ok()) return s;
+    RR_RETURN_IF_ERROR(CheckPiece(layout, input, static_cast<int32_t>(i)));
   }
   return CheckRowMap(layout, input);
 }
@@ -233,11 +234,10 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
                             int32_t sequence_index) {
   const std::vector<RowRange> needed = FindNeeded(sequence);
   for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
-    const auto delivered = FindDelivered(input, sequence, slot);
-    if (!delivered.ok()) return delivered.status();
+    RR_ASSIGN_OR_RETURN(const auto delivered, FindDelivered(input, sequence, slot));
     ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "realign.pieces"};
     for (RowRange range : needed) {
-      const std::vector<RowRange> missing = Subtract(range, *delivered);
+      const std::vector<RowRange> missing = Subtract(range, delivered);
       detail.missing_rows.insert(detail.missing_rows.end(), missing.begin(), missing.end());
     }
     if (detail.missing_rows.empty()) continue;
@@ -292,14 +292,14 @@ void AddFills(RealignPlan& plan) {
 }  // namespace
 
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input) {
-  if (auto s = CheckInput(layout, input); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckInput(layout, input));
   RealignPlan plan;
   std::vector<SequenceWork> work = FindRuns(input, plan);
   for (size_t i = 0; i < input.pieces.size(); ++i) {
     work[input.pieces[i].sequence].pieces.push_back(static_cast<int32_t>(i));
   }
   for (size_t i = 0; i < work.size(); ++i) {
-    if (auto s = CheckDelivered(layout, input, work[i], static_cast<int32_t>(i)); !s.ok()) return s;
+    RR_RETURN_IF_ERROR(CheckDelivered(layout, input, work[i], static_cast<int32_t>(i)));
     AddCopies(input, work[i], plan.copies);
   }
   FillLastRows(input, plan);

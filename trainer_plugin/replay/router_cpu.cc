@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/replay/router_row.h"
@@ -51,7 +52,7 @@ absl::Status CheckGroups(const RouterConfig& config) {
     return s;
   }
   const int32_t max_chosen = std::min(config.num_groups, config.top_k);
-  if (auto s = CheckInRange("group_topk", config.group_topk, 1, max_chosen); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckInRange("group_topk", config.group_topk, 1, max_chosen));
   if (config.num_experts % config.num_groups != 0) {
     return Reject(Reason::kField, "num_groups", absl::StrCat("does not divide ", config.num_experts, " experts"));
   }
@@ -68,8 +69,8 @@ absl::Status CheckGroups(const RouterConfig& config) {
 int32_t IdBytes(const RouterConfig& config) { return LayerRouting{.num_experts = config.num_experts}.id_bytes(); }
 
 absl::Status CheckRouterConfig(const RouterConfig& config) {
-  if (auto s = CheckInRange("num_experts", config.num_experts, 1, kMaxExperts); !s.ok()) return s;
-  if (auto s = CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckInRange("num_experts", config.num_experts, 1, kMaxExperts));
+  RR_RETURN_IF_ERROR(CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)));
   if (config.score_function > ScoreFunction::kSqrtSoftplus) {
     return Reject(Reason::kField, "score_function", "must be softmax, sigmoid or sqrtsoftplus");
   }
@@ -86,7 +87,7 @@ namespace {
 template <typename D>
 absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput<D>& input,
                           const RouterForwardOutput<D>& output) {
-  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckRouterConfig(config));
   const uint64_t rows = input.states.size(), experts = config.num_experts, slots = config.top_k;
   return FirstError({
       CheckSize("logits", input.logits.size(), rows, experts),
@@ -101,7 +102,7 @@ absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput<D
 
 template <typename D>
 absl::Status CheckBackward(const RouterConfig& config, const RouterBackwardInput<D>& input, uint64_t grad_logits) {
-  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckRouterConfig(config));
   const uint64_t experts = config.num_experts, rows = input.logits.size() / experts;
   return FirstError({
       CheckSize("logits", input.logits.size(), rows, experts),
@@ -121,7 +122,7 @@ T* OrNull(absl::Span<T> tensor) {
 template <typename D>
 absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput<D>& input,
                                  const RouterForwardOutput<D>& output, RouterCounters& counters) {
-  if (auto s = CheckForward(config, input, output); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckForward(config, input, output));
   const RouterForwardTensors<D> tensors{.id_bytes = IdBytes(config),
                                         .logits = input.logits.data(),
                                         .indices = input.indices.data(),
@@ -145,7 +146,7 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
 template <typename D>
 absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
                                   absl::Span<D> grad_logits, RouterCounters& counters) {
-  if (auto s = CheckBackward(config, input, grad_logits.size()); !s.ok()) return s;
+  RR_RETURN_IF_ERROR(CheckBackward(config, input, grad_logits.size()));
   const RouterBackwardTensors<D> tensors{.id_bytes = IdBytes(config),
                                          .logits = input.logits.data(),
                                          .chosen = input.chosen.data(),

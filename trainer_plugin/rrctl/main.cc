@@ -19,6 +19,7 @@
 #include "proto/json/rows_file.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -58,9 +59,8 @@ void AddPlan(Application& application) {
            [explain](Session& session) {
              const std::string description = StandardInput();
              if (*explain) return Explain(session, description);
-             const auto plan = PlanFromJson(description);
-             if (!plan.ok()) return plan.status();
-             session.output().Write(absl::StrCat(*plan, "\n"));
+             RR_ASSIGN_OR_RETURN(const auto plan, PlanFromJson(description));
+             session.output().Write(absl::StrCat(plan, "\n"));
              return session.output().Flush();
            })
       ->add_flag("--explain", *explain, "instead: which rank has which rows of which sample, and which layers");
@@ -73,16 +73,14 @@ struct DiagnoseOptions {
 };
 
 absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
-  const auto bytes = client::ReadFile(path, std::cin);
-  if (!bytes.ok()) return bytes.status();
-  const auto rows = OpenRowsFile(*bytes);
-  if (!rows.ok()) return rows.status();
-  const auto view = OpenTensor(rows->tensor, rows->payload, static_cast<int64_t>(rows->payload.size()));
-  if (!view.ok()) return view.status();
-  RouteIds ids{view->rows, static_cast<int32_t>(view->layers), static_cast<int32_t>(view->top_k), {}};
-  ids.ids.reserve(view->rows * view->row_elements());
-  for (int64_t i = 0; i < view->rows * view->row_elements(); ++i) {
-    ids.ids.push_back(static_cast<int32_t>(ElementAt(view->dtype, view->elements.data(), i)));
+  RR_ASSIGN_OR_RETURN(const auto bytes, client::ReadFile(path, std::cin));
+  RR_ASSIGN_OR_RETURN(const auto rows, OpenRowsFile(bytes));
+  RR_ASSIGN_OR_RETURN(const auto view,
+                      OpenTensor(rows.tensor, rows.payload, static_cast<int64_t>(rows.payload.size())));
+  RouteIds ids{view.rows, static_cast<int32_t>(view.layers), static_cast<int32_t>(view.top_k), {}};
+  ids.ids.reserve(view.rows * view.row_elements());
+  for (int64_t i = 0; i < view.rows * view.row_elements(); ++i) {
+    ids.ids.push_back(static_cast<int32_t>(ElementAt(view.dtype, view.elements.data(), i)));
   }
   return ids;
 }
@@ -106,9 +104,8 @@ RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample) {
 
 absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const DiagnoseOptions& options,
                                                   const DescribedPlan& described) {
-  const auto run = client.JoinRun(options.run);
-  if (!run.ok()) return run.status();
-  const Geometry& geometry = (*run)->geometry();
+  RR_ASSIGN_OR_RETURN(const auto run, client.JoinRun(options.run));
+  const Geometry& geometry = run->geometry();
   if (!(geometry == described.geometry)) {
     return Invalid("geometry", absl::StrCat("is not that of run ", options.run, ", ", geometry.DebugString()));
   }
@@ -116,9 +113,8 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const Diagnose
   for (size_t i = 0; i < described.samples.size(); ++i) {
     const std::string& name = described.samples[i];
     if (name.empty()) return Invalid("micro_batch.sequences", absl::StrCat("sequence ", i, " names no sample"));
-    const auto sample = client::ReadSample(**run, name, options.producer);
-    if (!sample.ok()) return sample.status();
-    recorded.push_back(ToRouteIds(geometry, *sample));
+    RR_ASSIGN_OR_RETURN(const auto sample, client::ReadSample(*run, name, options.producer));
+    recorded.push_back(ToRouteIds(geometry, sample));
   }
   return recorded;
 }
@@ -126,19 +122,15 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const Diagnose
 // Which known mistake explains the ids of the file by the samples that the description names.
 absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptions& options,
                                              absl::string_view description) {
-  const auto described = DescribedPlanFromJson(description);
-  if (!described.ok()) return described.status();
-  const auto seen = IdsOfFile(options.ids);
-  if (!seen.ok()) return seen.status();
-  const int32_t top_k = described->geometry.max_top_k();
-  if (seen->top_k != top_k) {
-    return Invalid("observed.ids", absl::StrCat("K is ", seen->top_k, ", that of the geometry is ", top_k));
+  RR_ASSIGN_OR_RETURN(const auto described, DescribedPlanFromJson(description));
+  RR_ASSIGN_OR_RETURN(const auto seen, IdsOfFile(options.ids));
+  const int32_t top_k = described.geometry.max_top_k();
+  if (seen.top_k != top_k) {
+    return Invalid("observed.ids", absl::StrCat("K is ", seen.top_k, ", that of the geometry is ", top_k));
   }
-  const auto recorded = RecordedIds(client, options, *described);
-  if (!recorded.ok()) return recorded.status();
-  const auto judged = JudgeIds(*described, *recorded, *seen, true);
-  if (!judged.ok()) return judged.status();
-  return (*judged)["explanations"];
+  RR_ASSIGN_OR_RETURN(const auto recorded, RecordedIds(client, options, described));
+  RR_ASSIGN_OR_RETURN(const auto judged, JudgeIds(described, recorded, seen, true));
+  return judged["explanations"];
 }
 
 void AddDiagnose(Application& application) {

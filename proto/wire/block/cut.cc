@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/bits.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -24,7 +25,7 @@ absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32
 absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
                                   absl::Span<uint8_t> out) {
   const absl::Span<const uint8_t> plane = block.plane(geometry, ordinal);
-  if (absl::Status status = VerifyPlane(geometry, block, ordinal); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(VerifyPlane(geometry, block, ordinal));
   if (rows == block.rows) {
     std::memcpy(out.data(), plane.data(), plane.size());
     return block.plane_crc32c[ordinal];

@@ -5,6 +5,7 @@
 
 #include "proto/wire/block/bits.h"
 #include "proto/wire/block/cut.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay {
 inline namespace wire {
@@ -52,7 +53,7 @@ absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows
     uint8_t* plane = block.bytes.data() + geometry.plane_offset(i, block.rows.size(), block.codec);
     for (const BlockRows& part : parts) {
       const int64_t bit = (part.rows.begin - block.rows.begin) * geometry.row_bits(i, block.codec);
-      if (absl::Status status = AppendPart(geometry, i, part, block.codec, plane, bit); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(AppendPart(geometry, i, part, block.codec, plane, bit));
     }
   }
   ComputeCrc(geometry, block);

@@ -4,6 +4,7 @@
 
 #include "proto/wire/message/message_fields.h"
 #include "proto/wire/message/payload_split.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/v1/append.pb.h"
 
 namespace routing_replay {
@@ -131,7 +132,7 @@ absl::Status CheckHeaderRows(const AppendHeader& header, const FieldPath& path) 
 absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path) {
   if (!header.prefix) return absl::OkStatus();
   const FieldPath prefix = path.Child("prefix");
-  if (absl::Status id = CheckId(header.prefix->sample, prefix.Child("sample").ToString()); !id.ok()) return id;
+  RR_RETURN_IF_ERROR(CheckId(header.prefix->sample, prefix.Child("sample").ToString()));
   if (header.prefix->sample == header.sample) return FieldError(prefix.Child("sample"), "is the sample itself");
   if (header.prefix->rows < 0 || header.prefix->rows > kMaxRows) {
     return FieldError(prefix.Child("rows"), absl::StrCat(header.prefix->rows, " is not in [0, ", kMaxRows, "]"));
@@ -264,15 +265,14 @@ std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_siz
 }
 
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
-  absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
-  if (!split.ok()) return split.status();
-  if (absl::Status status = CheckCounts(split->header); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kPayloadField));
+  RR_RETURN_IF_ERROR(CheckCounts(split.header));
   StackArena arena;
   auto& message = *google::protobuf::Arena::CreateMessage<v1::AppendRequest>(arena.get());
-  if (!message.ParseFromString(split->header)) return MalformedMessage();
+  if (!message.ParseFromString(split.header)) return MalformedMessage();
   const FieldPath root;
   MessageFields f(root);
-  AppendRequest request{.run = message.run(), .want_bytes = message.want_bytes(), .payload = std::move(split->payload)};
+  AppendRequest request{.run = message.run(), .want_bytes = message.want_bytes(), .payload = std::move(split.payload)};
   if (!request.run.empty()) f.Fail(CheckId(request.run, "run"));
   if (message.has_append()) Take(f, HeaderOf(*message.mutable_append(), root.Child("append")), request.append);
   if (!message.has_append() && request.payload.size() != 0) f.FailField("payload", "bytes without an append");

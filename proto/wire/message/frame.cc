@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -105,7 +106,7 @@ absl::Status FrameReader::EndStage() {
   if (frame_.parts > kMaxFrameParts || frame_.parts > frame_.payload_bytes) {
     return NoFrame(absl::StrCat(frame_.parts, " parts of ", frame_.payload_bytes, " bytes"));
   }
-  if (absl::Status status = admit_(frame_); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(admit_(frame_));
   received_.type_ = frame_.type;
   received_.payload_bytes_ = frame_.payload_bytes;
   received_.header_at_ = frame_.parts * sizeof(uint32_t);

@@ -6,6 +6,7 @@
 
 #include "proto/wire/message/message_fields.h"
 #include "proto/wire/message/payload_split.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/v1/read.pb.h"
 
 namespace routing_replay {
@@ -178,9 +179,8 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
                                              const std::function<absl::Status(int64_t)>& admit) {
   Buffer scratch;
   const absl::Span<const uint8_t> flat = bytes.Flatten(scratch);
-  const auto size = MeasureReadRequest({reinterpret_cast<const char*>(flat.data()), flat.size()});
-  if (!size.ok()) return size.status();
-  if (absl::Status status = admit(*size); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(const auto size, MeasureReadRequest({reinterpret_cast<const char*>(flat.data()), flat.size()}));
+  RR_RETURN_IF_ERROR(admit(size));
   StackArena arena;
   auto& message = *Arena::CreateMessage<v1::ReadRequest>(arena.get());
   if (!message.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) return MalformedMessage();
@@ -224,13 +224,12 @@ std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Spa
 }
 
 absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
-  absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
-  if (!split.ok()) return split.status();
+  RR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(bytes, kPayloadField));
   StackArena arena;
   auto& message = *Arena::CreateMessage<v1::ReadResponse>(arena.get());
-  if (!message.ParseFromString(split->header)) return MalformedMessage();
+  if (!message.ParseFromString(split.header)) return MalformedMessage();
   ReadResponse response;
-  response.payload = std::move(split->payload);
+  response.payload = std::move(split.payload);
   response.records.resize(message.records_size());
   response.pieces.resize(message.pieces_size());
   const FieldPath root;

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -84,7 +85,7 @@ absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text) {
     std::memcpy(bytes.data() + 3 * i, &bits, i + 1 < groups ? 4 : 3);
   }
   if ((seen & kBad) != 0) return BadCharacter(text.subspan(0, text.size() - padding));
-  if (absl::Status status = DecodeLast(text, padding, bytes.data() + 3 * groups); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(DecodeLast(text, padding, bytes.data() + 3 * groups));
   return bytes;
 }
 

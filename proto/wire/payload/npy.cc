@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -131,11 +132,10 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file) {
   if (!good || !literal.AtEnd() || !descr || !fortran || !shape) {
     return Malformed(Reason::kEncoding, "the header is not a dict of descr, fortran_order and shape");
   }
-  auto dtype = ParseDescr(*descr);
-  if (!dtype.ok()) return dtype.status();
+  RR_ASSIGN_OR_RETURN(auto dtype, ParseDescr(*descr));
   if (*fortran) return Malformed(Reason::kShape, "Fortran order; write the array in C order");
   if (shape->size() > kMaxAxes) return Malformed(Reason::kShape, absl::StrCat(shape->size(), " axes"));
-  return NpyHeader{*dtype, *std::move(shape), kPrefixBytes + length};
+  return NpyHeader{dtype, *std::move(shape), kPrefixBytes + length};
 }
 
 std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape) {

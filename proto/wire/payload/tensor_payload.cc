@@ -12,6 +12,7 @@
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "proto/wire/payload/tile.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -164,7 +165,7 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
   }
   // Out-of-range ids are reported first, wherever they are: with them the other checks mean little.
   std::vector<RowRange> missing;
-  if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(FindMissingRows(piece, missing));
   for (RowRange run : Subtract(piece.rows, missing)) {
     const Piece part{run, piece.first_slot + run.begin - piece.rows.begin};
     std::optional<Block> block = Encode(part);
@@ -360,25 +361,23 @@ absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const 
 
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options) {
-  auto tensor = OpenTensor(description, payload, options.max_payload_bytes);
-  if (!tensor.ok()) return tensor.status();
+  RR_ASSIGN_OR_RETURN(auto tensor, OpenTensor(description, payload, options.max_payload_bytes));
   if (options.take) {
-    if (absl::Status status = TakeSlots(*options.take, *tensor); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(TakeSlots(*options.take, tensor));
   }
   if (options.ids_and_weights) {
-    if (absl::Status status = KeepIds(*tensor); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(KeepIds(tensor));
   }
-  auto columns = MoeColumns(geometry, description, tensor->layers);
-  if (!columns.ok()) return columns.status();
-  if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(auto columns, MoeColumns(geometry, description, tensor.layers));
+  RR_RETURN_IF_ERROR(CheckTopK(geometry, tensor.top_k));
   // Checked before the rows are added up: very large ends would overflow.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }
-  const int64_t rows = tensor->rows + TotalRows(options.unrecorded);
+  const int64_t rows = tensor.rows + TotalRows(options.unrecorded);
   if (options.expected_rows && *options.expected_rows != rows) {
     return InvalidAt(Reason::kRowCount, "append.rows",
-                     absl::StrCat(*options.expected_rows, " rows declared, the tensor has ", tensor->rows, " and ",
+                     absl::StrCat(*options.expected_rows, " rows declared, the tensor has ", tensor.rows, " and ",
                                   TotalRows(options.unrecorded), " are unrecorded"));
   }
   if (options.row_start < 0 || options.row_start > kMaxRows - rows) {
@@ -388,7 +387,7 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   if (absl::Status status = CheckNormal(options.unrecorded, range); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }
-  return Decoder(geometry, *tensor, *std::move(columns), options).Decode(range);
+  return Decoder(geometry, tensor, std::move(columns), options).Decode(range);
 }
 
 }  // namespace wire

@@ -23,8 +23,8 @@ struct DecodeOptions {
   std::optional<RowRange> take;
   // The K axis holds 2K slots: the ids, then as many that are ignored.
   bool ids_and_weights = false;
-  // Rows of [row_start, row_start + rows) that the engine did not deliver, as the caller says: normal list. The tensor
-  // holds no slots for them: its rows fill the gaps between them in order.
+  // Rows of [row_start, row_start + rows) that the engine did not deliver, as a normal list. The tensor has no
+  // slots for them: its rows fill the gaps between them in order.
   std::vector<RowRange> unrecorded;
   std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is rejected.
   int32_t block_rows = kDefaultBlockRows;

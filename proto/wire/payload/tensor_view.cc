@@ -10,6 +10,7 @@
 #include "proto/wire/payload/encoding.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/npy.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -22,19 +23,18 @@ bool IsNpy(Encoding encoding) { return encoding == Encoding::kNpy || encoding ==
 
 // Reads dtype and shape from the header, and removes the header from the elements.
 absl::Status ReadNpy(const TensorDescription& description, TensorView& view, std::vector<int64_t>& shape) {
-  auto header = ParseNpyHeader(view.elements);
-  if (!header.ok()) return header.status();
-  if (description.dtype != DType::kUnspecified && description.dtype != header->dtype) {
+  RR_ASSIGN_OR_RETURN(auto header, ParseNpyHeader(view.elements));
+  if (description.dtype != DType::kUnspecified && description.dtype != header.dtype) {
     return Invalid(Reason::kDType, "append.tensor.dtype", "is not the dtype of the .npy header");
   }
-  if (!shape.empty() && shape != header->shape) {
+  if (!shape.empty() && shape != header.shape) {
     return Invalid(Reason::kShape, "append.tensor.shape",
                    absl::StrCat("[", absl::StrJoin(shape, ", "), "] does not match the .npy header's [",
-                                absl::StrJoin(header->shape, ", "), "]"));
+                                absl::StrJoin(header.shape, ", "), "]"));
   }
-  view.dtype = header->dtype;
-  shape = std::move(header->shape);
-  view.elements.remove_prefix(header->data_offset);
+  view.dtype = header.dtype;
+  shape = std::move(header.shape);
+  view.elements.remove_prefix(header.data_offset);
   return absl::OkStatus();
 }
 
@@ -55,9 +55,8 @@ absl::Status CheckShape(absl::Span<const int64_t> shape) {
 constexpr size_t kBase64HeadBytes = 2048;
 
 absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
-  auto header = ParseNpyHeader(file);
-  if (!header.ok()) return header.status();
-  return TensorShape{header->dtype, std::move(header->shape)};
+  RR_ASSIGN_OR_RETURN(auto header, ParseNpyHeader(file));
+  return TensorShape{header.dtype, std::move(header.shape)};
 }
 
 }  // namespace
@@ -66,9 +65,8 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
                                       int64_t max_payload_bytes) {
   TensorView view{.dtype = description.dtype, .elements = payload};
   if (description.compression == Compression::kZstd) {
-    auto raw = DecompressZstd(payload, description.raw_size, max_payload_bytes);
-    if (!raw.ok()) return raw.status();
-    view.decompressed = *std::move(raw);
+    RR_ASSIGN_OR_RETURN(auto raw, DecompressZstd(payload, description.raw_size, max_payload_bytes));
+    view.decompressed = std::move(raw);
     view.elements = std::as_const(view.decompressed).span();
   }
   if (static_cast<int64_t>(view.elements.size()) > max_payload_bytes) {
@@ -76,18 +74,17 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
                    absl::StrCat(view.elements.size(), " bytes, the limit is ", max_payload_bytes));
   }
   if (IsBase64(description.encoding)) {
-    auto bytes = DecodeBase64(view.elements);
-    if (!bytes.ok()) return bytes.status();
-    view.decoded = *std::move(bytes);
+    RR_ASSIGN_OR_RETURN(auto bytes, DecodeBase64(view.elements));
+    view.decoded = std::move(bytes);
     view.elements = std::as_const(view.decoded).span();
   }
   std::vector<int64_t> shape = description.shape;
   if (IsNpy(description.encoding)) {
-    if (absl::Status status = ReadNpy(description, view, shape); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(ReadNpy(description, view, shape));
   } else if (DTypeBytes(description.dtype) == 0) {
     return Invalid(Reason::kDType, "append.tensor.dtype", "must be given with this encoding");
   }
-  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckShape(shape));
   view.rows = shape[0];
   view.layers = shape[1];
   view.top_k = shape[2];
@@ -134,9 +131,9 @@ absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, a
   if (!description.shape.empty()) return TensorShape{description.dtype, description.shape};
   if (description.compression == Compression::kNone && description.encoding == Encoding::kNpy) return NpyShape(payload);
   if (description.compression == Compression::kNone && description.encoding == Encoding::kBase64Npy) {
-    const auto head = DecodeBase64(payload.first(std::min<size_t>(payload.size(), kBase64HeadBytes)));
-    if (!head.ok()) return head.status();
-    return NpyShape(head->span());
+    RR_ASSIGN_OR_RETURN(const auto head,
+                        DecodeBase64(payload.first(std::min<size_t>(payload.size(), kBase64HeadBytes))));
+    return NpyShape(head.span());
   }
   return Invalid(Reason::kShape, "append.tensor.shape", "must be given if the payload has no readable .npy header");
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/sample.h"
 #include "server/store/memory/spiller.h"
@@ -104,8 +105,8 @@ int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
 }
 
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
-  if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
-  if (absl::Status status = CheckBlocks(info(), command); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAppend(command.header, command.blocks));
+  RR_RETURN_IF_ERROR(CheckBlocks(info(), command));
   const int64_t handle = handle_of_(command.header.sample);
   ParentRows parent = FindParent(command.header);
   for (;;) {
@@ -124,9 +125,9 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
 
 ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
   if (!header.prefix) return std::nullopt;
-  const absl::StatusOr<std::shared_ptr<MemorySample>> parent = Find(header.producer, {.sample = header.prefix->sample});
-  if (!parent.ok()) return parent.status();
-  return (*parent)->Prefix(*header.prefix);
+  RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemorySample> parent,
+                      Find(header.producer, {.sample = header.prefix->sample}));
+  return parent->Prefix(*header.prefix);
 }
 
 absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer, const SampleRef& ref) const {
@@ -138,9 +139,8 @@ absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer,
 
 absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                          absl::string_view page_token) const {
-  const absl::StatusOr<size_t> limit = PageLimit(page_size);
-  if (!limit.ok()) return limit.status();
-  PageBuilder page(*limit);
+  RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
+  PageBuilder page(limit);
   std::string after(page_token);
   for (;;) {
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
@@ -172,7 +172,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> produce
       if (producer && *producer != p) continue;
       const auto sample = Find(p, ref);
       if (!sample.ok()) continue;
-      if (absl::Status status = RemoveOne(**sample, Clock::Time::max(), result); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(RemoveOne(**sample, Clock::Time::max(), result));
     }
   }
   return result;
@@ -188,7 +188,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
         if (!group || !groups.contains(*group)) continue;
-        if (absl::Status status = RemoveOne(*sample, Clock::Time::max(), result); !status.ok()) return status;
+        RR_RETURN_IF_ERROR(RemoveOne(*sample, Clock::Time::max(), result));
       }
       if (batch.size() < kScanBatch) break;
       after = batch.back()->id();
@@ -264,9 +264,8 @@ class MemoryStore final : public Store {
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                    int64_t num_tokens, int64_t revision) override {
-    const auto found = FindById(run, producer, sample);
-    if (!found.ok()) return found.status();
-    absl::StatusOr<SampleState> state = (*found)->Seal(num_tokens, revision);
+    RR_ASSIGN_OR_RETURN(const auto found, FindById(run, producer, sample));
+    absl::StatusOr<SampleState> state = found->Seal(num_tokens, revision);
     if (spiller_ != nullptr) spiller_->Look();
     return state;
   }
@@ -301,9 +300,8 @@ class MemoryStore final : public Store {
   }
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override {
-    const auto found = FindRun(run);
-    if (!found.ok()) return found.status();
-    return (*found)->WatchSample(producer, sample, std::move(changed));
+    RR_ASSIGN_OR_RETURN(const auto found, FindRun(run));
+    return found->WatchSample(producer, sample, std::move(changed));
   }
   int64_t Sweep(int64_t limit) override;
   absl::Status Health() override { return keeper_ == nullptr ? absl::OkStatus() : keeper_->Health(); }
@@ -319,7 +317,7 @@ class MemoryStore final : public Store {
   }
   absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
                                                          absl::string_view sample) const {
-    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(sample, "sample"));
     return FindSample(run, producer, {.sample = std::string(sample)});
   }
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
@@ -359,12 +357,12 @@ MemoryStore::~MemoryStore() {
 
 absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geometry* geometry,
                                              const std::optional<RunOptions>& options) {
-  if (absl::Status status = CheckId(run, "run"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(run, "run"));
   if (options) {
-    if (absl::Status status = CheckRunOptions(*options); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRunOptions(*options));
   }
   const auto join = [&](const MemoryRun& found) -> absl::StatusOr<RunInfo> {
-    if (absl::Status status = CheckJoin(found.info(), geometry, options); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckJoin(found.info(), geometry, options));
     return found.info();
   };
   if (const auto found = FindRun(run); found.ok()) return join(**found);
@@ -377,11 +375,9 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
                      keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
   if (!in_force.ok()) return in_force.status();
   info.options = *in_force;
-  absl::StatusOr<ByteReservation> record = ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info));
-  if (!record.ok()) return record.status();
-  absl::StatusOr<std::shared_ptr<BlockHome>> home = HomeOf(info);
-  if (!home.ok()) return home.status();
-  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(home), *std::move(record));
+  RR_ASSIGN_OR_RETURN(ByteReservation record, ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info)));
+  RR_ASSIGN_OR_RETURN(std::shared_ptr<BlockHome> home, HomeOf(info));
+  const std::shared_ptr<MemoryRun> made = NewRun(info, std::move(home), std::move(record));
   MutexLock lock(mutex_);
   runs_.emplace(info.run, made);
   info.created = true;
@@ -406,11 +402,10 @@ std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, std::shared_
 }
 
 absl::Status MemoryStore::Adopt(KeptRun kept) {
-  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(MemoryRun::RecordBytes(kept.info));
-  if (!record.ok()) return record.status();
-  std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.home), *std::move(record));
+  RR_ASSIGN_OR_RETURN(ByteReservation record, options_.budget->Reserve(MemoryRun::RecordBytes(kept.info)));
+  std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.home), std::move(record));
   for (KeptSample& sample : kept.samples) {
-    if (absl::Status status = run->Adopt(std::move(sample)); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(run->Adopt(std::move(sample)));
   }
   MutexLock lock(mutex_);
   runs_.emplace(kept.info.run, std::move(run));
@@ -437,7 +432,7 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
     dropped = FindRun(run);
     if (!dropped.ok() && (keeper_ == nullptr || !keeper_->Damaged(run))) return dropped.status();
     if (keeper_ != nullptr) {
-      if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
+      RR_RETURN_IF_ERROR(keeper_->Drop(run));
     }
     if (!dropped.ok()) return ReleaseResult{};  // The contents of a damaged run are not known.
     MutexLock lock(mutex_);
@@ -447,11 +442,10 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 }
 
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
-  if (!run.ok()) return run.status();
-  if (spiller_ == nullptr) return (*run)->Append(std::move(command));
-  spiller_->MakeRoom((*run)->RoomFor(command));  // If that fails, the append is rejected if it needs the room.
-  absl::StatusOr<AppendAck> ack = (*run)->Append(std::move(command));
+  RR_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryRun> run, FindRun(command.run));
+  if (spiller_ == nullptr) return run->Append(std::move(command));
+  spiller_->MakeRoom(run->RoomFor(command));  // If that fails, the append is rejected if it needs the room.
+  absl::StatusOr<AppendAck> ack = run->Append(std::move(command));
   spiller_->Look();
   return ack;
 }
@@ -540,10 +534,10 @@ std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
 absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs) {
-  if (absl::Status status = CheckFits(BytesOf(runs), *options.budget); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckFits(BytesOf(runs), *options.budget));
   auto store = std::make_unique<MemoryStore>(std::move(options), keeper);
   for (KeptRun& run : runs) {
-    if (absl::Status status = store->Adopt(std::move(run)); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(store->Adopt(std::move(run)));
   }
   keeper->Begin();
   return store;

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "proto/wire/status_macros.h"
 #include "server/store/store_rules.h"
 
 namespace routing_replay::server {
@@ -34,31 +35,29 @@ std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& com
 
 absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, ParentRows& parent, Work& work) {
   const AppendHeader& header = command.header;
-  const absl::StatusOr<IncarnationStep> step = CheckIncarnation(living(), header);
-  if (!step.ok()) return step.status();
-  if (*step != IncarnationStep::kContinue) {
+  RR_ASSIGN_OR_RETURN(const IncarnationStep step, CheckIncarnation(living(), header));
+  if (step != IncarnationStep::kContinue) {
     absl::StatusOr<SampleContent> incarnation =
-        NewIncarnation(*step, living(), header, run_->info.options.block_rows, parent);
+        NewIncarnation(step, living(), header, run_->info.options.block_rows, parent);
     if (!incarnation.ok()) return incarnation.status();
     work.incarnation = *std::move(incarnation);
   }
   const SampleContent& content = work.incarnation ? *work.incarnation : content_;
-  const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
-  if (!plan.ok()) return plan.status();
-  if (work.incarnation || !KeepsContent(*plan)) {
-    if (absl::Status status = Prepare(command, *plan, work); !status.ok()) return status;
-    work.next = NextContent(content, work.incarnation.has_value(), header, *plan, run_->content_ids);
-    const int64_t first_window = work.incarnation ? 0 : plan->added.begin / run_->info.options.block_rows;
-    if (absl::Status status = Write(first_window, work); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(const AppendPlan plan, PlanAppend(run_->info, content, header, command.blocks));
+  if (work.incarnation || !KeepsContent(plan)) {
+    RR_RETURN_IF_ERROR(Prepare(command, plan, work));
+    work.next = NextContent(content, work.incarnation.has_value(), header, plan, run_->content_ids);
+    const int64_t first_window = work.incarnation ? 0 : plan.added.begin / run_->info.options.block_rows;
+    RR_RETURN_IF_ERROR(Write(first_window, work));
     Commit(work);
   } else if (header.group && *header.group != content_.group) {
     work.next = content_.WithoutPieces();
     work.next->group = *header.group;
     const int64_t windows = WindowCount(content_.rows(), run_->info.options.block_rows);
-    if (absl::Status status = Write(windows, work); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(Write(windows, work));
     content_.group = *header.group;
   }
-  return AckOf(id(), content_, *plan);
+  return AckOf(id(), content_, plan);
 }
 
 absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
@@ -69,7 +68,7 @@ absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& pla
                   content.growth_bytes(plan.added.end, plan.unrecorded.size());
   if (work.incarnation) bytes -= content_.pieces.exclusive_bytes();
   work.pool = std::move(command.reservation);
-  if (absl::Status status = Pay(bytes, work.pool); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Pay(bytes, work.pool));
   return change.Merge();
 }
 
@@ -94,7 +93,7 @@ absl::Status MemorySample::Adopt(SampleContent content) {
     bytes += piece.stored->cost();
   }
   ByteReservation pool;
-  if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Pay(bytes, pool));
   for (StoredBlock* block : blocks) block->Charge(pool);
   content_ = std::move(content);
   ChargeMetadata(pool);
@@ -108,7 +107,7 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
   absl::StatusOr<SampleState> state;
   {
     MutexLock lock(mutex());
-    if (absl::Status status = CheckAlive(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckAlive());
     state = SealLocked(num_tokens, revision, work);
     if (!state.ok()) state = Describe(state.status());
   }
@@ -118,15 +117,15 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
 }
 
 absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
-  if (absl::Status status = CheckSeal(content_, num_tokens, revision); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSeal(content_, num_tokens, revision));
   if (!content_.sealed()) {
     const int64_t rows = content_.rows();
     PieceChange& change =
         work.change.emplace(run_->info, *run_->home, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
-    if (absl::Status status = Pay(change.cost() - change.reclaimable_bytes(), work.pool); !status.ok()) return status;
-    if (absl::Status status = change.Merge(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(Pay(change.cost() - change.reclaimable_bytes(), work.pool));
+    RR_RETURN_IF_ERROR(change.Merge());
     work.next = SealedContent(content_, num_tokens);
-    if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(Write(rows / run_->info.options.block_rows, work));
     Commit(work);
   }
   Touch();
@@ -138,7 +137,7 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
   absl::StatusOr<SampleState> state;
   {
     MutexLock lock(mutex());
-    if (absl::Status status = CheckAlive(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckAlive());
     state = TruncateLocked(rows, expected_revision, work);
     if (!state.ok()) state = Describe(state.status());
   }
@@ -149,9 +148,9 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
 
 absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
                                                          Work& work) {
-  if (absl::Status status = CheckTruncate(content_, rows, expected_revision); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckTruncate(content_, rows, expected_revision));
   work.next = TruncatedContent(content_, rows, run_->content_ids);
-  if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Write(rows / run_->info.options.block_rows, work));
   CountUsage(-1);
   work.replaced = content_.pieces.Truncate(rows);
   work.next->pieces = std::move(content_.pieces);
@@ -164,7 +163,7 @@ absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::opti
 
 absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   MutexLock lock(mutex());
-  if (absl::Status status = CheckAlive(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAlive());
   Touch();
   if (admit) {
     size_t pieces = 0;
@@ -183,13 +182,13 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
 
 absl::StatusOr<SampleState> MemorySample::Stat() const {
   MutexLock lock(mutex());
-  if (absl::Status status = CheckAlive(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAlive());
   return State();
 }
 
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) {
   MutexLock lock(mutex());
-  if (absl::Status status = CheckAlive(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAlive());
   return TakePrefix(content_, prefix);
 }
 
@@ -213,7 +212,7 @@ absl::StatusOr<int64_t> MemorySample::Spill() const {
   int64_t freed = 0;
   for (const std::shared_ptr<StoredBlock>& block : blocks) {
     const int64_t bytes = block->spillable_bytes();
-    if (absl::Status status = block->Spill(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(block->Spill());
     freed += bytes;
   }
   return freed;
@@ -234,7 +233,7 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
   MutexLock lock(mutex());
   if (phase_ != Phase::kAlive || last_used() > unused_since) return std::nullopt;
   if (run_->journal != nullptr) {
-    if (absl::Status status = run_->journal->Remove(producer_, id()); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(run_->journal->Remove(producer_, id()));
   }
   return EndLocked();
 }
@@ -316,9 +315,8 @@ void MemorySample::Commit(Work& work) {
 
 absl::Status MemorySample::Pay(int64_t bytes, ByteReservation& pool) const {
   if (bytes <= pool.bytes()) return absl::OkStatus();
-  absl::StatusOr<ByteReservation> more = run_->budget.Reserve(bytes - pool.bytes());
-  if (!more.ok()) return more.status();
-  pool.Merge(*std::move(more));
+  RR_ASSIGN_OR_RETURN(ByteReservation more, run_->budget.Reserve(bytes - pool.bytes()));
+  pool.Merge(std::move(more));
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/message_fields.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.pb.h"
@@ -119,13 +120,11 @@ class Assembly {
 
   absl::StatusOr<SampleContent> Finish() {
     const int64_t rows = head_.rows();
-    absl::StatusOr<std::vector<RowRange>> unrecorded = TakeRanges(head_.unrecorded(), rows);
-    if (!unrecorded.ok()) return unrecorded.status();
-    if (Subtract({0, rows}, *unrecorded) != recorded_)
+    RR_ASSIGN_OR_RETURN(std::vector<RowRange> unrecorded, TakeRanges(head_.unrecorded(), rows));
+    if (Subtract({0, rows}, unrecorded) != recorded_)
       return DamagedRecord("rows are missing, or both recorded and unrecorded");
-    absl::StatusOr<TokenChecks> tokens = FinishTokens();
-    if (!tokens.ok()) return tokens.status();
-    SampleContent content(*std::move(tokens));
+    RR_ASSIGN_OR_RETURN(TokenChecks tokens, FinishTokens());
+    SampleContent content(std::move(tokens));
     for (const ProvenanceRecord& from : head_.provenance()) {
       const int64_t known = content.provenance.empty() ? 0 : content.provenance.back().rows.end;
       if (from.rows() <= 0 || from.rows() > rows - known) return DamagedRecord("provenance is outside the rows");
@@ -144,29 +143,28 @@ class Assembly {
     content.group = head_.group();
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
-    content.unrecorded = *std::move(unrecorded);
+    content.unrecorded = std::move(unrecorded);
     content.pieces = std::move(pieces_);
     return content;
   }
 
  private:
   absl::StatusOr<TokenChecks> FinishTokens() {
-    absl::StatusOr<std::vector<RowRange>> known = TakeRanges(head_.known_tokens(), head_.rows());
-    if (!known.ok()) return known.status();
+    RR_ASSIGN_OR_RETURN(std::vector<RowRange> known, TakeRanges(head_.known_tokens(), head_.rows()));
     // A window has a check if the tokens of its last row are known.
     size_t at = 0;
     for (size_t window = 0; window < boundaries_.size(); ++window) {
       const int64_t last = static_cast<int64_t>(window + 1) * block_rows_ - 1;
-      while (at < known->size() && (*known)[at].end <= last) ++at;
-      const bool expected = at < known->size() && (*known)[at].begin <= last;
+      while (at < known.size() && known[at].end <= last) ++at;
+      const bool expected = at < known.size() && known[at].begin <= last;
       if (boundaries_[window].has_value() != expected) return DamagedRecord("windows are missing");
     }
     const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
     std::optional<uint32_t> known_end;
-    if (head_.has_known_check() && !known->empty() && known->back().end < head_.rows()) {
+    if (head_.has_known_check() && !known.empty() && known.back().end < head_.rows()) {
       known_end = head_.known_check();
     }
-    return TokenChecks(block_rows_, head_.rows(), end, std::move(boundaries_), *std::move(known), known_end);
+    return TokenChecks(block_rows_, head_.rows(), end, std::move(boundaries_), std::move(known), known_end);
   }
 
   const int32_t block_rows_;
@@ -194,7 +192,7 @@ std::string EncodeRun(const RunInfo& run) {
 
 absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   store::v1::RunRecord record;
-  if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(UnframeRecord(bytes, record));
   v1::RoutingGeometry said;
   if (!said.ParseFromString(record.geometry())) return DamagedRecord("a geometry cannot be parsed");
   absl::StatusOr<Geometry> geometry = FromProto(said);
@@ -275,13 +273,13 @@ absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockRef&)>& block_at) {
   SampleHead facts;
-  if (absl::Status status = UnframeRecord(head, facts); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(UnframeRecord(head, facts));
   if (facts.rows() < 0) return DamagedRecord("a row count is negative");
   Assembly assembly(block_rows, facts);
   for (const std::string& bytes : windows) {
     WindowRecord record;
-    if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
-    if (absl::Status status = assembly.Add(record, block_at); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(UnframeRecord(bytes, record));
+    RR_RETURN_IF_ERROR(assembly.Add(record, block_at));
   }
   return assembly.Finish();
 }

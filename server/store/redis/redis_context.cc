@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/log/event_log.h"
 #include "server/store/store_rules.h"
@@ -167,7 +168,7 @@ absl::StatusOr<std::vector<RedisManifest>> LookAt(const std::shared_ptr<RedisCon
     if (known.back()) requests.back().command.Add(known.back()->version);
   }
   std::vector<RedisResult> results = context->Execute(requests);
-  if (absl::Status there = CheckRun(run, results[0]); !there.ok()) return there;
+  RR_RETURN_IF_ERROR(CheckRun(run, results[0]));
   std::vector<RedisManifest> found(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
@@ -270,9 +271,8 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
 // A reader with an old snapshot has some time to read its blocks. After that a block is gone because the sample was
 // changed. If the sample still references it, the block is lost.
 absl::Status RedisBlock::Gone() const {
-  const absl::StatusOr<RedisReply> manifest = keys_->context->Ask(RedisCommand({"HVALS", keys_->key}));
-  if (!manifest.ok()) return manifest.status();
-  const bool shown = std::any_of(manifest->elements.begin(), manifest->elements.end(),
+  RR_ASSIGN_OR_RETURN(const RedisReply manifest, keys_->context->Ask(RedisCommand({"HVALS", keys_->key})));
+  const bool shown = std::any_of(manifest.elements.begin(), manifest.elements.end(),
                                  [&](const RedisReply& field) { return WindowShows(field.text, id_); });
   const std::string what = absl::StrCat("rows ", ToString(rows()), " of ", keys_->sample);
   if (!shown) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/merge.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/row_pieces.h"
 #include "server/store/store_rules.h"
@@ -100,9 +101,8 @@ absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRan
       std::copy_n(block.bytes.data(), block.bytes.size(), copy.bytes.data());
       continue;
     }
-    absl::StatusOr<Block> cut = Merge(*run.geometry, {&part, 1}, block.codec);
-    if (!cut.ok()) return cut.status();
-    blocks.push_back(*std::move(cut));
+    RR_ASSIGN_OR_RETURN(Block cut, Merge(*run.geometry, {&part, 1}, block.codec));
+    blocks.push_back(std::move(cut));
   }
   return absl::OkStatus();
 }
@@ -110,12 +110,10 @@ absl::Status CopyBlocks(const RunInfo& run, absl::Span<const Block> from, RowRan
 // The rows that a child starts with, as blocks of its own: the parent's may be on another server.
 absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
   for (const RowPiece& piece : pieces.all()) {
-    const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
-    if (!loaded.ok()) return loaded.status();
-    const BlockRows rows{loaded->view, piece.rows};
-    absl::StatusOr<Block> copy = Merge(*run.geometry, {&rows, 1}, run.options.codec);
-    if (!copy.ok()) return copy.status();
-    blocks.push_back(*std::move(copy));
+    RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(piece.stored));
+    const BlockRows rows{loaded.view, piece.rows};
+    RR_ASSIGN_OR_RETURN(Block copy, Merge(*run.geometry, {&rows, 1}, run.options.codec));
+    blocks.push_back(std::move(copy));
   }
   return absl::OkStatus();
 }
@@ -168,12 +166,11 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
     const size_t count = std::min(names.size(), kRedisBatch);
     std::vector<SampleName> batch(names.end() - static_cast<ptrdiff_t>(count), names.end());
     names.resize(names.size() - count);
-    const absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context, run, batch);
-    if (!found.ok()) return found.status();
+    RR_ASSIGN_OR_RETURN(const std::vector<RedisManifest> found, LookAt(context, run, batch));
     std::vector<RedisRequest> requests;
     std::vector<size_t> asked;
     for (size_t i = 0; i < batch.size(); ++i) {
-      const RedisManifest& one = (*found)[i];
+      const RedisManifest& one = found[i];
       if (one.exists() ? !one.readable() : !unused && !run.clears) continue;
       if (one.exists() && !batch[i].sample.empty() && batch[i].sample != one.sample) continue;
       if (!ends(one)) continue;
@@ -197,7 +194,7 @@ absl::Status RemoveSamples(const std::shared_ptr<RedisContext>& context, RedisRu
     absl::Status status;
     for (size_t i = 0; i < asked.size(); ++i) {
       const SampleName& name = batch[asked[i]];
-      const RedisManifest& one = (*found)[asked[i]];
+      const RedisManifest& one = found[asked[i]];
       if (!answers[i].reply.ok()) {
         status = answers[i].reply.status();
       } else if (answers[i].reply->integer == 0) {
@@ -225,9 +222,8 @@ RedisSample::~RedisSample() {
 }
 
 absl::StatusOr<RedisManifest> RedisSample::Find() {
-  absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run_, {&name_, 1});
-  if (!found.ok()) return found.status();
-  RedisManifest& one = found->front();
+  RR_ASSIGN_OR_RETURN(std::vector<RedisManifest> found, LookAt(context_, *run_, {&name_, 1}));
+  RedisManifest& one = found.front();
   if (!one.exists()) return std::move(one);
   if (!one.sample.empty() && name_.sample != one.sample) return HandleCollisionError(name_.sample, one.sample);
   if (!one.content.ok()) return one.content.status();
@@ -245,9 +241,8 @@ absl::StatusOr<RedisManifest> RedisSample::Check(RedisManifest found) {
 }
 
 absl::StatusOr<RedisManifest> RedisSample::FindExisting() {
-  absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run_, {&name_, 1});
-  if (!found.ok()) return found.status();
-  return Check(std::move(found->front()));
+  RR_ASSIGN_OR_RETURN(std::vector<RedisManifest> found, LookAt(context_, *run_, {&name_, 1}));
+  return Check(std::move(found.front()));
 }
 
 std::optional<RedisManifest> RedisSample::Guess(const AppendHeader& header) {
@@ -284,27 +279,24 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
                                                                 const RedisManifest& found) {
   const AppendHeader& header = command.header;
   const SampleContent* before = found.exists() ? found.content->get() : nullptr;
-  const absl::StatusOr<IncarnationStep> step = CheckIncarnation(before, header);
-  if (!step.ok()) return step.status();
+  RR_ASSIGN_OR_RETURN(const IncarnationStep step, CheckIncarnation(before, header));
   std::optional<SampleContent> incarnation;
-  if (*step != IncarnationStep::kContinue) {
+  if (step != IncarnationStep::kContinue) {
     std::optional<absl::StatusOr<SampleContent>> prefix;
     if (parent != nullptr) {
       const absl::StatusOr<RedisManifest> from = parent->FindExisting();
       prefix = from.ok() ? TakePrefix(**from->content, *header.prefix) : from.status();
     }
-    absl::StatusOr<SampleContent> made = NewIncarnation(*step, before, header, run_->info.options.block_rows, prefix);
-    if (!made.ok()) return made.status();
-    incarnation = *std::move(made);
+    RR_ASSIGN_OR_RETURN(SampleContent made,
+                        NewIncarnation(step, before, header, run_->info.options.block_rows, prefix));
+    incarnation = std::move(made);
   }
   const SampleContent& content = incarnation ? *incarnation : *before;
-  const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
-  if (!plan.ok()) return plan.status();
+  RR_ASSIGN_OR_RETURN(const AppendPlan plan, PlanAppend(run_->info, content, header, command.blocks));
   RedisManifest now = found;
-  if (incarnation || !KeepsContent(*plan) || (header.group && *header.group != content.group)) {
-    absl::StatusOr<Change> change = PlanChange(content, incarnation.has_value(), command, *plan);
-    if (!change.ok()) return change.status();
-    Committed committed = Commit(found, *std::move(change));
+  if (incarnation || !KeepsContent(plan) || (header.group && *header.group != content.group)) {
+    RR_ASSIGN_OR_RETURN(Change change, PlanChange(content, incarnation.has_value(), command, plan));
+    Committed committed = Commit(found, std::move(change));
     if (!committed.ok()) return committed.status();
     if (!*committed) return std::nullopt;
     now = **std::move(committed);
@@ -313,7 +305,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
   }
   version_ = now.version;
   Touch(now);
-  return AckOf(name_.sample, **now.content, *plan);
+  return AckOf(name_.sample, **now.content, plan);
 }
 
 absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent& content, bool new_incarnation,
@@ -326,9 +318,9 @@ absl::StatusOr<RedisSample::Change> RedisSample::PlanChange(const SampleContent&
   std::vector<Block> blocks;
   const RowPieces none;
   if (new_incarnation) {
-    if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CopyRows(run_->info, content.pieces, blocks));
   }
-  if (absl::Status copied = CopyBlocks(run_->info, command.blocks, plan.added, blocks); !copied.ok()) return copied;
+  RR_RETURN_IF_ERROR(CopyBlocks(run_->info, command.blocks, plan.added, blocks));
   const RowRange committed{new_incarnation ? 0 : plan.added.begin, plan.added.end};
   return Merged(std::move(next), new_incarnation ? none : content.pieces, std::move(blocks), committed, plan.seals);
 }
@@ -337,7 +329,7 @@ absl::StatusOr<RedisSample::Change> RedisSample::Merged(SampleContent next, cons
                                                         std::vector<Block> blocks, RowRange committed, bool sealed) {
   RedisHome home(keys_);
   PieceChange change(run_->info, home, pieces, std::move(blocks), committed, sealed);
-  if (absl::Status status = change.Merge(); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(change.Merge());
   for (size_t i = 0; i < change.first_piece(); ++i) next.pieces.Append(pieces[i]);
   for (const RowPiece& piece : change.tail()) next.pieces.Append(piece);
   return Change{
@@ -348,12 +340,11 @@ template <typename MakeChange>
 absl::StatusOr<SampleState> RedisSample::Make(const MakeChange& make_change) {
   MutexLock lock(context_->WriterLock(name_.handle));
   for (const Clock::Time deadline = context_->Deadline();;) {
-    absl::StatusOr<RedisManifest> now = FindExisting();
-    if (!now.ok()) return now.status();
-    const std::shared_ptr<const SampleContent> before = *now->content;
+    RR_ASSIGN_OR_RETURN(RedisManifest now, FindExisting());
+    const std::shared_ptr<const SampleContent> before = *now.content;
     absl::StatusOr<std::optional<Change>> change = make_change(*before);
     if (!change.ok()) return WithContent(change.status(), name_.sample, before.get());
-    const Committed committed = *change ? Commit(*now, **std::move(change)) : Committed(*std::move(now));
+    const Committed committed = *change ? Commit(now, **std::move(change)) : Committed(std::move(now));
     if (!committed.ok()) return WithContent(committed.status(), name_.sample, before.get());
     if (*committed) {
       RedisManifest made = **committed;
@@ -367,7 +358,7 @@ absl::StatusOr<SampleState> RedisSample::Make(const MakeChange& make_change) {
 
 absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revision) {
   return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
-    if (absl::Status status = CheckSeal(content, num_tokens, revision); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckSeal(content, num_tokens, revision));
     if (content.sealed()) return std::optional<Change>();
     return Merged(SealedContent(content, num_tokens), content.pieces, {}, {content.rows(), content.rows()}, true);
   });
@@ -375,7 +366,7 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
 
 absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
   return Make([&](const SampleContent& content) -> absl::StatusOr<std::optional<Change>> {
-    if (absl::Status status = CheckTruncate(content, rows, expected_revision); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckTruncate(content, rows, expected_revision));
     SampleContent next = TruncatedContent(content, rows, context_->ids);
     for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
     return Change{std::move(next), rows / run_->info.options.block_rows, {}, /*once=*/true};
@@ -383,21 +374,20 @@ absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<in
 }
 
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
-  absl::StatusOr<RedisManifest> found = FindExisting();
-  if (!found.ok()) return found.status();
-  const SampleContent& content = **found->content;
+  RR_ASSIGN_OR_RETURN(RedisManifest found, FindExisting());
+  const SampleContent& content = **found.content;
   if (admit) {
     size_t count = 0;
     for (RowRange range : rows) count += content.pieces.Count(range);
-    if (absl::Status admitted = admit(SnapshotBytes(content, count)); !admitted.ok()) return admitted;
+    RR_RETURN_IF_ERROR(admit(SnapshotBytes(content, count)));
   }
-  Touch(*found);
+  Touch(found);
   std::vector<RowPiece> pieces;
   for (RowRange range : rows) {
     for (RowPiece& piece : content.pieces.Find(range)) pieces.push_back(std::move(piece));
   }
   return SampleSnapshot{
-      .state = StateOf(*context_, name_, *found), .rows = ReadAhead(std::move(pieces)), .tokens = content.tokens};
+      .state = StateOf(*context_, name_, found), .rows = ReadAhead(std::move(pieces)), .tokens = content.tokens};
 }
 
 absl::StatusOr<SampleState> RedisSample::Stat() {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.h"
 #include "server/store/redis/redis_context.h"
@@ -49,24 +50,20 @@ class RedisStore final : public Store {
     return found.ok() ? absl::StatusOr<RunInfo>((*found)->info) : found.status();
   }
   absl::StatusOr<RunState> StatRun(absl::string_view run) override {
-    const absl::StatusOr<RunPtr> found = LoadRun(run);
-    if (!found.ok()) return found.status();
-    absl::StatusOr<std::vector<RunState>> states = StatesOf({&*found, 1});
+    RR_ASSIGN_OR_RETURN(const RunPtr found, LoadRun(run));
+    absl::StatusOr<std::vector<RunState>> states = StatesOf({&found, 1});
     return states.ok() ? absl::StatusOr<RunState>(std::move(states->front())) : states.status();
   }
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
     RunPage page;
-    const absl::StatusOr<std::vector<RunPtr>> runs = LoadRuns(page_token, limit, page.next_token);
-    if (!runs.ok()) return runs.status();
-    absl::StatusOr<std::vector<RunState>> states = StatesOf(*runs);
-    if (!states.ok()) return states.status();
-    page.runs = *std::move(states);
+    RR_ASSIGN_OR_RETURN(const std::vector<RunPtr> runs, LoadRuns(page_token, limit, page.next_token));
+    RR_ASSIGN_OR_RETURN(std::vector<RunState> states, StatesOf(runs));
+    page.runs = std::move(states);
     return page;
   }
   absl::StatusOr<int64_t> CountRuns() override {
-    const absl::StatusOr<RedisReply> counted = context_->Ask(RedisCommand({"SCARD", context_->RunsKey()}));
-    if (!counted.ok()) return counted.status();
-    return counted->integer;
+    RR_ASSIGN_OR_RETURN(const RedisReply counted, context_->Ask(RedisCommand({"SCARD", context_->RunsKey()})));
+    return counted.integer;
   }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
 
@@ -76,13 +73,13 @@ class RedisStore final : public Store {
   }
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                    int64_t num_tokens, int64_t revision) override {
-    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(sample, "sample"));
     return Change(run, NameOf(producer, {.sample = std::string(sample)}),
                   [&](const RunPtr&, RedisSample& one) { return one.Seal(num_tokens, revision); });
   }
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
                                        std::optional<int64_t> expected_revision) override {
-    if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckId(sample, "sample"));
     return Change(run, NameOf(producer, {.sample = std::string(sample)}),
                   [&](const RunPtr&, RedisSample& one) { return one.Truncate(rows, expected_revision); });
   }
@@ -106,10 +103,9 @@ class RedisStore final : public Store {
                                               GroupRange groups) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override {
-    const absl::StatusOr<RunPtr> found = LoadRun(run);
-    if (!found.ok()) return found.status();
+    RR_ASSIGN_OR_RETURN(const RunPtr found, LoadRun(run));
     const SampleName name = NameOf(producer, sample);
-    return watches_.Add(*found, name, SampleKeys(context_, **found, name).key, std::move(changed));
+    return watches_.Add(found, name, SampleKeys(context_, *found, name).key, std::move(changed));
   }
   int64_t Sweep(int64_t limit) override;
   void Abandon() override { context_->cluster->Abandon(); }
@@ -131,10 +127,9 @@ class RedisStore final : public Store {
 
   // The run as Redis has it now. NOT_FOUND (kNoRun).
   absl::StatusOr<RunPtr> LoadRun(absl::string_view run) {
-    const absl::StatusOr<RedisReply> got = context_->Ask(RedisCommand({"GET", context_->RunKey(run)}));
-    if (!got.ok()) return got.status();
-    if (got->is_nil()) return NoRunError(run);
-    return TakeRun(got->text);
+    RR_ASSIGN_OR_RETURN(const RedisReply got, context_->Ask(RedisCommand({"GET", context_->RunKey(run)})));
+    if (got.is_nil()) return NoRunError(run);
+    return TakeRun(got.text);
   }
   // The run as this server knew it last, or else as Redis has it now: for callers whose next request to Redis detects
   // that it is gone.
@@ -156,10 +151,9 @@ class RedisStore final : public Store {
   template <typename Call>
   auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
     for (bool again = true;; again = false) {
-      const absl::StatusOr<RunPtr> found = FindRun(run);
-      if (!found.ok()) return found.status();
-      auto result = call(*found);
-      if (result.ok() || !again || !(*found)->ended) return result;
+      RR_ASSIGN_OR_RETURN(const RunPtr found, FindRun(run));
+      auto result = call(found);
+      if (result.ok() || !again || !found->ended) return result;
     }
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample);
@@ -218,10 +212,9 @@ absl::StatusOr<RunPtr> RedisStore::TakeRun(const std::string& value) {
 }
 
 absl::StatusOr<std::vector<RunPtr>> RedisStore::LoadRuns(absl::string_view after, size_t limit, std::string& last) {
-  const absl::StatusOr<RedisReply> listed = context_->Ask(RedisCommand({"SMEMBERS", context_->RunsKey()}));
-  if (!listed.ok()) return listed.status();
+  RR_ASSIGN_OR_RETURN(const RedisReply listed, context_->Ask(RedisCommand({"SMEMBERS", context_->RunsKey()})));
   std::vector<std::string> names;
-  for (const RedisReply& name : listed->elements) {
+  for (const RedisReply& name : listed.elements) {
     if (name.text > after) names.push_back(name.text);
   }
   std::sort(names.begin(), names.end());
@@ -274,18 +267,19 @@ absl::StatusOr<std::vector<RunState>> RedisStore::StatesOf(absl::Span<const RunP
 
 absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometry* geometry,
                                             const std::optional<RunOptions>& options) {
-  if (absl::Status status = CheckId(run, "run"); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckId(run, "run"));
   if (options) {
-    if (absl::Status status = CheckRunOptions(*options); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(CheckRunOptions(*options));
   }
   absl::StatusOr<RunPtr> found = LoadRun(run);
   bool created = false;
   if (absl::IsNotFound(found.status()) && geometry != nullptr) {
     RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
-    const absl::StatusOr<RunOptions> in_force = OptionsInForce(
-        options, {.ttl = context_->options.default_ttl, .codec = geometry->default_codec()}, kRedisDurability);
-    if (!in_force.ok()) return in_force.status();
-    info.options = *in_force;
+    RR_ASSIGN_OR_RETURN(
+        const RunOptions in_force,
+        OptionsInForce(options, {.ttl = context_->options.default_ttl, .codec = geometry->default_codec()},
+                       kRedisDurability));
+    info.options = in_force;
     const std::string value = context_->NewToken() + EncodeRun(info);
     const absl::StatusOr<RedisReply> before =
         context_->Ask(RedisCommand({"SET", context_->RunKey(run), value, "NX", "GET"}));
@@ -294,10 +288,9 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
     found = TakeRun(created ? value : before->text);
   }
   if (!found.ok()) return found.status();
-  if (absl::Status status = CheckJoin((*found)->info, geometry, options); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckJoin((*found)->info, geometry, options));
   // Always after the run was made. A DropRun checks whether the run was made again.
-  const absl::StatusOr<RedisReply> listed = context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run}));
-  if (!listed.ok()) return listed.status();
+  RR_ASSIGN_OR_RETURN(const RedisReply listed, context_->Ask(RedisCommand({"SADD", context_->RunsKey(), run})));
   RunInfo info = (*found)->info;
   info.created = created;
   return info;
@@ -307,31 +300,28 @@ absl::StatusOr<RunInfo> RedisStore::OpenRun(absl::string_view run, const Geometr
 absl::StatusOr<ReleaseResult> RedisStore::DropRun(absl::string_view name) {
   constexpr absl::string_view drop =
       "if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end return redis.call('UNLINK', KEYS[1])";
-  const absl::StatusOr<RunPtr> run = LoadRun(name);
-  if (!run.ok()) return run.status();
-  const absl::StatusOr<std::vector<RunState>> states = StatesOf({&*run, 1});
-  if (!states.ok()) return states.status();
+  RR_ASSIGN_OR_RETURN(const RunPtr run, LoadRun(name));
+  RR_ASSIGN_OR_RETURN(const std::vector<RunState> states, StatesOf({&run, 1}));
   // First a note of what is to be removed; the note is used only after the run is gone.
   RedisCommand note({"ZADD", context_->DroppedKey()});
-  note.Add(context_->time.NowMs() + kReaderGrace.count()).Add((*run)->incarnation + EncodeRun((*run)->info));
+  note.Add(context_->time.NowMs() + kReaderGrace.count()).Add(run->incarnation + EncodeRun(run->info));
   if (const auto noted = context_->Ask(std::move(note)); !noted.ok()) return noted.status();
   RedisRequest request = RedisContext::Of(drop, std::vector<std::string>{context_->RunKey(name)});
-  request.command.Add((*run)->incarnation);
-  const absl::StatusOr<RedisReply> dropped = context_->Ask(std::move(request));
-  if (!dropped.ok()) return dropped.status();
-  (*run)->ended = true;
-  if (dropped->integer != 1) return NoRunError(name);
+  request.command.Add(run->incarnation);
+  RR_ASSIGN_OR_RETURN(const RedisReply dropped, context_->Ask(std::move(request)));
+  run->ended = true;
+  if (dropped.integer != 1) return NoRunError(name);
   const absl::StatusOr<RedisReply> unlisted = context_->Ask(RedisCommand({"SREM", context_->RunsKey(), name}));
   if (unlisted.ok() && LoadRun(name).ok()) {
     context_->Ask(RedisCommand({"SADD", context_->RunsKey(), name})).IgnoreError();
   }
-  (*run)->watches->NotifyAll();
-  return ReleaseResult{states->front().samples, states->front().stored_bytes};
+  run->watches->NotifyAll();
+  return ReleaseResult{states.front().samples, states.front().stored_bytes};
 }
 
 absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command, RedisSample& sample) {
   const AppendHeader& header = command.header;
-  if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckAppend(header, command.blocks));
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
     // The run that this server knows may be gone.
     const absl::StatusOr<RunPtr> now = LoadRun(command.run);
@@ -355,11 +345,10 @@ absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl
     for (size_t i = 0; i < batch.size(); ++i) {
       const auto state = [&]() -> absl::StatusOr<SampleState> {
         if (!looked.ok()) return looked.status();
-        const auto one = RedisSample(context_, of, names[i]).Check(std::move((*looked)[i]));
-        if (!one.ok()) return one.status();
-        return StateOf(*context_, {one->sample, names[i].handle, producer}, *one);
+        RR_ASSIGN_OR_RETURN(const auto one, RedisSample(context_, of, names[i]).Check(std::move((*looked)[i])));
+        return StateOf(*context_, {one.sample, names[i].handle, producer}, one);
       };
-      if (absl::Status taken = take(batch[i], state()); !taken.ok()) return taken;
+      RR_RETURN_IF_ERROR(take(batch[i], state()));
     }
   }
   return absl::OkStatus();
@@ -401,35 +390,32 @@ absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Produ
 absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,
                                std::string after, const Visitor& visitor) {
   for (bool more = true; more;) {
-    const absl::StatusOr<Names> page = NamesOf(*run, producer, groups, after, kRedisBatch);
-    if (!page.ok()) return page.status();
-    more = page->more;
+    RR_ASSIGN_OR_RETURN(const Names page, NamesOf(*run, producer, groups, after, kRedisBatch));
+    more = page.more;
     // Without a name it checks that the run exists.
-    for (size_t begin = 0; begin == 0 || begin < page->ids.size(); begin += kRedisBatch) {
+    for (size_t begin = 0; begin == 0 || begin < page.ids.size(); begin += kRedisBatch) {
       std::vector<SampleName> names;
-      for (size_t i = begin; i < std::min(begin + kRedisBatch, page->ids.size()); ++i) {
-        names.push_back(NameOf(producer, {.sample = page->ids[i]}));
+      for (size_t i = begin; i < std::min(begin + kRedisBatch, page.ids.size()); ++i) {
+        names.push_back(NameOf(producer, {.sample = page.ids[i]}));
       }
-      const absl::StatusOr<std::vector<RedisManifest>> found = LookAt(context_, *run, names);
-      if (!found.ok()) return found.status();
+      RR_ASSIGN_OR_RETURN(const std::vector<RedisManifest> found, LookAt(context_, *run, names));
       for (size_t i = 0; i < names.size(); ++i) {
-        const RedisManifest& one = (*found)[i];
+        const RedisManifest& one = found[i];
         if (!one.exists() || one.sample != names[i].sample) continue;
         if (groups && one.content.ok() && !groups->contains((*one.content)->group)) continue;
         if (!visitor(names[i], one)) return absl::OkStatus();
       }
     }
-    if (more) after = page->ids.back();
+    if (more) after = page.ids.back();
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                           int32_t page_size, absl::string_view page_token) {
-  const absl::StatusOr<size_t> limit = PageLimit(page_size);
-  if (!limit.ok()) return limit.status();
+  RR_ASSIGN_OR_RETURN(const size_t limit, PageLimit(page_size));
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ListPage> {
-    PageBuilder page(*limit);
+    PageBuilder page(limit);
     const absl::Status status =
         Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisManifest& one) {
           return !one.content.ok() || page.Add(StateOf(*context_, name, one));
@@ -469,10 +455,9 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
     absl::Status status = LookAt(context_, *found, {}).status();
     for (const Producer p : kProducers) {
       if (!status.ok() || (producer && *producer != p)) continue;
-      const absl::StatusOr<Names> all = NamesOf(*found, p, groups, "", 0);
-      if (!all.ok()) return all.status();
+      RR_ASSIGN_OR_RETURN(const Names all, NamesOf(*found, p, groups, "", 0));
       std::vector<SampleName> names;
-      for (const std::string& id : all->ids) names.push_back(NameOf(p, {.sample = id}));
+      for (const std::string& id : all.ids) names.push_back(NameOf(p, {.sample = id}));
       status = RemoveSamples(context_, *found, std::move(names), in_groups, /*unused=*/false, result);
     }
     if (!status.ok()) return status;
@@ -547,10 +532,9 @@ void RedisStore::ClearDropped() {
 absl::StatusOr<bool> RedisStore::ClearSome(RedisRun& run) {
   std::vector<RedisRequest> rest;
   for (const Producer producer : kProducers) {
-    const absl::StatusOr<Names> page = NamesOf(run, producer, std::nullopt, "", kClearBatch);
-    if (!page.ok()) return page.status();
+    RR_ASSIGN_OR_RETURN(const Names page, NamesOf(run, producer, std::nullopt, "", kClearBatch));
     std::vector<SampleName> names;
-    for (const std::string& id : page->ids) names.push_back(NameOf(producer, {.sample = id}));
+    for (const std::string& id : page.ids) names.push_back(NameOf(producer, {.sample = id}));
     ReleaseResult result;
     const auto all = [](const RedisManifest&) { return true; };
     absl::Status status = RemoveSamples(context_, run, std::move(names), all, /*unused=*/false, result);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/row_pieces.h"
 #include "server/store/store_rules.h"
@@ -120,7 +121,7 @@ class RocksRun::DiskBlock final : public StoredBlock {
     if (got.ok() && static_cast<int64_t>(value->size()) != ValueBytes(geometry, rows().size(), codec())) {
       got = rocksdb::Status::Corruption(absl::StrCat(value->size(), " bytes"));
     }
-    if (absl::Status status = FromRocks(got, what); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(FromRocks(got, what));
     const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(value->data()), value->size());
     return BlockOfValue(geometry, rows(), codec(), std::move(value), bytes);
   }
@@ -179,7 +180,7 @@ absl::Status RocksRun::Write(const SampleChange& change) {
     room = space_->Promise(static_cast<int64_t>(batch.GetDataSize()));
     if (!room.ok()) return room.status();
   }
-  if (absl::Status status = Commit(std::move(batch)); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Commit(std::move(batch)));
   for (const std::shared_ptr<StoredBlock>& block : change.added) static_cast<DiskBlock&>(*block).Written();
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/records.h"
 #include "server/store/rocksdb/rocks_database.h"
@@ -137,7 +138,7 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix,
   const std::unique_ptr<rocksdb::Iterator> it(family.db->NewIterator(rocksdb::ReadOptions(), family.handle));
   for (it->Seek({prefix.data(), prefix.size()}); it->Valid(); it->Next()) {
     if (View(it->key()).substr(0, prefix.size()) != prefix) break;
-    if (absl::Status status = each(View(it->key()), View(it->value())); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(each(View(it->key()), View(it->value())));
   }
   return FromRocks(it->status(), kUnreadable);
 }
@@ -194,18 +195,17 @@ class Recovery {
     });
     if (!status.ok()) return status;
     const auto block_at = [&](const BlockRef& ref) { return BlockAt(ref); };
-    absl::StatusOr<SampleContent> content = DecodeContent(head, windows, block_rows_, block_at);
-    if (!content.ok()) return content.status();
+    RR_ASSIGN_OR_RETURN(SampleContent content, DecodeContent(head, windows, block_rows_, block_at));
     if (doubtful_) {
       ++report_.doubtful_samples;
-      MarkDoubtful(*content, now_ms_, content_ids_);
-      changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(*content));
+      MarkDoubtful(content, now_ms_, content_ids_);
+      changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(content));
       if (changes_.Count() >= kChangesAtOnce) status = WriteChanges();
       if (!status.ok()) return status;
     }
     ++report_.samples;
-    report_.rows += content->rows();
-    samples_.push_back({producer, sample, Idle(producer, sample), *std::move(content)});
+    report_.rows += content.rows();
+    samples_.push_back({producer, sample, Idle(producer, sample), std::move(content)});
     return absl::OkStatus();
   }
 
@@ -336,14 +336,13 @@ absl::Status RocksKeeper::Open() {
   rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
-  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options, boot_id_);
-  if (!opened.ok()) return opened.status();
+  RR_ASSIGN_OR_RETURN(OpenedDatabase opened, OpenDatabase(path_, options, boot_id_));
   space_ = std::make_shared<RocksSpace>(path_, buffers);
-  db_ = std::move(opened->db);
-  default_ = std::move(opened->by_default);
-  families_ = std::move(opened->families);
-  last_end_ = opened->last_end;
-  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs(opened->last_mark_ms));
+  db_ = std::move(opened.db);
+  default_ = std::move(opened.by_default);
+  families_ = std::move(opened.families);
+  last_end_ = opened.last_end;
+  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs(opened.last_mark_ms));
   return absl::OkStatus();
 }
 
@@ -368,10 +367,10 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
     }
     return absl::OkStatus();
   };
-  if (absl::Status status = ForEach(*default_, rocks::kRunPrefix, take); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(ForEach(*default_, rocks::kRunPrefix, take));
   // These runs were being made or dropped when the process ended.
   for (const auto& [name, family] : unknown) {
-    if (absl::Status status = DropFamily(name); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(DropFamily(name));
   }
   return runs;
 }
@@ -390,24 +389,23 @@ int64_t RocksKeeper::LastServedMs(int64_t last) const {
 
 absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record,
                                                 RecoveryReport& report) {
-  absl::StatusOr<RunInfo> info = DecodeRun(record);
-  if (!info.ok()) return info.status();
-  if (info->run != name) return DamagedRecord("the record of a run has another run's name");
+  RR_ASSIGN_OR_RETURN(RunInfo info, DecodeRun(record));
+  if (info.run != name) return DamagedRecord("the record of a run has another run's name");
   const std::shared_ptr<RocksFamily>& family = families_.at(rocks::RunFamily(name));
-  const std::shared_ptr<RocksRun> run = MakeRun(family, *info);
-  const bool doubtful = MayLack(last_end_, *info->options.durability);
+  const std::shared_ptr<RocksRun> run = MakeRun(family, info);
+  const bool doubtful = MayLack(last_end_, *info.options.durability);
   report.doubtful_runs += doubtful ? 1 : 0;
-  auto samples = Recovery(*family, info->options.block_rows, doubtful, time_, *use_time_, *run, report).Run();
-  if (!samples.ok()) return samples.status();
-  return KeptRun{*std::move(info), run, *std::move(samples)};
+  RR_ASSIGN_OR_RETURN(auto samples,
+                      Recovery(*family, info.options.block_rows, doubtful, time_, *use_time_, *run, report).Run());
+  return KeptRun{std::move(info), run, std::move(samples)};
 }
 
 absl::Status RocksKeeper::Start(const RecoveryReport& report) {
   // Until then, new revisions are only in the log.
   if (report.log_damaged) {
-    if (absl::Status status = Flush(); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(Flush());
   }
-  if (absl::Status status = Mark(*default_, OpenBy(boot_id_), use_time_->NowMs()); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(Mark(*default_, OpenBy(boot_id_), use_time_->NowMs()));
   started_ = true;
   return absl::OkStatus();
 }
@@ -415,7 +413,7 @@ absl::Status RocksKeeper::Start(const RecoveryReport& report) {
 absl::Status RocksKeeper::Flush() {
   for (const auto& [name, family] : families_) {
     const rocksdb::Status flushed = db_->Flush(RocksFlushAtOnce(), family->handle);
-    if (absl::Status status = FromRocks(flushed, "the run cannot be written"); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(FromRocks(flushed, "the run cannot be written"));
   }
   return absl::OkStatus();
 }
@@ -501,7 +499,7 @@ absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocks
   // RocksDB also makes it, but warns that it is missing. If it cannot be made, RocksDB reports why.
   std::error_code ignored;
   std::filesystem::create_directory(path, ignored);
-  if (absl::Status whole = CheckIsWhole(*options.env, path); !whole.ok()) return whole;
+  RR_RETURN_IF_ERROR(CheckIsWhole(*options.env, path));
   bool log_damaged = LogIsGone(*options.env, path);
   OpenedDatabase opened;
   rocksdb::Status status = Open(path, options, rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords, opened);
@@ -510,7 +508,7 @@ absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocks
     status = Open(path, options, rocksdb::WALRecoveryMode::kPointInTimeRecovery, opened);
   }
   if (!status.ok()) return FromRocks(status, absl::StrCat("rocksdb:", path, Advice(status)));
-  if (absl::Status read = ReadMark(log_damaged, boot_id, opened); !read.ok()) return read;
+  RR_RETURN_IF_ERROR(ReadMark(log_damaged, boot_id, opened));
   return opened;
 }
 
@@ -540,11 +538,10 @@ std::string Describe(const RecoveryReport& report) {
 
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report) {
   auto keeper = std::make_shared<RocksKeeper>(options);
-  if (absl::Status status = keeper->Open(); !status.ok()) return status;
-  absl::StatusOr<std::vector<KeptRun>> runs = keeper->Recover(report);
-  if (!runs.ok()) return runs.status();
-  if (absl::Status status = keeper->Start(report); !status.ok()) return status;
-  return NewKeptStore(std::move(options.memory), std::move(keeper), *std::move(runs));
+  RR_RETURN_IF_ERROR(keeper->Open());
+  RR_ASSIGN_OR_RETURN(std::vector<KeptRun> runs, keeper->Recover(report));
+  RR_RETURN_IF_ERROR(keeper->Start(report));
+  return NewKeptStore(std::move(options.memory), std::move(keeper), std::move(runs));
 }
 
 }  // namespace routing_replay::server

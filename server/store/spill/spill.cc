@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -146,7 +147,7 @@ absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string&
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is the spill directory of another process"));
   }
-  if (absl::Status status = RemoveLeftFiles(path); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(RemoveLeftFiles(path));
   return std::make_shared<SpillDirectory>(path, std::move(lock));
 }
 
@@ -162,7 +163,7 @@ absl::StatusOr<int64_t> SpillSegment::Append(absl::Span<const absl::Span<const u
   if (!room.ok()) return absl::ResourceExhaustedError("the budget of the spill directory is used up");
   std::vector<absl::Span<const uint8_t>> frame{header.bytes()};
   frame.insert(frame.end(), parts.begin(), parts.end());
-  if (absl::Status status = area_->disk->Write(name_, size_, frame); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(area_->disk->Write(name_, size_, frame));
   const int64_t offset = size_;
   size_ += room->bytes();
   space_.Merge(*std::move(room));
@@ -172,7 +173,7 @@ absl::StatusOr<int64_t> SpillSegment::Append(absl::Span<const absl::Span<const u
 absl::StatusOr<LoadedBytes> SpillSegment::Read(int64_t offset, int64_t bytes) const {
   FrameHeader header;
   Buffer frame(sizeof(header) + bytes);
-  if (absl::Status status = area_->disk->Read(name_, offset, frame.span()); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(area_->disk->Read(name_, offset, frame.span()));
   std::memcpy(&header, frame.data(), sizeof(header));
   const bool fits = header.length == bytes && header.at == NumberAt(offset) &&
                     header.crc == Crc32c(frame.span().subspan(sizeof(header.crc)));
@@ -187,10 +188,9 @@ absl::StatusOr<SpillFrame> SegmentWriter::Put(absl::Span<const absl::Span<const 
   if (segment == nullptr || segment->size() >= area_->segment_bytes) {
     segment = std::make_shared<SpillSegment>(area_);
   }
-  const absl::StatusOr<int64_t> offset = segment->Append(parts);
-  if (!offset.ok()) return offset.status();
+  RR_ASSIGN_OR_RETURN(const int64_t offset, segment->Append(parts));
   open_ = segment;
-  return SpillFrame{std::move(segment), *offset};
+  return SpillFrame{std::move(segment), offset};
 }
 
 class SpillHome::SpillableBlock final : public StoredBlock {
@@ -224,11 +224,9 @@ class SpillHome::SpillableBlock final : public StoredBlock {
       resident = resident_;
     }
     if (resident == nullptr) return absl::OkStatus();
-    const absl::StatusOr<LoadedBlock> loaded = Load(resident);
-    if (!loaded.ok()) return loaded.status();
-    absl::StatusOr<SpillFrame> frame = spill_home().Write(loaded->view);
-    if (!frame.ok()) return frame.status();
-    auto written = std::make_unique<const SpillFrame>(*std::move(frame));
+    RR_ASSIGN_OR_RETURN(const LoadedBlock loaded, Load(resident));
+    RR_ASSIGN_OR_RETURN(SpillFrame frame, spill_home().Write(loaded.view));
+    auto written = std::make_unique<const SpillFrame>(std::move(frame));
     ByteReservation freed;
     MutexLock lock(mutex());
     frame_ = std::move(written);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/c_api/result.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/trainer/cuda_capi.h"
 #include "routing_replay/trainer/replay_cuda.h"
 #include "routing_replay/wire/error_detail.h"
@@ -34,11 +35,9 @@ rr_error* Guard(Body&& body) noexcept {
 template <typename Body>
 rr_error* WithRouter(const rrt_router& router, int64_t rows, Body&& body) noexcept {
   return Guard([&]() -> absl::Status {
-    const auto config = RouterConfigFrom(router, rows);
-    if (!config.ok()) return config.status();
-    const auto dtype = RouterDtypeFrom(router);
-    if (!dtype.ok()) return dtype.status();
-    return body(*config, *dtype);
+    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(router, rows));
+    RR_ASSIGN_OR_RETURN(const auto dtype, RouterDtypeFrom(router));
+    return body(config, dtype);
   });
 }
 
@@ -107,9 +106,8 @@ rr_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const
 rr_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
                            const void* live, rrt_compare_counters* counters, void* stream) {
   return Guard([&]() -> absl::Status {
-    const auto config = RouterConfigFrom(*router, rows);
-    if (!config.ok()) return config.status();
-    return LaunchCompare(*config,
+    RR_ASSIGN_OR_RETURN(const auto config, RouterConfigFrom(*router, rows));
+    return LaunchCompare(config,
                          {.rows = rows,
                           .replayed = Ids(replayed),
                           .states = States(states),

@@ -145,7 +145,7 @@ def operation(
 
 
 def blocking(build: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
-    """The method that waits for the operation that `build` makes, with the same parameters."""
+    """The blocking form of the method `build`: same parameters, returns the result instead of the Operation."""
 
     @functools.wraps(build)
     def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

@@ -16,9 +16,9 @@ _PROGRAMS = ("routing-replay-server", "rrctl")
 
 
 def program(name: str) -> Path:
-    """Where the program "routing-replay-server" or "rrctl" lies. Raises ValueError for another name."""
+    """The path of the program "routing-replay-server" or "rrctl". Raises ValueError for another name."""
     if name not in _PROGRAMS:
-        raise ValueError(f"{name!r} is none of {', '.join(_PROGRAMS)}")
+        raise ValueError(f"name must be one of {', '.join(_PROGRAMS)}, got {name!r}")
     return Path(__file__).parent / "_bin" / name
 
 

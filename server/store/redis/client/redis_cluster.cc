@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/backoff.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/status_macros.h"
 #include "server/store/redis/client/redis_connection.h"
 
 namespace routing_replay::server {
@@ -148,11 +149,10 @@ void Cluster::TakeBack(std::unique_ptr<RedisConnection> connection) {
 absl::Status Cluster::Refresh(int64_t seen, Clock::Time deadline) {
   const MutexLock refreshing(refreshing_);
   if (this->view()->generation > seen) return absl::OkStatus();
-  auto view = AskAnyone(deadline);
-  if (!view.ok()) return view.status();
+  RR_ASSIGN_OR_RETURN(auto view, AskAnyone(deadline));
   const MutexLock lock(mutex_);
-  view->generation = view_->generation + 1;
-  view_ = std::make_shared<const View>(*std::move(view));
+  view.generation = view_->generation + 1;
+  view_ = std::make_shared<const View>(std::move(view));
   // When a node moves to another address, connections to the old one are closed.
   const std::vector<RedisAddress>& nodes = view_->map.nodes();
   std::erase_if(idle_,
@@ -204,12 +204,11 @@ absl::StatusOr<Cluster::View> Cluster::Ask(const RedisAddress& server, Clock::Ti
         absl::StrCat(server.ToString(), " is not a cluster: name a single server, or the servers of one cluster"));
   }
   if (reply.is_error()) return StatusOfRedisError("CLUSTER SLOTS", reply.text);
-  auto map = SlotMap::Parse(reply, server.host);
-  if (!map.ok()) return map.status();
-  if (map->Masters().empty()) {
+  RR_ASSIGN_OR_RETURN(auto map, SlotMap::Parse(reply, server.host));
+  if (map.Masters().empty()) {
     return absl::UnavailableError(absl::StrCat(server.ToString(), ": the cluster has no slots yet"));
   }
-  return View{.map = *std::move(map), .clustered = true};
+  return View{.map = std::move(map), .clustered = true};
 }
 
 // One call of RedisCluster::Execute: repeats rounds until each request has its result. Used once, by one thread.
@@ -491,10 +490,9 @@ std::vector<RedisAddress> SlotMap::Masters() const {
 absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Connect(const RedisEndpoint& endpoint,
                                                                     const RedisClusterOptions& options,
                                                                     Clock::Time deadline) {
-  absl::StatusOr<std::shared_ptr<SSL_CTX>> tls = endpoint.tls ? NewRedisTls(endpoint) : nullptr;
-  if (!tls.ok()) return tls.status();
-  auto cluster = std::make_unique<Cluster>(endpoint, options, *std::move(tls));
-  if (absl::Status status = cluster->Refresh(0, deadline); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(std::shared_ptr<SSL_CTX> tls, endpoint.tls ? NewRedisTls(endpoint) : nullptr);
+  auto cluster = std::make_unique<Cluster>(endpoint, options, std::move(tls));
+  RR_RETURN_IF_ERROR(cluster->Refresh(0, deadline));
   return cluster;
 }
 

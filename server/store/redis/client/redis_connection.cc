@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -52,7 +53,7 @@ absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
   if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return ConnectionGone(std::strerror(errno));
     pollfd socket{fd, POLLOUT, 0};
-    if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(WaitForSockets(absl::MakeSpan(&socket, 1), wait));
     int error = 0;
     socklen_t size = sizeof(error);
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
@@ -208,7 +209,7 @@ absl::Status RedisSocket::Shake(SSL_CTX* tls, const RedisAddress& address, const
     const int error = SSL_get_error(ssl_, result);
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) break;
     pollfd socket{fd_, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
-    if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(WaitForSockets(absl::MakeSpan(&socket, 1), wait));
   }
   if (const long verified = SSL_get_verify_result(ssl_); verified != X509_V_OK) {
     return absl::FailedPreconditionError(
@@ -254,22 +255,19 @@ absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddress& address,
                                                                        const RedisEndpoint& endpoint, SSL_CTX* tls,
                                                                        const RedisWait& wait) {
-  auto socket = RedisSocket::Connect(address, tls, wait);
-  if (!socket.ok()) return socket.status();
-  std::unique_ptr<RedisConnection> connection(new RedisConnection(address, *std::move(socket)));
-  if (auto status = connection->Login(endpoint, wait); !status.ok()) return status;
+  RR_ASSIGN_OR_RETURN(auto socket, RedisSocket::Connect(address, tls, wait));
+  std::unique_ptr<RedisConnection> connection(new RedisConnection(address, std::move(socket)));
+  RR_RETURN_IF_ERROR(connection->Login(endpoint, wait));
   return connection;
 }
 
 absl::Status RedisConnection::Login(const RedisEndpoint& endpoint, const RedisWait& wait) {
-  const auto password = ReadRedisPassword(endpoint);
-  if (!password.ok()) return password.status();
+  RR_ASSIGN_OR_RETURN(const auto password, ReadRedisPassword(endpoint));
   RedisCommand hello({"HELLO", "2"});
-  if (!password->empty()) hello.Add("AUTH").Add(endpoint.user.empty() ? "default" : endpoint.user).Add(*password);
+  if (!password.empty()) hello.Add("AUTH").Add(endpoint.user.empty() ? "default" : endpoint.user).Add(password);
   hello.Add("SETNAME").Add("routing-replay");
-  const auto replies = Exchange(absl::MakeConstSpan(&hello, 1), wait);
-  if (!replies.ok()) return replies.status();
-  const RedisReply& reply = replies->front();
+  RR_ASSIGN_OR_RETURN(const auto replies, Exchange(absl::MakeConstSpan(&hello, 1), wait));
+  const RedisReply& reply = replies.front();
   return reply.is_error() ? LoginError(address_, reply.text) : absl::OkStatus();
 }
 
@@ -295,10 +293,9 @@ bool RedisConnection::Move(RedisExchange& exchange) {
 
 absl::Status RedisConnection::Write(RedisExchange& exchange, bool& moved) {
   while (!queue_.empty()) {
-    const auto written = socket_->Write(queue_.Pending(kPiecesPerWrite));
-    if (!written.ok()) return written.status();
-    if (*written == 0) break;
-    exchange.written += queue_.Advance(*written);
+    RR_ASSIGN_OR_RETURN(const auto written, socket_->Write(queue_.Pending(kPiecesPerWrite)));
+    if (written == 0) break;
+    exchange.written += queue_.Advance(written);
     moved = true;
   }
   return absl::OkStatus();
@@ -308,22 +305,20 @@ absl::Status RedisConnection::Read(RedisExchange& exchange, bool& moved) {
   char buffer[kReadBytes];
   // Never stop while the socket holds bytes: a poll does not see them. They are less than one TLS record.
   for (int i = 0; i < kReadsPerMove || socket_->holds_bytes(); ++i) {
-    const auto got = socket_->Read(absl::MakeSpan(buffer));
-    if (!got.ok()) return got.status();
-    if (*got == 0) break;
+    RR_ASSIGN_OR_RETURN(const auto got, socket_->Read(absl::MakeSpan(buffer)));
+    if (got == 0) break;
     moved = true;
-    if (auto status = parser_.Feed({buffer, *got}); !status.ok()) return status;
+    if (auto status = parser_.Feed({buffer, got}); !status.ok()) return status;
     while (true) {
-      auto reply = parser_.Next();
-      if (!reply.ok()) return reply.status();
-      if (!reply->has_value()) break;
+      RR_ASSIGN_OR_RETURN(auto reply, parser_.Next());
+      if (!reply.has_value()) break;
       if (due_ == 0) return absl::DataLossError("Redis sent a reply to no command");
       --due_;
-      exchange.replies.push_back(**std::move(reply));
+      exchange.replies.push_back(*std::move(reply));
     }
     // If a server hangs up after its last reply, all replies are complete.
     if (due_ == 0) break;
-    if (*got < sizeof(buffer) && !socket_->may_hold_more()) break;
+    if (got < sizeof(buffer) && !socket_->may_hold_more()) break;
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample.h"
 #include "server/store/redis/client/redis_protocol.h"
@@ -104,14 +105,13 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
   const std::pair<absl::string_view, absl::string_view> path = absl::StrSplit(place, absl::MaxSplits('/', 1));
   if (!path.second.empty() && path.second != "0") return InvalidEndpoint("database", "must be 0");
   for (const absl::string_view part : absl::StrSplit(path.first, ',')) {
-    auto address = AddressOf(part);
-    if (!address.ok()) return address.status();
-    endpoint.seeds.push_back(*std::move(address));
+    RR_ASSIGN_OR_RETURN(auto address, AddressOf(part));
+    endpoint.seeds.push_back(std::move(address));
   }
   for (const absl::string_view option : absl::StrSplit(query.second, '&', absl::SkipEmpty())) {
-    if (auto status = SetOption(option, endpoint); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(SetOption(option, endpoint));
   }
-  if (auto status = CheckOptions(endpoint); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckOptions(endpoint));
   return endpoint;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::server {
@@ -147,9 +148,8 @@ absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
   if (!broken_.ok()) return broken_;
   RedisReply reply;
   size_t at = at_;
-  const absl::StatusOr<bool> whole = Parse(0, at, reply);
-  if (!whole.ok()) return whole.status();
-  if (!*whole) return std::nullopt;
+  RR_ASSIGN_OR_RETURN(const bool whole, Parse(0, at, reply));
+  if (!whole) return std::nullopt;
   at_ = at;
   return std::optional(std::move(reply));
 }

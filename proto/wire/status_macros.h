@@ -1,0 +1,27 @@
+// Returning early on an error, as absl::Status is used everywhere here:
+//
+//   RR_RETURN_IF_ERROR(CheckAppendHeader(header));
+//   RR_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Create(options));
+//
+// The enclosing function returns absl::Status, absl::StatusOr or what is made of a status; nothing is evaluated twice.
+// A type with a comma in it cannot stand on the left: write auto.
+#ifndef PROTO_WIRE_STATUS_MACROS_H_
+#define PROTO_WIRE_STATUS_MACROS_H_
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#define RR_RETURN_IF_ERROR(...) \
+  if (absl::Status rr_status = (__VA_ARGS__); !rr_status.ok()) return rr_status
+
+#define RR_ASSIGN_OR_RETURN(lhs, ...) RR_ASSIGN_OR_RETURN_IN(RR_STATUS_OR(__LINE__), lhs, __VA_ARGS__)
+#define RR_ASSIGN_OR_RETURN_IN(result, lhs, ...)       \
+  auto result = (__VA_ARGS__);                         \
+  if (!result.ok()) return std::move(result).status(); \
+  lhs = *std::move(result)
+#define RR_STATUS_OR(line) RR_STATUS_OR_JOIN(rr_status_or_, line)
+#define RR_STATUS_OR_JOIN(name, line) name##line
+
+#endif  // PROTO_WIRE_STATUS_MACROS_H_
