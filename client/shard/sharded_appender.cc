@@ -50,7 +50,7 @@ class ShardedAppender final : public PlanAppender {
         return status;
       }
     }
-    RR_ASSIGN_OR_RETURN(const PlanAppender* part, PartOf(servers_->PlaceOf(header.sample)));
+    RR_ASSIGN_OR_RETURN(PlanAppender* const part, PartOf(servers_->PlaceOf(header.sample)));
     return part->Enqueue(plan, may_wait);
   }
 

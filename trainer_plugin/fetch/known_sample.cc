@@ -77,8 +77,7 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
   for (const OwnedLayer& layer : plan.layers) {
     const size_t at = staging.size();
     staging.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
-    RR_ASSIGN_OR_RETURN(const auto crc,
-                        CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at)));
+    RR_RETURN_IF_ERROR(CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at)).status());
   }
   return sink.OnPiece({.sample_index = index,
                        .layer_begin = 0,

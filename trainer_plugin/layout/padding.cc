@@ -154,7 +154,7 @@ Prediction PredictPacked(const UnpaddedBatch& batch, Partition partition, int64_
                          const TotalOf& total_of) {
   RR_ASSIGN_OR_RETURN(auto padded, PadEach(batch, multiple));
   const int64_t rows = Sum(padded);
-  RR_ASSIGN_OR_RETURN(const int64_t total, total_of(rows));
+  RR_ASSIGN_OR_RETURN(const int64_t total, absl::StatusOr<int64_t>(total_of(rows)));
   PaddingPrediction prediction;
   if (tail == Tail::kLastSample) {
     padded.back() += total - rows;

@@ -1,0 +1,122 @@
+// Any bytes as a block: its ids are legal or not as a simple loop over its bits says, and what is legal reads the same
+// by every way: decoded as a whole, cut, and in the other codec.
+//
+// The first four bytes of an input choose geometry, codec, rows and the cut; the rest are the block's bytes.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
+#include "proto/wire/block/block.h"
+#include "proto/wire/block/cut.h"
+#include "tests/fuzz/smoke.h"
+
+constexpr size_t kChoices = 4;
+
+namespace routing_replay {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+void Require(bool fact, const char* what) {
+  if (fact) return;
+  std::fprintf(stderr, "block_fuzzer: %s\n", what);
+  std::abort();
+}
+
+Geometry MakeGeometry(uint8_t choice) {
+  if (choice % 2 == 0) return Geometry::Uniform(2, 60, 4);
+  return *Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {256, 300}, .top_k = {1, 3}});
+}
+
+// Field number `index` of a plane: the bits of FORMAT.md, one by one.
+uint32_t Field(absl::Span<const uint8_t> plane, int width, int64_t index) {
+  uint32_t value = 0;
+  for (int64_t bit = index * width, n = 0; n < width; ++bit, ++n) value |= (plane[bit / 8] >> bit % 8 & 1u) << n;
+  return value;
+}
+
+int Width(const Geometry& geometry, int32_t ordinal, Codec codec) {
+  const LayerRouting layer = geometry.layer(ordinal);
+  if (codec == Codec::kRaw) return 8 * layer.id_bytes();
+  int width = 0;
+  while ((1 << width) < layer.num_experts) ++width;
+  return width;
+}
+
+bool IsLegal(const Geometry& geometry, const BlockView& block) {
+  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
+    const LayerRouting layer = geometry.layer(ordinal);
+    const absl::Span<const uint8_t> plane = block.plane(geometry, ordinal);
+    const int width = Width(geometry, ordinal, block.codec);
+    const int64_t fields = block.rows.size() * layer.top_k;
+    for (int64_t row = 0; row < block.rows.size(); ++row) {
+      std::set<uint32_t> seen;
+      for (int32_t k = 0; k < layer.top_k; ++k) {
+        const uint32_t id = Field(plane, width, row * layer.top_k + k);
+        if (id >= static_cast<uint32_t>(layer.num_experts) || !seen.insert(id).second) return false;
+      }
+    }
+    for (int64_t bit = fields * width; bit < static_cast<int64_t>(plane.size()) * 8; ++bit) {
+      if ((plane[bit / 8] >> bit % 8 & 1) != 0) return false;
+    }
+  }
+  return true;
+}
+
+Bytes Decoded(const Geometry& geometry, const BlockView& block, int32_t ordinal) {
+  const LayerRouting layer = geometry.layer(ordinal);
+  Bytes ids(block.rows.size() * layer.top_k * layer.id_bytes());
+  DecodeCut(geometry, ordinal, block.codec, 0, block.rows.size(), block.plane(geometry, ordinal), absl::MakeSpan(ids));
+  return ids;
+}
+
+void CheckCut(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows, const Bytes& ids) {
+  const LayerRouting layer = geometry.layer(ordinal);
+  const int64_t row_bytes = layer.top_k * layer.id_bytes();
+  const int64_t first = rows.begin - block.rows.begin;
+  Bytes cut(geometry.cut_bytes(ordinal, first, rows.size(), block.codec));
+  Require(CutPlane(geometry, block, ordinal, rows, absl::MakeSpan(cut)).ok(), "a cut of a good block fails");
+  const int64_t bit = first * layer.top_k * Width(geometry, ordinal, block.codec);
+  Bytes out(rows.size() * row_bytes);
+  DecodeCut(geometry, ordinal, block.codec, static_cast<int32_t>(bit % 8), rows.size(), cut, absl::MakeSpan(out));
+  Require(std::equal(out.begin(), out.end(), ids.begin() + first * row_bytes), "a cut has other ids");
+}
+
+void CheckLegal(const Geometry& geometry, const BlockView& block, RowRange cut) {
+  for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    const Block other = Transcode(geometry, block, codec);
+    Require(CheckCrc(geometry, other.view()).ok(), "the other codec has wrong CRCs");
+    for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
+      const Bytes ids = Decoded(geometry, block, ordinal);
+      Require(Decoded(geometry, other.view(), ordinal) == ids, "the other codec has other ids");
+      CheckCut(geometry, other.view(), ordinal, cut, ids);
+      CheckCut(geometry, block, ordinal, cut, ids);
+    }
+  }
+}
+
+void CheckBlock(const uint8_t* choices, absl::Span<const uint8_t> bytes) {
+  const Geometry geometry = MakeGeometry(choices[0]);
+  const Codec codec = choices[0] / 2 % 2 == 0 ? Codec::kRaw : Codec::kPacked;
+  const RowRange rows = RowRange::OfSize(choices[1] % 64, choices[2] % 64 + 1);
+  const int64_t size = geometry.block_bytes(rows.size(), codec);
+  Block block{.rows = rows, .codec = codec, .bytes = Buffer(size)};
+  std::fill_n(block.bytes.data(), size, uint8_t{0});
+  std::copy_n(bytes.begin(), std::min<size_t>(size, bytes.size()), block.bytes.data());
+  ComputeCrc(geometry, block);
+  const bool legal = CheckIds(geometry, block.view(), /*duplicates=*/true).ok();
+  Require(legal == IsLegal(geometry, block.view()), legal ? "illegal ids pass" : "legal ids are rejected");
+  if (!legal) return;
+  const int64_t first = choices[3] % rows.size();
+  CheckLegal(geometry, block.view(),
+             {rows.begin + first, rows.begin + first + 1 + choices[3] / 64 % (rows.size() - first)});
+}
+
+}  // namespace
+}  // namespace routing_replay
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size >= kChoices) routing_replay::CheckBlock(data, {data + kChoices, size - kChoices});
+  return 0;
+}

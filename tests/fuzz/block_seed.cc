@@ -1,0 +1,46 @@
+#include <algorithm>
+#include <numeric>
+
+#include "proto/wire/block/cut.h"
+#include "tests/fuzz/smoke.h"
+
+namespace {
+
+using routing_replay::Codec;
+using routing_replay::Geometry;
+
+// Distinct ids in each row of [rows][K], as ids are stored.
+std::vector<uint8_t> MakeIds(std::mt19937_64& random, int64_t rows, int32_t experts, int32_t top_k, int32_t id_bytes) {
+  std::vector<int> all(experts);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<uint8_t> ids;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int32_t k = 0; k < top_k; ++k) {
+      std::swap(all[k], all[k + random() % (experts - k)]);
+      for (int32_t byte = 0; byte < id_bytes; ++byte) ids.push_back(static_cast<uint8_t>(all[k] >> 8 * byte));
+    }
+  }
+  return ids;
+}
+
+}  // namespace
+
+// Four bytes of choices, and a block that they describe.
+std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
+  std::vector<uint8_t> seed(4);
+  std::generate(seed.begin(), seed.end(), std::ref(random));
+  const Geometry geometry =
+      seed[0] % 2 == 0
+          ? Geometry::Uniform(2, 60, 4)
+          : *Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {256, 300}, .top_k = {1, 3}});
+  const Codec codec = seed[0] / 2 % 2 == 0 ? Codec::kRaw : Codec::kPacked;
+  const int64_t rows = seed[2] % 64 + 1;
+  for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {
+    const auto layer = geometry.layer(ordinal);
+    const auto ids = MakeIds(random, rows, layer.num_experts, layer.top_k, layer.id_bytes());
+    std::vector<uint8_t> plane(geometry.plane_bytes(ordinal, rows, codec));
+    routing_replay::EncodePlane(geometry, ordinal, codec, rows, ids, absl::MakeSpan(plane));
+    seed.insert(seed.end(), plane.begin(), plane.end());
+  }
+  return seed;
+}
