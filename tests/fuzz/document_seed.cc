@@ -58,7 +58,7 @@ std::string Make(uint8_t kind, std::mt19937_64& random) {
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   const auto kind = static_cast<uint8_t>(random());
   const std::string text = Make(kind, random);
-  std::vector<uint8_t> seed(1, kind);
-  seed.insert(seed.end(), text.begin(), text.end());
-  return seed;
+  std::string seed(1, static_cast<char>(kind));
+  seed += text;
+  return {seed.begin(), seed.end()};
 }

@@ -74,7 +74,7 @@ std::string Make(uint8_t choice, Random& random) {
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   const auto choice = static_cast<uint8_t>(random());
   const std::string message = routing_replay::Make(choice, random);
-  std::vector<uint8_t> seed(1, choice);
-  seed.insert(seed.end(), message.begin(), message.end());
-  return seed;
+  std::string seed(1, static_cast<char>(choice));
+  seed += message;
+  return {seed.begin(), seed.end()};
 }

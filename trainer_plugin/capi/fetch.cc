@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
@@ -85,13 +86,12 @@ StagingSink& rrt_fetch::NewSink() {
 namespace routing_replay::capi {
 
 absl::StatusOr<FetchOptions> OptionsFrom(const rrt_fetch_options& given) {
-  const auto producer = c_api::ProducerFrom(given.producer);
-  if (!producer.ok()) return producer.status();
+  RR_ASSIGN_OR_RETURN(const auto producer, c_api::ProducerFrom(given.producer));
   if (given.missing < RRT_STRICT || given.missing > RRT_DROP) {
     return Invalid(Reason::kField, "missing", absl::StrCat(given.missing, " is not an rrt_missing"));
   }
   return FetchOptions{
-      .producer = *producer, .missing = static_cast<MissingPolicy>(given.missing), .wait = given.wait != 0};
+      .producer = producer, .missing = static_cast<MissingPolicy>(given.missing), .wait = given.wait != 0};
 }
 
 std::vector<FetchSequence> SequencesFrom(const rrt_fetch_options& given) {
@@ -132,15 +132,14 @@ absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rr
   }
   *result = {list.data(), list.size(), dropped.data(), dropped.size(), staged.fallback_sequences};
   if (target != nullptr) {
-    const auto realign = PlanRealignOf(fetch);
-    if (!realign.ok()) return realign.status();
-    absl::Status status = Realign(fetch.plan.layout, *realign, staged.staging,
+    RR_ASSIGN_OR_RETURN(const auto realign, PlanRealignOf(fetch));
+    absl::Status status = Realign(fetch.plan.layout, realign, staged.staging,
                                   {static_cast<uint8_t*>(target->indices), target->indices_size},
                                   {reinterpret_cast<RowState*>(target->states), target->states_size});
     if (!status.ok()) return status;
-    result->replayed_rows = realign->replayed_rows;
-    result->unrecorded_rows = realign->unrecorded_rows;
-    result->pad_rows = realign->pad_rows;
+    result->replayed_rows = realign.replayed_rows;
+    result->unrecorded_rows = realign.unrecorded_rows;
+    result->pad_rows = realign.pad_rows;
   }
   *records = result.Release();
   return absl::OkStatus();
@@ -148,10 +147,9 @@ absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rr
 
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& given) {
   const DescribedPlan& described = plan.described;
-  auto options = OptionsFrom(given);
-  if (!options.ok()) return options.status();
+  RR_ASSIGN_OR_RETURN(auto options, OptionsFrom(given));
   auto made = std::make_unique<rrt_fetch>(plan);
-  made->options = *options;
+  made->options = options;
   made->run = c_api::String(given.run);
   if (given.sequences != nullptr) {
     made->sequences = SequencesFrom(given);
@@ -160,7 +158,7 @@ absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const 
       made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
     }
   }
-  if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSequences(described.plan, made->sequences));
   made->Ask(SlicesToRead(described.plan, made->sequences));
   return made;
 }
@@ -186,9 +184,8 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
     }
     if (!status.ok()) return status;
     if (fetch->cached != nullptr) {
-      auto staged = fetch->cached->Take(View(why));
-      if (!staged.ok()) return staged.status();
-      fetch->staged = *std::move(staged);
+      RR_ASSIGN_OR_RETURN(auto staged, fetch->cached->Take(View(why)));
+      fetch->staged = std::move(staged);
     }
     fetch->ended = true;
     return absl::OkStatus();
@@ -201,9 +198,8 @@ rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, con
 
 rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape) {
   return Guard([&]() -> absl::Status {
-    auto realign = PlanRealignOf(*fetch);
-    if (!realign.ok()) return realign.status();
-    auto* made = new rrt_staged(fetch->plan, fetch->staged, *std::move(realign));
+    RR_ASSIGN_OR_RETURN(auto realign, PlanRealignOf(*fetch));
+    auto* made = new rrt_staged(fetch->plan, fetch->staged, std::move(realign));
     *staged = made;
     *shape = {.bytes = made->bytes(),
               .staging_offset = made->staging_offset(),
@@ -275,9 +271,8 @@ rr_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* rea
       *reads = 1;
       return absl::OkStatus();
     }
-    auto staged = cached->Take("");
-    if (!staged.ok()) return staged.status();
-    fetch->staged = *std::move(staged);
+    RR_ASSIGN_OR_RETURN(auto staged, cached->Take(""));
+    fetch->staged = std::move(staged);
     fetch->ended = true;
     *reads = 0;
     return absl::OkStatus();

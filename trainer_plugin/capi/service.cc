@@ -6,6 +6,7 @@
 
 #include "client/c_api/calls.h"
 #include "client/c_api/objects.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/trainer/fetch.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/fetch/staging_sink.h"
@@ -23,7 +24,7 @@ absl::Status Read(rrt_fetch& fetch, Run& run, std::chrono::milliseconds timeout)
   StagingSink& sink = fetch.NewSink();
   if (!fetch.slices.empty()) {
     ReadRequest request = MakeReadRequest(fetch.plan.described.plan, fetch.slices, fetch.sequences, fetch.read_options);
-    if (absl::Status status = run.Read(std::move(request), sink, timeout); !status.ok()) return status;
+    RR_RETURN_IF_ERROR(run.Read(std::move(request), sink, timeout));
   }
   fetch.ended = true;
   return absl::OkStatus();
@@ -46,9 +47,8 @@ rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
 rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_options* options, const rr_call* call,
                          const rrt_target* target, const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
-    auto made = capi::NewFetch(*plan, *options);
-    if (!made.ok()) return made.status();
-    const std::shared_ptr<rrt_fetch> fetch = *std::move(made);
+    RR_ASSIGN_OR_RETURN(auto made, capi::NewFetch(*plan, *options));
+    const std::shared_ptr<rrt_fetch> fetch = std::move(made);
     const std::shared_ptr<Run> from = run->shared->run;
     absl::Status checked = CheckFetch(from->geometry(), plan->described.plan, fetch->sequences);
     if (!checked.ok()) return checked;
@@ -63,14 +63,12 @@ rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_opti
 
 rr_error* rrt_inspect(rr_run* run, const rrt_fetch_options* given, const rr_call* call, const rrt_records** records) {
   return c_api::Guard([&]() -> CallEnd {
-    auto options = capi::OptionsFrom(*given);
-    if (!options.ok()) return options.status();
-    options->timeout = c_api::TimeoutOf(call, kReadTimeout);
-    const auto work = [from = run->shared->run, options = *options, sequences = capi::SequencesFrom(*given),
+    RR_ASSIGN_OR_RETURN(auto options, capi::OptionsFrom(*given));
+    options.timeout = c_api::TimeoutOf(call, kReadTimeout);
+    const auto work = [from = run->shared->run, options = options, sequences = capi::SequencesFrom(*given),
                        records]() -> CallEnd {
-      const auto said = InspectSamples(*from, sequences, options);
-      if (!said.ok()) return said.status();
-      *records = capi::NewRecords(*said, sequences);
+      RR_ASSIGN_OR_RETURN(const auto said, InspectSamples(*from, sequences, options));
+      *records = capi::NewRecords(said, sequences);
       return {};
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);
