@@ -48,6 +48,19 @@ TEST(TokenFileTest, HalfAFileIsNoFile) {
   }
 }
 
+// yaml-cpp's LoadAll takes memory for ever on this.
+TEST(TokenFileTest, TextThatIsNoYamlEnds) {
+  const std::string text = absl::StrCat(", name: r\n  sha256: ", kHash, "\n\x97  runs: [grpo-]\n  scopes: [put]\n");
+  EXPECT_EQ(ParseTokenFile(text).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TokenFileTest, ADocumentMayBeginWithItsMarkAndHasNoSecondOne) {
+  const std::string one =
+      absl::StrCat("# Tokens.\n---\n- {name: n, sha256: ", kHash, ", runs: [\"\"], scopes: [read]}\n");
+  ASSERT_OK(ParseTokenFile(one));
+  EXPECT_THAT(ParseTokenFile(one + "---\n[]\n").status().message(), ::testing::HasSubstr("must be one YAML document"));
+}
+
 TEST(TokenFileTest, FaultsNameEntryAndKey) {
   const std::string good = absl::StrCat("- {name: n, sha256: ", kHash, ", runs: [\"\"], scopes: [read]}\n");
   ASSERT_OK(ParseTokenFile(good));

@@ -80,15 +80,26 @@ void CheckTokens(const std::string& text) {
   }
 }
 
+// A directory of this process.
+class IndexDirectory {
+ public:
+  IndexDirectory() : path_(std::filesystem::temp_directory_path() / absl::StrCat("rr-fuzz-", getpid())) {
+    std::filesystem::create_directories(path_);
+  }
+  ~IndexDirectory() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  const std::filesystem::path path_;
+};
+
 // With the checksum that belongs to it, so that the rest is read.
 void CheckIndex(const std::string& text) {
-  const std::filesystem::path directory = std::filesystem::temp_directory_path() / absl::StrCat("rr-fuzz-", getpid());
-  std::filesystem::create_directories(directory);
+  static const IndexDirectory directory;
   const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  std::ofstream(directory / kExportIndex, std::ios::binary)
+  std::ofstream(directory.path() / kExportIndex, std::ios::binary)
       << text << "\"crc32c\":\"" << absl::StrCat(absl::Hex(crc, absl::kZeroPad8)) << "\"}\n";
-  const auto run = ReadExportedRun(directory);
-  std::filesystem::remove_all(directory);
+  const auto run = ReadExportedRun(directory.path());
   if (!run.ok()) {
     const auto code = run.status().code();
     Require(code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kFailedPrecondition ||
