@@ -4,11 +4,11 @@
 // The first four bytes of an input choose geometry, codec, rows and the cut; the rest are the block's bytes.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 
 #include "proto/wire/block/block.h"
 #include "proto/wire/block/cut.h"
+#include "tests/fuzz/block_geometry.h"
 #include "tests/fuzz/smoke.h"
 
 constexpr size_t kChoices = 4;
@@ -17,17 +17,6 @@ namespace routing_replay {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "block_fuzzer: %s\n", what);
-  std::abort();
-}
-
-Geometry MakeGeometry(uint8_t choice) {
-  if (choice % 2 == 0) return Geometry::Uniform(2, 60, 4);
-  return *Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {256, 300}, .top_k = {1, 3}});
-}
 
 // Field number `index` of a plane: the bits of FORMAT.md, one by one.
 uint32_t Field(absl::Span<const uint8_t> plane, int width, int64_t index) {
@@ -97,7 +86,7 @@ void CheckLegal(const Geometry& geometry, const BlockView& block, RowRange cut) 
 }
 
 void CheckBlock(const uint8_t* choices, absl::Span<const uint8_t> bytes) {
-  const Geometry geometry = MakeGeometry(choices[0]);
+  const Geometry geometry = MakeBlockGeometry(choices[0]);
   const Codec codec = choices[0] / 2 % 2 == 0 ? Codec::kRaw : Codec::kPacked;
   const RowRange rows = RowRange::OfSize(choices[1] % 64, choices[2] % 64 + 1);
   const int64_t size = geometry.block_bytes(rows.size(), codec);

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "proto/wire/block/cut.h"
+#include "tests/fuzz/block_geometry.h"
 #include "tests/fuzz/smoke.h"
 
 namespace {
@@ -29,10 +30,7 @@ std::vector<uint8_t> MakeIds(std::mt19937_64& random, int64_t rows, int32_t expe
 std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
   std::vector<uint8_t> seed(4);
   std::generate(seed.begin(), seed.end(), std::ref(random));
-  const Geometry geometry =
-      seed[0] % 2 == 0
-          ? Geometry::Uniform(2, 60, 4)
-          : *Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {256, 300}, .top_k = {1, 3}});
+  const Geometry geometry = MakeBlockGeometry(seed[0]);
   const Codec codec = seed[0] / 2 % 2 == 0 ? Codec::kRaw : Codec::kPacked;
   const int64_t rows = seed[2] % 64 + 1;
   for (int32_t ordinal = 0; ordinal < geometry.num_moe_layers(); ++ordinal) {

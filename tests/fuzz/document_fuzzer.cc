@@ -3,7 +3,6 @@
 //
 // The first byte of an input chooses the kind.
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -17,12 +16,6 @@
 
 namespace routing_replay {
 namespace {
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "document_fuzzer: %s\n", what);
-  std::abort();
-}
 
 void RequireInvalid(const absl::Status& status) {
   Require(status.code() == absl::StatusCode::kInvalidArgument, "another code than INVALID_ARGUMENT");

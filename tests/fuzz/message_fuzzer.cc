@@ -5,8 +5,6 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "proto/wire/message/append_message.h"
@@ -15,12 +13,6 @@
 
 namespace routing_replay {
 namespace {
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "message_fuzzer: %s\n", what);
-  std::abort();
-}
 
 absl::Span<const uint8_t> AsBytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};

@@ -3,21 +3,14 @@
 // The first kHeaderBytes bytes of an input choose description and options, the rest is the payload.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
 #include "proto/wire/payload/tensor_payload.h"
+#include "tests/fuzz/smoke.h"
 
 namespace routing_replay {
 namespace {
 
 constexpr size_t kHeaderBytes = 12;
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "payload_fuzzer: %s\n", what);
-  std::abort();
-}
 
 Geometry MakeGeometry(uint8_t choice) {
   if (choice % 2 == 0) return Geometry::Uniform(2, 64, 4);

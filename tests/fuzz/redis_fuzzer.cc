@@ -1,14 +1,13 @@
 // Any bytes as what a Redis server sends: they are rejected, or give the same replies in whatever pieces they come, and
 // what reads replies takes any of them. The same bytes as an endpoint.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_protocol.h"
+#include "tests/fuzz/smoke.h"
 
 namespace routing_replay {
 
@@ -16,12 +15,6 @@ using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr size_t kMaxReply = 1 << 16;
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "redis_fuzzer: %s\n", what);
-  std::abort();
-}
 
 struct Parsed {
   std::vector<RedisReply> replies;

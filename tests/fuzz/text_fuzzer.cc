@@ -1,22 +1,15 @@
 // Any bytes as a JSON body of an engine, and as a file of rows: they are rejected, or what is found in them lies inside
 // and is what a reader of all of it finds there.
-#include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "proto/json/routes.h"
 #include "proto/json/rows_file.h"
+#include "tests/fuzz/smoke.h"
 
 namespace routing_replay {
 namespace {
 
 using Bytes = absl::Span<const uint8_t>;
-
-void Require(bool fact, const char* what) {
-  if (fact) return;
-  std::fprintf(stderr, "text_fuzzer: %s\n", what);
-  std::abort();
-}
 
 bool LiesIn(Bytes part, Bytes whole) {
   return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
