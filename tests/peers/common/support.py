@@ -1,8 +1,9 @@
 """What passed beside which version of another project: the rows that the README's support table is made of.
 
 A test calls `passed` behind its last assertion: a row under build/peers/passed. `python3 -m common.support`
-(from tests/peers; the end of `tests/run.sh --peers`) writes these rows to tests/peers/passed.txt, which is committed,
-and from which tests/support/support_table.py makes the table. Projects that could not run here keep their rows.
+(from tests/peers; the end of `tests/run.sh --peers`) writes these rows, and no others, to tests/peers/passed.txt, which
+is committed, and from which tests/support/support_table.py makes the table. It fails, naming it and writing nothing,
+where something has a row there and was not shown this time, with whatever version.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ def main() -> None:
         passed(*sys.argv[1:])
         return
     rows = [file.read_text() for file in _folder().glob("*")]
-    ran = {_project(row) for row in rows}
-    rows += [row for row in PASSED.read_text().splitlines(keepends=True) if _project(row) not in ran]
+    lacking = _shown(PASSED.read_text().splitlines()) - _shown(rows)
+    if lacking:
+        sys.exit(
+            f"{PASSED} says more than passed this time: {'; '.join(sorted(lacking))}. Nothing is written: run these, "
+            "too, or delete their rows."
+        )
     PASSED.write_text("".join(sorted(rows, key=str.lower)))
     print(PASSED.read_text(), end="")
 
 
-def _project(row: str) -> str:
-    return row.split("\t")[0]
+def _shown(rows: list[str]) -> set[str]:
+    return {": ".join(row.split("\t")[::2][:2]) for row in rows}
 
 
 if __name__ == "__main__":

@@ -26,14 +26,20 @@ class SupportTest(unittest.TestCase):
             support.main()
         return [" ".join(row.split("\t")[:3]) for row in self.rows.read_text().splitlines()]
 
-    def test_a_machine_that_can_run_none(self) -> None:
-        self.assertEqual(self.write(), ["slime commit its step", "vLLM 1 old", "vLLM 1 same"])
-
-    def test_a_machine_that_can_run_some(self) -> None:
-        support.passed("vLLM", "1", "same")
-        support.passed("vLLM", "2", "new")
+    def test_what_was_skipped_is_named_and_nothing_is_written(self) -> None:
+        before = self.rows.read_text()
+        support.passed("vLLM", "2", "same")
         support.passed("Megatron-Core", "3", "first")
-        expected = ["Megatron-Core 3 first", "slime commit its step", "vLLM 1 same", "vLLM 2 new"]
+        with self.assertRaisesRegex(SystemExit, "than passed this time: slime: its step; vLLM: old. "):
+            self.write()
+        self.assertEqual(self.rows.read_text(), before)
+
+    def test_rows_are_those_of_what_passed(self) -> None:
+        support.passed("slime", "commit", "its step")
+        support.passed("vLLM", "2", "old")
+        support.passed("vLLM", "2", "same")
+        support.passed("Megatron-Core", "3", "first")
+        expected = ["Megatron-Core 3 first", "slime commit its step", "vLLM 2 old", "vLLM 2 same"]
         self.assertEqual(self.write(), expected)
 
 
