@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The Hugging Face face over transformers' own models, on the CPU: one of the oldest versions that is known, one of the
-# last 4.x, the first of 5 and the newest known.
+# The Hugging Face face over transformers' own models, and the README's recipe with a server, on the CPU: one of the
+# oldest versions that is known, one of the last 4.x, the first of 5 and the newest known.
 #
 #   tests/peers/hf.sh [--python PYTHON] [--build DIR]
 #
@@ -31,7 +31,7 @@ if [ -z "$python" ] && ! python=$(environments); then
   echo "skipped: no Python that can have transformers, or no packages; name one with --python or RR_TRANSFORMERS_PYTHON"
   exit 77
 fi
-build=$(peer_build "$build" routing_replay_library)
+build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
 status=0 standins=yes
@@ -40,8 +40,6 @@ while IFS= read -r each; do
   # The stand-ins are the same for all.
   [ -z "$standins" ] || "$each" trainer_plugin/python/tests/hf_standin_test.py || status=1
   standins=''
-  "$each" trainer_plugin/python/tests/hf_test.py || { status=1; continue; }
-  python3 tests/peers/common/support.py transformers "$("$each" -c 'import transformers; print(transformers.__version__)')" \
-    "all families"
+  "$each" tests/peers/hf/recipe_test.py && "$each" tests/peers/hf/families.py || status=1
 done <<<"$python"
 exit $status

@@ -1,0 +1,16 @@
+"""hf_test over the families that this version of transformers has: a row of the table if each test ran with each."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+
+import hf_models
+import hf_test
+import transformers
+from common.support import passed
+
+result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromModule(hf_test))
+if not result.wasSuccessful() or result.skipped:
+    sys.exit(f"nothing is noted: skipped were {result.skipped}")
+passed("transformers", transformers.__version__, ", ".join(hf_models.MODELS))
