@@ -1,5 +1,6 @@
-// Any text as what people write: the description of a plan, a pipeline layout, a hybrid pattern, a token file, and the
-// index of an exported run. It is rejected with INVALID_ARGUMENT that names a field, or what it gives is consistent.
+// Any text as what people write: the description of a plan, a pipeline layout, a hybrid pattern, a token file, the
+// index of an exported run, and the server's settings. It is rejected with INVALID_ARGUMENT that names a field, or what
+// it gives is consistent.
 //
 // The first byte of an input chooses the kind.
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include "proto/exported/exported_run.h"
 #include "routing_replay/trainer/layers.h"
 #include "routing_replay/wire/checksum.h"
+#include "server/config/config.h"
 #include "server/security/token_file.h"
 #include "tests/fuzz/smoke.h"
 #include "trainer_plugin/layout/plan_json.h"
@@ -74,24 +76,35 @@ void CheckTokens(const std::string& text) {
 }
 
 // A directory of this process.
-class IndexDirectory {
+class Scratch {
  public:
-  IndexDirectory() : path_(std::filesystem::temp_directory_path() / absl::StrCat("rr-fuzz-", getpid())) {
+  Scratch() : path_(std::filesystem::temp_directory_path() / absl::StrCat("rr-fuzz-", getpid())) {
     std::filesystem::create_directories(path_);
   }
-  ~IndexDirectory() { std::filesystem::remove_all(path_); }
+  ~Scratch() { std::filesystem::remove_all(path_); }
   const std::filesystem::path& path() const { return path_; }
+  // A new file: one that is overwritten goes to the disk when it is closed (ext4), which takes longer than the rest.
+  std::filesystem::path Write(const std::string& name, const std::string& text) const {
+    std::filesystem::path file = path_ / name;
+    std::filesystem::remove(file);
+    std::ofstream(file, std::ios::binary) << text;
+    return file;
+  }
 
  private:
   const std::filesystem::path path_;
 };
 
+const Scratch& Directory() {
+  static const Scratch directory;
+  return directory;
+}
+
 // With the checksum that belongs to it, so that the rest is read.
 void CheckIndex(const std::string& text) {
-  static const IndexDirectory directory;
+  const Scratch& directory = Directory();
   const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  std::ofstream(directory.path() / kExportIndex, std::ios::binary)
-      << text << "\"crc32c\":\"" << absl::StrCat(absl::Hex(crc, absl::kZeroPad8)) << "\"}\n";
+  directory.Write(kExportIndex, absl::StrCat(text, "\"crc32c\":\"", absl::Hex(crc, absl::kZeroPad8), "\"}\n"));
   const auto run = ReadExportedRun(directory.path());
   if (!run.ok()) {
     const auto code = run.status().code();
@@ -106,13 +119,29 @@ void CheckIndex(const std::string& text) {
   }
 }
 
+// --insecure: else names of listeners are resolved.
+absl::StatusOr<server::ServerConfig> ParseSettings(const std::string& text) {
+  const std::string path = Directory().Write("settings.yaml", text);
+  const char* const arguments[] = {"routing-replay-server", "--insecure", "--config", path.c_str()};
+  return server::ParseServerConfig(std::size(arguments), arguments);
+}
+
+// What is printed is read as the same.
+void CheckSettings(const std::string& text) {
+  const auto config = ParseSettings(text);
+  if (!config.ok()) return RequireInvalid(config.status());
+  const std::string printed = server::ToYaml(*config);
+  const auto again = ParseSettings(printed);
+  Require(again.ok() && server::ToYaml(*again) == printed, "settings that are printed are other ones");
+}
+
 }  // namespace
 }  // namespace routing_replay
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string text(data + 1, data + size);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       routing_replay::CheckPlan(text);
       break;
@@ -125,8 +154,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 3:
       routing_replay::CheckTokens(text);
       break;
-    default:
+    case 4:
       routing_replay::CheckIndex(text);
+      break;
+    default:
+      routing_replay::CheckSettings(text);
   }
   return 0;
 }

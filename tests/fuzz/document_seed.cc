@@ -39,7 +39,18 @@ std::string MakeIndex(std::mt19937_64& random) {
 std::string Make(uint8_t kind, std::mt19937_64& random) {
   static constexpr const char* kStages[] = {"E", "t", "tt", "|", "L", "m", "(tt|)*3", "t*29", "*2", ",", "(t|m)"};
   static constexpr const char* kSymbols[] = {"M", "E", "*", "-", "|", "/", "ME", "G", "/*E", "D", "+"};
-  switch (kind % 5) {
+  static constexpr const char* kSettings[] = {"listen: [127.0.0.1:7400]\n",
+                                              "memory-budget: 2GiB\n",
+                                              "store: rocksdb:/data\n",
+                                              "store: redis://host:6379\n",
+                                              "durability: synced\n",
+                                              "drain-timeout: 15s\n",
+                                              "threads: 4\n",
+                                              "log-level: info\n",
+                                              "insecure: true\n",
+                                              "run-budget: 0\n",
+                                              "max-connection-age: 1h\n"};
+  switch (kind % 6) {
     case 0:
       return MakePlan(random);
     case 1:
@@ -48,8 +59,10 @@ std::string Make(uint8_t kind, std::mt19937_64& random) {
       return MakeOf(random, kSymbols, std::size(kSymbols));
     case 3:
       return MakeTokens(random);
-    default:
+    case 4:
       return MakeIndex(random);
+    default:
+      return MakeOf(random, kSettings, std::size(kSettings));
   }
 }
 

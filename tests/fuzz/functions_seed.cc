@@ -1,0 +1,58 @@
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/fuzz/smoke.h"
+
+namespace {
+
+using ::std::string;
+
+// A number as the target takes it.
+string Small(int64_t number) { return string(1, static_cast<char>(number + 8)); }
+
+string Npy(std::mt19937_64& random) {
+  string header = absl::StrCat("{'descr': '|u1', 'fortran_order': False, 'shape': (", random() % 4, ", 2, 3), }");
+  header.resize(117, ' ');
+  return absl::StrCat(string("\x93NUMPY\x01\x00\x76\x00", 10), header, "\n", string(12, '\1'));
+}
+
+string Safetensors() {
+  const string header = R"({"rows":{"dtype":"U8","shape":[2,2,3],"data_offsets":[0,12]}})";
+  return absl::StrCat(string(1, static_cast<char>(header.size())), string(7, '\0'), header, string(12, '\1'));
+}
+
+string Geometry(std::mt19937_64& random) {
+  const auto count = static_cast<int64_t>(1 + random() % 4);
+  string seed = Small(count) + string(1, static_cast<char>(count));
+  for (int64_t layer = 0; layer < count; ++layer) seed += Small(layer);
+  for (int64_t layer = 0; layer < count; ++layer) seed += Small(8 + random() % 120) + Small(1 + random() % 8);
+  return seed;
+}
+
+string Make(uint8_t kind, std::mt19937_64& random) {
+  switch (kind % 7) {
+    case 0:
+      return Geometry(random);
+    case 1:  // Three axes, no layers, encoding, compression, dtype, basis, no raw size.
+      return absl::StrCat("\3", Small(2), Small(2), Small(3), string(1, '\0'), string(1, random() % 4), string(1, '\0'),
+                          string(1, random() % 7), string(2, '\0'), Small(0), string(1, '\0'), Npy(random));
+    case 2:
+      return string(1, random() % 3) + (random() % 2 == 0 ? Npy(random) : Safetensors());
+    case 3:
+      return absl::StrCat(Small(5), string(1, random() % 2), R"({"file": {"seq_lens": [2, 3]}})");
+    case 4:
+      return R"({"choices": [{"routed_experts": "AAAA"}, {"index": 1}], "meta_info": {"routed_experts": "BBBB"}})";
+    case 5:
+      return absl::StrCat(string(1, random() % 7), Small(1), string(8 * (random() % 5), '\0'));
+    default:
+      return absl::StrCat("sample/", random() % 100);
+  }
+}
+
+}  // namespace
+
+std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
+  const auto kind = static_cast<uint8_t>(random());
+  const string seed = string(1, static_cast<char>(kind)) + Make(kind, random);
+  return {seed.begin(), seed.end()};
+}
