@@ -30,7 +30,10 @@ def watched(trainer: Any) -> list[dict[str, Any]]:
                 "routes": [key for batch in batches for key in batch if "rout" in key],
                 "handles": [handle for one in said for handle in one["sequences"]],
                 "tokens": [tokens for one in said for tokens in one["tokens"]],
-                "there": [sample.handle for sample in rr.Client().run(sides.RUN).list()],
+                "there": {
+                    sample.handle: [span.version for span in sample.weights]
+                    for sample in rr.Client().run(sides.RUN).list()
+                },
             }
         )
         return made
@@ -63,16 +66,25 @@ def train() -> Any:
 
     trainer._score_completions = scored
     rollouts, prompts, [model] = watched(trainer), sides.prompts(2), trainer.wrapped_models
-    results = [trainer.train_step(prompts)]
+    results, lags = [], []
+
+    def step() -> None:
+        results.append(trainer.train_step(prompts))
+        trainer.state.iteration += 1  # As its run_train_step does.
+        lags.append(trainer.replay.metrics()["routing_replay/weight_lag_max"])
+
+    step()
     first = chosen(trainer)
     model.eval()
     trainer._replace_data_iterator(prompts)
     model.train()
     chosen(trainer)
-    results.append(trainer.train_step(prompts))
+    step()
     found = [{role: counts + first[role] for role, counts in chosen(trainer).items()}]
-    results += [trainer.train_step(prompts), trainer.train_step(prompts)]
+    step()
+    step()
     found.append(chosen(trainer))
+    assert lags == [0, 1, 0, 1], lags  # Two steps on each rollout.
     assert all(successful for _, _, successful in results)
     assert all(routes is None for routes in carried)
     return rollouts, found, server.answered, server.synced
@@ -100,6 +112,8 @@ class StepTest(unittest.TestCase):
         before = {*first["handles"], *evaluation["handles"]} - {0}
         self.assertEqual(set(evaluation["there"]), before)
         self.assertEqual(set(second["there"]), {*second["handles"]})  # What was before is released.
+        for one, version in ((first, 0), (evaluation, 1), (second, 2)):
+            self.assertEqual([one["there"][handle] for handle in {*one["handles"]} - {0}][:1], [[version]])
         tokens = [one for i, one in enumerate(answered[: sides.SAMPLES]) if i not in (LOST, SHORT)]
         for number, recorded in enumerate((tokens, answered[-sides.SAMPLES :])):
             told = sides.recorded(recorded, times=1)

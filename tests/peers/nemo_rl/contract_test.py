@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import pickle
 import unittest
+from pathlib import Path
 
 import sides  # noqa: F401  Before NeMo-RL is imported.
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY, get_actor_python_env
 from nemo_rl.distributed.worker_groups import RayWorkerBuilder
+from nemo_rl.models.generation import vllm
 from routing_replay import errors
 from routing_replay_trainer.integrations.nemo_rl import driver, policy
 
@@ -31,6 +33,10 @@ class ContractTest(unittest.TestCase):
     def test_other_workers_are_not(self) -> None:
         other = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValueWorker"
         self.assertEqual(RayWorkerBuilder(other).ray_actor_class_fqn, other)
+
+    def test_its_engines_have_no_version_of_their_weights(self) -> None:
+        for file in Path(vllm.__file__).parent.glob("*.py"):
+            self.assertNotIn("weight_version", file.read_text(), file)
 
     def test_what_is_rejected(self) -> None:
         with self.assertRaisesRegex(

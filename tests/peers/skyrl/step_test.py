@@ -131,6 +131,8 @@ def trainer(integration: Any) -> Any:
             handles = carried.values.flatten().tolist()
             tokens = list(map(list.__add__, output["prompt_token_ids"], output["response_ids"]))
             rows = [self.routes.read_one(handle) for handle in handles[: len(tokens)]]
+            versions = {span.version for state in self.routes.list() for span in state.weights}
+            assert versions == {self.global_step - 1}, versions  # All others are released.
             lost = 5 + self.global_step
             self.routes.release([handles[lost]])
             self.steps.append({"handles": handles, "tokens": tokens, "rows": rows, "lost": lost, "carried": carried})

@@ -104,6 +104,7 @@ class StepTest(unittest.TestCase):
             data = ray.get(box.inner)
             handles = self.check_data(data)
             run = rr.Client().run(RUN)
+            by_handle = {state.handle: state for state in run.list()}
             told: sides.Counter = sides.Counter()
             parts = 0
             for tokens, handle in zip(data["tokens"], handles, strict=True):
@@ -112,6 +113,8 @@ class StepTest(unittest.TestCase):
                 tokens, stored = np.asarray(tokens).tolist(), run.read_one(handle)
                 rows = self.routes(tokens)[:, 1:]
                 self.assertEqual((stored.status, stored.num_tokens), ("OK", len(tokens)))
+                versions = [version for answer, version in self.engine.answered if answer == tokens[: len(answer)]]
+                self.assertEqual([span.version for span in by_handle[handle].weights], versions)
                 np.testing.assert_array_equal(np.sort(stored.rows), np.sort(rows))
                 newer = sides.routes(tokens, self.engine.version)[:, 1:]
                 parts += not np.array_equal(rows, newer)

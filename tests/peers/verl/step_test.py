@@ -8,6 +8,7 @@ dispatched again, batches are filled up, and answers are validated.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -69,6 +70,11 @@ class Workers:
         self.actor = actors.worker(config)
         self.reference = actors.worker(config, "ref")
         self.passes: list[SimpleNamespace] = []
+        self.actor.checkpoint_engine = mock.AsyncMock()  # Takes weights that go to no engine.
+        self.actor.actor.engine.get_per_tensor_param = lambda: ((), None)
+
+    def update_weights(self, step: int) -> None:
+        asyncio.run(self.actor.update_weights(global_steps=step, mode="elsewhere"))
 
     def compute_log_prob(self, batch: Any) -> Any:
         return self._kept("log_prob", self.actor.actor, self.actor.compute_log_prob, batch)
@@ -167,15 +173,27 @@ class StepTest(unittest.TestCase):
         trainer.llm_server_manager = SimpleNamespace(get_client=clients)
         trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[ray.remote(rollouts.Reward).remote()])
         trainer.checkpoint_manager = mock.Mock()
-        trainer.checkpoint_manager.update_weights = lambda step: ray.get(self.engine.set_version.remote(step))
+        trainer.checkpoint_manager.update_weights = self.update_weights
         trainer.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 1)
         trainer.actor_rollout_wg = trainer.ref_policy_wg = self.workers
         trainer.ref_in_actor, trainer.global_steps = False, 0
+        compute_metrics, self.staleness = trainer._compute_metrics, []
+
+        def computed(batch: Any, metrics: dict[str, Any], *more: Any, **named: Any) -> None:
+            compute_metrics(batch, metrics, *more, **named)
+            self.staleness.append(metrics["training/off_policy/trajectory_staleness/max"])
+
+        trainer._compute_metrics = computed
         runner = object.__new__(TaskRunnerV1.__ray_metadata__.modified_class)
         runner.config, runner.trainer = self.config, trainer
         runner.init_agent_loop_manager()
         trainer.agent_loop_manager = runner.agent_loop_manager
         return trainer
+
+    def update_weights(self, step: int) -> None:
+        """Of actor and engine, as CheckpointEngineManager does."""
+        self.workers.update_weights(step)
+        ray.get(self.engine.set_version.remote(step))
 
     def rows_of(self, tokens: list[int]) -> tuple[list[Any], bool]:
         """What the engine gave for these tokens, None for what it has not seen, and whether it was cut short."""
@@ -211,8 +229,14 @@ class StepTest(unittest.TestCase):
         return counts
 
     def samples(self) -> set[str]:
+        """Their rows have the version that verl knows of the answer's weights, where that is one."""
+        tags = transfer_queue.kv_list("train").get("train", {})
         with routing_replay.Client() as client:
-            return {state.sample for state in client.run(RUN).list()}
+            found = {state.sample: state for state in client.run(RUN).list()}
+        for name, state in found.items():
+            first, last = (tags[name][f"{which}_global_steps"] for which in ("min", "max"))
+            self.assertEqual({span.version for span in state.weights}, {first if first == last else -1})
+        return set(found)
 
     def held(self) -> tuple[list[str], dict[str, list[int]]]:
         """Of TransferQueue, once no agent loop runs: the prompts, and the trajectories' tokens."""
@@ -306,6 +330,8 @@ class StepTest(unittest.TestCase):
         metrics = replay.metrics()
         self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
         self.assertGreater(metrics["routing_replay/live_rows"], 0)
+        self.assertGreater(metrics["routing_replay/weight_lag_max"], 0)
+        self.assertEqual(metrics["routing_replay/weight_lag_max"], max(self.staleness))
         self.report(metrics)
         what = f"PPOTrainer.fit over Ray and TransferQueue {version('TransferQueue')}, from data set to release"
         changed = f"{actors.CHANGED}, random answers and rewards, one process for the workers"

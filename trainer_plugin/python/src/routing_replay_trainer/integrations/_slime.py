@@ -52,10 +52,11 @@ class Rollout:
     async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
         """The sample's handle; LIVE if its rows are not in the service."""
         name = sample.metadata.setdefault("routing_sample", uuid.uuid4().hex)  # Several samples share an index.
-        label = sample.weight_versions[-1] if sample.weight_versions else None
+        label = sample.weight_versions[-1] if sample.weight_versions else ""  # Of SGLang's meta_info.
+        version = {"weight_version": int(label) if label.isdecimal() else None, "weight_label": label}
         try:
             run = await self.opened(args)
-            await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], weight_label=label)
+            await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], **version)
             if ended and (await run.commit(name, tokens=sample.tokens)).status != "missing":
                 return run.handle(name)
         except errors.FailedPreconditionError:  # A line is missing, or the run has another geometry.

@@ -85,7 +85,8 @@ class Trainer(RayPPOTrainer):
     def _put(self, rows: Any, tokens: list[int]) -> int:
         name = uuid.uuid4().hex
         try:
-            self.routes.put(name, **_shared.whole(rows, tokens), group=self.global_step)
+            version = self.global_step - 1  # Steps that its engines' weights have seen.
+            self.routes.put(name, **_shared.whole(rows, tokens), group=self.global_step, weight_version=version)
         except errors.RoutingReplayError:
             _shared.lost(name)
         return self.routes.handle(name)

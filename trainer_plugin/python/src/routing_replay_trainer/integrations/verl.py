@@ -11,6 +11,7 @@ functions of verl there, and does nothing in processes that do not call them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ with _shared.importing("verl 0.9 and Megatron-Core"):
 
 COLUMN = "routing_handle"
 replays: dict[int, Any] = {}  # Replays of actors, by the id of the list of model chunks.
+version: int | None = None  # Of the weights that this process's actor has, as verl tells it to engines.
 _MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 _LIBRARY = "actor_rollout_ref.model.external_lib"
 _SETTINGS = {
@@ -155,6 +157,16 @@ def _set_dispatch_collect(worker: Any, mesh_name: str, **said: Any) -> None:
         replays[id(engine.module)] = _shared.attach(engine.module, _shared.open_run(_run_name(worker.config), geometry))
 
 
+_update = ActorRolloutRefWorker.update_weights
+
+
+@functools.wraps(_update)  # With what verl's single controller has written on it.
+async def _update_weights(worker: Any, global_steps: int | None = None, **said: Any) -> Any:
+    global version
+    version = global_steps
+    return await _update(worker, global_steps=global_steps, **said)
+
+
 def _describe(batch: Any) -> dict[str, Any]:
     columns = set(batch.keys())
     _shared.need(COLUMN in columns, _MANAGER, "a batch without handles", f"+{_MANAGER}={__name__}.Manager")
@@ -165,7 +177,9 @@ def _describe(batch: Any) -> dict[str, Any]:
 def _get_forward_backward_func(original: Any = engines.get_forward_backward_func) -> Callable[..., Any]:
     def run(**arguments: Any) -> Any:
         replay = replays.get(id(arguments["model"]))
-        return (original() if replay is None else _shared.replayed(replay, original(), _describe))(**arguments)
+        if replay is None:
+            return original()(**arguments)
+        return _shared.replayed(replay, original(), _describe, weight_version=version)(**arguments)
 
     return run
 
@@ -173,5 +187,6 @@ def _get_forward_backward_func(original: Any = engines.get_forward_backward_func
 engines.MegatronEngine.initialize = _initialize
 engines.get_forward_backward_func = _get_forward_backward_func
 ActorRolloutRefWorker.set_dispatch_collect = _set_dispatch_collect
+ActorRolloutRefWorker.update_weights = _update_weights
 padding_utils.construct_minimal_padding_template = _padding_template
 transfer_queue.kv_clear = _kv_clear

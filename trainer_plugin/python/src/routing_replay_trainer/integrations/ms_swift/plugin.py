@@ -74,9 +74,10 @@ def generate(original: Any, trainer: Any, samples: Any) -> Any:
 
 def _put(trainer: Any, sample: Any, rows: Any) -> int:
     tokens = encode_sample(sample, trainer.template)["input_ids"]
-    fed = len(tokens) - 1
+    fed, version = len(tokens) - 1, trainer.state.iteration
+    said = {"tokens": tokens[:fed], "num_tokens": len(tokens), "weight_version": version}
     try:
-        trainer.run.put(sample.request_id, rows[:fed], tokens=tokens[:fed], num_tokens=len(tokens))
+        trainer.run.put(sample.request_id, rows[:fed], **said)
     except errors.RoutingReplayError:
         _shared.lost(sample.request_id)
         return LIVE
@@ -146,7 +147,8 @@ def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **optio
     said = trainer.described
     if said is None:
         return original(trainer, model, data_iterator, **options)
-    trainer.replay.begin_step(said["sequences"], tokens=said["tokens"])
+    version = trainer.state.iteration
+    trainer.replay.begin_step(said["sequences"], tokens=said["tokens"], weight_version=version)
     with trainer.replay.micro_batch(**said, index=0, schedule=False, forward_only=True):
         answer = original(trainer, model, data_iterator, **options)
     trainer.replay.end_step()
@@ -157,7 +159,7 @@ def forward(original: Any, trainer: Any, model: Any, data_iterator: Any, **optio
 def schedule(original: Any) -> Callable[..., Any]:
     def run(**arguments: Any) -> Any:
         trainer = arguments["forward_step_func"].__self__
-        replayed = _shared.replayed(trainer.replay, original(), functools.partial(_describe, trainer))
-        return replayed(**arguments)
+        describe, version = functools.partial(_describe, trainer), trainer.state.iteration
+        return _shared.replayed(trainer.replay, original(), describe, weight_version=version)(**arguments)
 
     return run
