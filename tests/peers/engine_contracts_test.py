@@ -183,6 +183,14 @@ class SglangTest(PeerTest):
             for answer in self.answers([output], return_cached_tokens_details=True):
                 self.assertEqual(sglang.rows(answer, GEOMETRY).missing_rows, missing)
 
+    def test_rows_are_read_where_an_answer_has_ended(self) -> None:
+        """Nowhere before: no event of a stream but the last has rows, and those are of what was computed last."""
+        tree = ast.parse((SGLANG / "srt/managers/scheduler_components/batch_result_processor.py").read_text())
+        reads = lambda part: {node for node in ast.walk(part) if is_reading(node)}  # noqa: E731
+        ended = [node for node in ast.walk(tree) if isinstance(node, ast.If) and is_end(node)]
+        found = set().union(*(reads(part) for node in ended for part in node.body))
+        self.assertEqual((len(found), reads(tree)), (2, found))
+
     def test_the_servers_arguments(self) -> None:
         fields = {
             node.target.id
@@ -191,6 +199,14 @@ class SglangTest(PeerTest):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         }
         self.assertLessEqual({*_sglang.HIERARCHIES, _sglang.DELTAS[0], "disaggregation_mode"}, fields)
+
+
+def is_reading(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "self._maybe_collect_routed_experts"
+
+
+def is_end(node: ast.If) -> bool:
+    return ast.unparse(node.test) == "req.finished()"
 
 
 class Face:

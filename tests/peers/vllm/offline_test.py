@@ -180,6 +180,15 @@ class OfflineTest(PeerTest):
         self.llm.llm_engine.set_weight_version("7")
         self.assertTrue(self.llm.reset_prefix_cache())
 
+    def rows_so_far(self) -> dict[str, np.ndarray]:
+        """Of each answer under way: vLLM's engine gives rows with every step, and its front end holds them until the
+        answer ends (OutputProcessor.process_outputs)."""
+        found = {}
+        for state in self.llm.llm_engine.output_processor.request_states.values():
+            request = state.external_req_id if state.parent_req is None else state.parent_req.external_req_id
+            found[f"{request}/{state.request_index}"] = np.concatenate(state.routed_experts_chunks)
+        return found
+
     def play_new_weights(self, case: str, again: bool) -> None:
         self.with_first_weights()
         self.addCleanup(self.with_first_weights)
@@ -188,6 +197,7 @@ class OfflineTest(PeerTest):
             self.llm.enqueue(prompts(self.ids(21), self.ids(40)), params, use_tqdm=False)
             for _ in range(12):
                 self.llm.llm_engine.step()
+            sampled = self.rows_so_far()
             self.with_later_weights()
             if again:
                 self.assertTrue(self.llm.llm_engine.reset_prefix_cache(reset_running_requests=True))
@@ -201,13 +211,21 @@ class OfflineTest(PeerTest):
                 self.assertEqual((first.begin, first.end, later.end), (0, later.begin, len(tokens) - 1))
                 pieces = [Piece(first.end, "qwen3"), Piece(later.end, "qwen3_later", goes_on=not again)]
                 self.check(case, run, sample, tokens, answer.routed_experts, pieces=pieces)
+                np.testing.assert_array_equal(run.read_one(sample).rows[: first.end], sampled[sample])
+                if again:
+                    params = SamplingParams(max_tokens=1, temperature=0)
+                    [anew] = self.llm.generate(prompts(tokens), params, use_tqdm=False)
+                    computed = anew.outputs[0].routed_experts
+                    np.testing.assert_array_equal(computed[first.end : -1], answer.routed_experts[first.end :])
+                    self.assertFalse(np.array_equal(computed[: first.end], sampled[sample]))
 
     def test_new_weights_in_the_middle_of_answers(self) -> None:
         """What was computed of the context stays in the cache, and the rest comes of the new weights."""
         self.play_new_weights("new-weights", again=False)
 
     def test_a_context_that_is_computed_again(self) -> None:
-        """Of the new weights, as the requests are preempted and begin anew: rows that were sampled with stay."""
+        """Of the new weights, as the requests are preempted and begin anew: rows that were sampled with stay, although
+        the engine computes others for the same tokens."""
         self.play_new_weights("recomputed", again=True)
 
     def test_the_first_rows_stay(self) -> None:

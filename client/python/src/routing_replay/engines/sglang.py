@@ -25,9 +25,9 @@ the device, which may have been loaded earlier. Pass hierarchical_cache=True for
 unrecorded in every response, and those of the whole prompt in one that does not count cached tokens. Hash layers
 (DeepSeek-V4) are not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
 
-A retracted answer (num_retractions of meta_info) is computed again with the experts of that time: if weights changed
-(weight_versions), rows of tokens before the last version are unrecorded. To keep them, append an answer's parts while
-it is made: the rows that a sample has stay.
+Rows come with an answer's end, also of a stream. A retracted answer (num_retractions of meta_info) is computed again,
+and its rows are the experts of that time: if weights changed (weight_versions), rows of tokens before the last version
+are unrecorded. To keep them, ask for an answer in parts: the rows that a sample has stay.
 
 Spans in weight_versions, of output tokens (OpenAI responses have them in metadata), become spans of rows. A version
 that is a text has a number if it is decimal, else -1 and the text as its label. meta_info.weight_version is the version
