@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# NeMo-RL itself on the CPU: its rollout, its policy's passes of log-probabilities, reference and training through the
-# service, by the README's line, and its own R3 beside ours. It has no package: --nemo-rl names its source tree, of the
-# commit that the tests are written for.
+# NeMo-RL itself on the CPU, by the README's lines: its `run_grpo.py` up to the start of its workers, and its rollout and its
+# policy's passes of log-probabilities, reference and training through the service, and its own R3 beside ours. It has no
+# package: --nemo-rl names its source tree, of the commit that the tests are written for.
 #
 #   tests/peers/nemo_rl.sh --nemo-rl DIR [--build DIR]
 #
@@ -24,7 +24,7 @@ nemo_rl=$(realpath "$nemo_rl")
 peer_sources "$nemo_rl" nemo_rl $sources 'NeMo-RL at 7ea279ab'
 if ! peer_megatron 0.19.2 >/dev/null ||
   ! python=$(peer_environment nemo-rl torch,megatron-core-0.19.2 ray 'transformers>=5.5,<5.9' pydantic omegaconf \
-    pillow); then
+    hydra-core pillow); then
   echo "skipped: no packages for NeMo-RL"
   exit 77
 fi
@@ -32,14 +32,15 @@ build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/nemo_rl:$nemo_rl
-export RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
+export RR_NEMO_RL=$nemo_rl RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
 status=0
-for test in contract differential step; do
+for test in contract command differential step; do
   echo "== NeMo-RL: $test"
   "$python" tests/peers/nemo_rl/${test}_test.py || status=1
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py NeMo-RL 7ea279abfbeb \
-  'multi-turn rollout, Policy and its Megatron worker on 1, 2 and 4 ranks, its R3 beside ours' \
+  "run_grpo.py up to the start of its workers, multi-turn rollout, Policy and its Megatron worker on 1, 2 and 4 ranks, its \
+R3 beside ours" \
   "random answers for vLLM's, one process for driver and worker, a small model in the place of a checkpoint's, \
 attention and norms as beside Megatron-Core, no clipping, stand-ins for megatron.bridge, Transformer Engine and loggers, \
 CPU for CUDA"

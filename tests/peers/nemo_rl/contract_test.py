@@ -43,7 +43,9 @@ class ContractTest(unittest.TestCase):
             errors.FailedPreconditionError, "start with `policy.generation.*async_engine=false`"
         ):
             RayWorkerBuilder(driver._ASYNCHRONOUS, {})
-        with self.assertRaisesRegex(errors.FailedPreconditionError, "start with `policy.router_replay.enabled=true`"):
+        with self.assertRaisesRegex(
+            errors.FailedPreconditionError, r"start with `\+\+policy.router_replay.enabled=true`"
+        ):
             policy.Worker({})
 
 

@@ -25,7 +25,7 @@ MOE = range(1, LAYERS)
 
 importlib.import_module("megatron.training.utils")  # Which asks for the version of a Transformer Engine that is there.
 stand_ins.install(
-    *("absl", "datasets", "fastapi", "hydra", "matplotlib", "megatron.bridge", "mlflow", "prometheus_client", "pynvml"),
+    *("absl", "datasets", "fastapi", "matplotlib", "megatron.bridge", "mlflow", "prometheus_client", "pynvml"),
     *("soundfile", "swanlab", "tensordict", "torch.utils.tensorboard", "torchdata", "transformer_engine", "uvicorn"),
     *("aiohttp", "pandas", "scipy", "wandb", "zmq"),
 )

@@ -1,4 +1,4 @@
-"""SkyRL's own training by the integration's `main`, from data set to release: `BasePPOExp.run` and
+"""SkyRL's own training by the README's command line, from there and its data set to release: `BasePPOExp.run` and
 `RayPPOTrainer.train` with its generator, its dispatch and its policy's and reference's workers. Some answers have two
 turns, and of each rollout the routes of one are lost."""
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import runpy
+import shlex
 import sys
 import tempfile
 import unittest
@@ -21,6 +23,7 @@ import sides
 sides.setup()
 import numpy as np  # noqa: E402
 import ray  # noqa: E402
+import recipes  # noqa: E402
 import routing_replay as rr  # noqa: E402
 import skyrl_gym  # noqa: E402
 import torch  # noqa: E402
@@ -195,6 +198,9 @@ class StepTest(unittest.TestCase):
             *(f"trainer.{name}_path={self.folder}/{name}" for name in ("ckpt", "export", "log")),
         ]
         kind = trainer(skyrl)
+        [line] = recipes.lines("SkyRL")
+        python, option, module, *arguments = shlex.split(line)
+        self.assertEqual((python, option), ("python", "-m"))
 
         class Experiment(skyrl.Experiment):
             def get_train_dataset(self) -> PromptDataset:
@@ -214,10 +220,10 @@ class StepTest(unittest.TestCase):
             (ray, "remote", lambda **_: Local),
             (ray, "get", lambda said, **_: said),
             (ray, "put", lambda value: pickle.loads(pickle.dumps(value))),
-            (sys, "argv", ["skyrl", *sides.options(self.folder / "model"), *said]),
+            (sys, "argv", ["-m", *arguments, *sides.options(self.folder / "model"), *said]),
         ):
             self.enterContext(mock.patch.object(place, name, value))
-        skyrl.main()
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
         self.assertEqual(len(kind.steps), STEPS)
         for number, step in enumerate(kind.steps):
             with self.subTest(step=number):
@@ -226,7 +232,7 @@ class StepTest(unittest.TestCase):
         passed(
             "SkyRL",
             version("skyrl"),
-            "RayPPOTrainer.train with its generator and workers, from data set to release",
+            "RayPPOTrainer.train with its generator and workers, from command line and data set to release",
             f"{sides.CHANGED}, random answers for an engine's, to which no weights go, one process for Ray's",
         )
 

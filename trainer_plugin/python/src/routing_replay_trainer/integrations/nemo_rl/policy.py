@@ -51,7 +51,7 @@ def _sequence(column: list[int]) -> list[Sequence] | None:
 class Worker(worker.MegatronPolicyWorkerImpl):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         said = (config.get("router_replay") or {}).get("enabled", False)
-        _shared.need(said, "policy.router_replay.enabled", said, "policy.router_replay.enabled=true")
+        _shared.need(said, "policy.router_replay.enabled", said, "++policy.router_replay.enabled=true")
         super().__init__(config, *args, **kwargs)
 
 
