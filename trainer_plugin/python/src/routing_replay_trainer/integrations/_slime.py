@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from routing_replay import Geometry, aio, errors
+from routing_replay import Geometry, aio, errors, token_check
 
 from routing_replay_trainer.integrations import _shared
 from routing_replay_trainer.integrations._shared import LIVE
 
+CUT_SHORT = "routing_sample"  # Of an answer's metadata: its name in the run, and which tokens it had.
 OWN = "--use-rollout-routing-replay"
 INIT = "--custom-megatron-init-path"
 
@@ -24,6 +25,13 @@ def _run_name(args: Namespace) -> str:
     """The run's name, from wandb's project and group, or else TensorBoard's."""
     wandb = args.wandb_project, args.wandb_group
     return _shared.run_name(*(wandb if any(wandb) else (args.tb_project_name, args.tb_experiment_name)))
+
+
+def _name(sample: Any) -> str:
+    """The sample's name in the run: its own, as several samples have one index. It is kept where an answer that was cut
+    short goes on; one that is begun again has other tokens."""
+    name, count, check = sample.metadata.pop(CUT_SHORT, ("", 0, None))
+    return name if name and token_check(sample.tokens[:count]) == check else uuid.uuid4().hex
 
 
 class Rollout:
@@ -51,7 +59,9 @@ class Rollout:
 
     async def _put(self, args: Namespace, sample: Any, rows: Any, ended: bool) -> int:
         """The sample's handle; LIVE if its rows are not in the service."""
-        name = sample.metadata.setdefault("routing_sample", uuid.uuid4().hex)  # Several samples share an index.
+        name = _name(sample)
+        if not ended:
+            sample.metadata[CUT_SHORT] = name, len(sample.tokens), token_check(sample.tokens)
         label = sample.weight_versions[-1] if sample.weight_versions else ""  # Of SGLang's meta_info.
         version = {"weight_version": int(label) if label.isdecimal() else None, "weight_label": label}
         try:

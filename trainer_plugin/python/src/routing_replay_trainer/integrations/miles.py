@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from routing_replay_trainer.integrations import _shared
@@ -14,7 +16,29 @@ with _shared.importing("miles"):
 rollout = Rollout(__name__)
 trainer = Trainer(miles.__name__, __name__, ("--custom-generate-function-path", "generate"))
 publish = rollout.publish
-replay, before_log_prob, before_train_step = trainer.replay, trainer.before_log_prob, trainer.before_train_step
+before_log_prob, before_train_step = trainer.before_log_prob, trainer.before_train_step
+
+
+def replay(args: Namespace) -> None:
+    """For `--custom-megatron-init-path`."""
+    trainer.replay(args)
+    _ask_router_replay()
+
+
+def _ask_router_replay() -> None:
+    """miles' Megatron makes no RouterReplay, and asks miles' manager of replays where Megatron-Core asks that. The
+    manager has no other work now: it makes one for each router, and asks it."""
+    from megatron.core.transformer.moe.router_replay import RouterReplay
+    from miles.utils.replay_base import routing_replay_manager as manager
+
+    def register_to_module(router: Any, _: str) -> None:
+        router.router_replay = RouterReplay()
+        router.register_forward_pre_hook(lambda called, _: manager.set_current(called.router_replay))
+
+    def get_topk_fn(compute_topk: Callable[..., Any], return_probs: bool) -> Callable[..., Any]:
+        return functools.partial(manager.get_current().get_replay_topk, default_compute_topk=compute_topk)
+
+    manager.register_to_module, manager.get_topk_fn = register_to_module, get_topk_fn
 
 
 async def generate(args: Namespace, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:

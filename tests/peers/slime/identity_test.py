@@ -1,0 +1,147 @@
+"""Samples that share an index, by the framework's own functions: siblings of an agent, evaluation, which counts from 0,
+and answers that are begun again. Each has the rows that the engine gave for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import sides
+
+sides.setup()
+import routing_replay as rr  # noqa: E402
+
+sglang_rollout, eval_config = sides.part("rollout.sglang_rollout"), sides.part("utils.eval_config")
+Sample = sides.part("utils.types").Sample
+PROMPT = [2, 20, 40]
+
+
+def sample(index: int = 0) -> Any:
+    return Sample(index=index, prompt=" ".join(map(str, PROMPT)), metadata={"of": "the user"})
+
+
+class IdentityTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.enterContext(rr.local_server())
+        integration = sides.integration()
+        self.enterContext(mock.patch.object(integration.rollout, "_run", None))
+        self.args = sides.with_lines(sides.args_of(custom_rm_path="sides.reward", partial_rollout=True))
+        self.answers: list[tuple[list[int], str, int]] = []  # What is new, how it ends, with which weights.
+
+    def run_all(self, *samples: Any) -> list[Any]:
+        """What its function behind each request of the rollout makes of them, one after the other."""
+
+        async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
+            new, finish, version = self.answers.pop(0)
+            tokens = payload["input_ids"] + new
+            return {"text": "x", "meta_info": sides.meta(tokens, len(new), version, finish, payload)}
+
+        async def generated() -> list[Any]:
+            return [await sglang_rollout.generate_and_rm(self.args, one, {"max_new_tokens": 32}) for one in samples]
+
+        with self.engine(post):
+            return asyncio.run(generated())
+
+    @contextlib.contextmanager
+    def engine(self, post: Any) -> Any:
+        tokenizer = types.SimpleNamespace(encode=lambda text, **_: [int(word) for word in text.split()])
+        state = types.SimpleNamespace(
+            args=self.args,
+            tokenizer=tokenizer,
+            processor=None,
+            aborted=False,
+            semaphore=contextlib.AsyncExitStack(),
+            dp_rank_context=contextlib.nullcontext,
+        )
+        with (
+            mock.patch.object(sglang_rollout, "post", post),
+            mock.patch.object(sglang_rollout, "GenerateState", lambda _: state),
+        ):
+            yield
+
+    def stored(self, one: Any) -> np.ndarray:
+        """[T - 1, MoE layers, K], which are of these tokens."""
+        (handle,) = one.rollout_routed_experts.tolist()
+        run = rr.Client().run("here/grpo-42")
+        rows = run.read_one(handle)
+        self.assertEqual((rows.status, rows.num_tokens), ("OK", len(one.tokens)), rows.message)
+        (found,) = [state for state in run.list() if state.handle == handle]
+        self.assertEqual(found.token_check, rr.token_check(one.tokens[:-1]))
+        return rows.rows
+
+    def check(self, one: Any, *versions: tuple[int, int]) -> None:
+        """versions: up to which row, which weights"""
+        begin = 0
+        for end, version in versions:
+            given = sides.routes(one.tokens, version)[begin:end, 1:]
+            np.testing.assert_array_equal(self.stored(one)[begin:end], given)
+            begin = end
+        self.assertEqual(begin, len(one.tokens) - 1)
+
+    def test_siblings(self) -> None:
+        self.args.custom_generate_function_path = f"{sides.own.__name__}.agent"
+        self.answers = [([50, 51], "stop", 1), ([60, 61, 62], "stop", 2)]
+        (siblings,) = self.run_all(sample())
+        self.assertEqual([one.index for one in siblings], [0, 0])
+        self.assertNotEqual(*[one.rollout_routed_experts.tolist() for one in siblings])
+        for version, one in enumerate(siblings, 1):
+            self.check(one, (len(one.tokens) - 1, version))
+
+    def test_begun_again(self) -> None:
+        """With another answer under newer weights, be it after an answer that was cut short or after a whole one."""
+        for finish in ("abort", "stop"):
+            with self.subTest(finish):
+                self.answers = [([50, 51], finish, 1), ([60, 61, 62], "stop", 2)]
+                (one,) = self.run_all(sample())
+                before = one.rollout_routed_experts
+                self.assertEqual(before is None, finish == "abort")
+                sides.own.begin_again(one)
+                (one,) = self.run_all(one)
+                self.assertEqual(one.tokens, [*PROMPT, 60, 61, 62])
+                self.assertNotEqual(None if before is None else before.tolist(), one.rollout_routed_experts.tolist())
+                self.check(one, (5, 2))
+                self.assertEqual(one.metadata, {"of": "the user"})
+
+    def test_goes_on(self) -> None:
+        """It keeps the rows that were made with older weights."""
+        self.answers = [([50, 51], "abort", 1), ([60, 61, 62], "stop", 2)]
+        (one,) = self.run_all(sample())
+        (one,) = self.run_all(one)
+        self.assertEqual(one.tokens, [*PROMPT, 50, 51, 60, 61, 62])
+        self.check(one, (4, 1), (7, 2))
+
+    def test_evaluation(self) -> None:
+        """Its samples have the indices of those that are trained on, and no rows."""
+        self.answers = [([50, 51], "stop", 1), ([60, 61, 62], "stop", 1)]
+        trained = self.run_all(sample(0), sample(1))
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        sides.checkpoint(folder / "model")
+        Path(folder / "prompts.jsonl").write_text(json.dumps({"text": sample().prompt}) + "\n")
+        self.args.hf_checkpoint = str(folder / "model")
+        config = eval_config.EvalDatasetConfig(name="judged", path=str(folder / "prompts.jsonl"), input_key="text")
+        config.n_samples_per_eval_prompt, config.max_response_len, config.temperature = 2, 32, 1.0
+
+        async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
+            tokens = [*PROMPT, 70, 71]
+            return {"text": "x", "meta_info": sides.meta(tokens, 2, 1, "stop", payload)}
+
+        with self.engine(post):
+            said = asyncio.run(sglang_rollout.eval_rollout_single_dataset(self.args, 0, config))
+        judged = said["judged"]["samples"]
+        self.assertEqual([one.index for one in judged], [0, 1])
+        self.assertEqual([one.rollout_routed_experts for one in judged], [None, None])
+        for one in trained:
+            self.check(one, (len(one.tokens) - 1, 1))
+        self.assertEqual(len(rr.Client().run("here/grpo-42").list()), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
