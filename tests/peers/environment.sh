@@ -103,6 +103,32 @@ PYTHON
     rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
 }
 
+# peer_sglang: that of SGLang, over vLLM's.
+peer_sglang_version=0.5.23
+peer_sglang() {
+  # What SGLang needs that vLLM does not, without what is for GPUs alone.
+  local packages="airportsdata asttokens blobfile build decorator diskcache distro easydict executing gguf IPython jedi
+    kernels==0.14.1 matplotlib-inline nest_asyncio nvidia-ml-py openai-harmony==0.0.4 orjson outlines==0.1.11
+    outlines_core==0.1.26 parso pexpect prompt_toolkit ptyprocess pure_eval py-spy pycountry pygments python-dateutil
+    referencing rpds-py scipy soundfile stack_data torchvision==0.28.0 traitlets wcwidth xxhash zstandard"
+  peer_vllm >/dev/null &&
+    MADE_BY=_not_pinned peer_environment sglang vllm --no-deps "sglang==$peer_sglang_version" $packages
+}
+
+# _not_pinned PYTHON: SGLang registers all host memory with CUDA; here only where there is CUDA.
+_not_pinned() {
+  local file
+  file=$(peer_site "$1")/sglang/srt/mem_cache/pool_host/common.py
+  sed -i '/buffer = allocator.allocate(/{n;s/    if pin_memory:/    if pin_memory and torch.cuda.is_available():/}' "$file"
+  grep -q 'if pin_memory and torch.cuda.is_available():' "$file"
+}
+
+# peer_parser: that in which slime and miles parse their command lines, of which most options are SGLang's.
+peer_parser() {
+  peer_sglang >/dev/null && peer_slime >/dev/null &&
+    peer_environment parser sglang,vllm,slime --no-deps sglang-router==0.3.2 six
+}
+
 # peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
 peer_build() {
   local build=$1

@@ -12,26 +12,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
-version=0.5.23
-
 build=
 peer_options --build "$@"
 
-# not_pinned PYTHON: SGLang registers all host memory with CUDA; here only where there is CUDA.
-not_pinned() {
-  local file
-  file=$(peer_site "$1")/sglang/srt/mem_cache/pool_host/common.py
-  sed -i '/buffer = allocator.allocate(/{n;s/    if pin_memory:/    if pin_memory and torch.cuda.is_available():/}' "$file"
-  grep -q 'if pin_memory and torch.cuda.is_available():' "$file"
-}
-
-# What SGLang needs that vLLM does not, without what is for GPUs alone.
-packages="sglang==$version airportsdata asttokens blobfile build decorator diskcache distro easydict executing gguf
-  IPython jedi kernels==0.14.1 matplotlib-inline nest_asyncio nvidia-ml-py openai-harmony==0.0.4 orjson
-  outlines==0.1.11 outlines_core==0.1.26 parso pexpect prompt_toolkit ptyprocess pure_eval py-spy pycountry pygments
-  python-dateutil referencing rpds-py scipy soundfile stack_data torchvision==0.28.0 traitlets wcwidth xxhash zstandard"
-peer_vllm >/dev/null && python=$(MADE_BY=not_pinned peer_environment sglang vllm --no-deps $packages) ||
-  { echo "skipped: no packages for SGLang"; exit 77; }
+python=$(peer_sglang) || { echo "skipped: no packages for SGLang"; exit 77; }
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 work=$(mktemp -d)
@@ -48,7 +32,7 @@ for test in engine weights guesses cache families http; do
 done
 echo "== beside transformers"
 "$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
-[ $status -ne 0 ] || "$python" -m common.support SGLang $version \
+[ $status -ne 0 ] || "$python" -m common.support SGLang $peer_sglang_version \
   'Engine and its server on the CPU, models of five families' \
   'one line about pinned memory; torch 2.13 for 2.14; of n-gram guesses and HiCache the kernels'
 exit $status

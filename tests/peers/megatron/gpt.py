@@ -28,9 +28,6 @@ with warnings.catch_warnings():
         get_gpt_layer_local_spec,
         get_gpt_mtp_block_spec,
     )
-    from megatron.core.models.hybrid import hybrid_block
-    from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
-    from megatron.core.models.hybrid.hybrid_model import HybridModel
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.transformer.enums import ModelType
@@ -156,9 +153,13 @@ class Layout:
         return chunks
 
 
-def hybrid(config: TransformerConfig, pattern: str) -> HybridModel:
+def hybrid(config: TransformerConfig, pattern: str) -> Any:
     """A HybridModel of attention and MoE layers, made of what GPTModel's local specification has: that of Megatron
-    wants Transformer Engine, and so does the norm behind its layers."""
+    wants Transformer Engine, and so does the norm behind its layers. Megatron-Core before 0.18 has none."""
+    from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.models.hybrid.hybrid_block import HybridStack, HybridStackSubmodules
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
+
     torch.manual_seed(11)
     local = get_gpt_layer_local_spec(num_experts=config.num_moe_experts).submodules
     attention = TransformerLayerSubmodules(
@@ -324,7 +325,8 @@ class Calls:
             router.register_forward_hook(self._keep)
 
     def _keep(self, router: TopKRouter, _: Any, output: Any) -> None:
-        to = self.mtp if router.is_mtp_layer else self.maps.setdefault(router.layer_number - 1, [])
+        is_mtp = getattr(router, "is_mtp_layer", False)  # Before 0.18 no router says so.
+        to = self.mtp if is_mtp else self.maps.setdefault(router.layer_number - 1, [])
         to.append(output[1].detach().clone())
 
 

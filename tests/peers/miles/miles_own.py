@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 NAME = "miles"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "mooncake")
 TIMER = "miles.utils.timer"
 TYPE_OF_HANDLES = "int64"
+OTHERS = ("ref",)  # Models that run in the actor's modules before it.
 ARGS: dict[str, Any] = {
     "use_dynamic_global_batch_size": False,
     "rollout_num_gpus": 1,
@@ -25,8 +27,11 @@ def setup() -> None:
 
 def start(args: Any) -> None:
     """Once the groups are there: its actor's `init` does this by `initialize.init`."""
+    from megatron.core.transformer.moe import moe_utils
     from miles.backends.megatron_utils import parallel
     from miles.backends.training_utils.parallel import set_parallel_state
+
+    moe_utils.te_general_gemm = None  # Its Megatron forgets that where there is no Transformer Engine.
 
     parallel.get_args = lambda: args
     set_parallel_state(parallel.create_megatron_parallel_state())
@@ -36,22 +41,31 @@ def replays(own: bool) -> None:
     """Whether its own R3 is on, before routers register with it."""
     from miles.utils.replay_base import routing_replay_manager
 
+    for name in ("register_to_module", "get_topk_fn"):  # Of a run before, which has put others in their place.
+        vars(routing_replay_manager).pop(name, None)
     routing_replay_manager.enabled = own
     routing_replay_manager.stage = "fallthrough"
     routing_replay_manager.replays.clear()
 
 
-def register(router: Any) -> None:
-    from miles.utils.replay_base import routing_replay_manager
+def replay_itself(routers: list[Any], given: Any = None) -> None:
+    """Its own R3, which its Megatron has built into these routers. given: what a router takes in the place of ids"""
+    from miles.utils.replay_base import RoutingReplayManager, routing_replay_manager
 
-    routing_replay_manager.register_to_module(router, "routing_replay")
+    if given is None:
+        return
+    by_replay = {id(router.routing_replay): router for router in routers}
 
+    def get_topk_fn(default: Any, return_probs: bool) -> Any:
+        own = RoutingReplayManager.get_topk_fn(routing_replay_manager, default, return_probs)
 
-def replaying(default: Any) -> Any:
-    """The top-k that its patch of Megatron puts in the place of `default`; the router is registered for it before."""
-    from miles.utils.replay_base import routing_replay_manager
+        def topk(scores: Any, *arguments: Any) -> Any:
+            ids = given(by_replay[id(routing_replay_manager.current)], own(scores, *arguments)[1])
+            return scores.gather(1, ids), ids
 
-    return routing_replay_manager.get_topk_fn(default, return_probs=True)
+        return topk
+
+    routing_replay_manager.get_topk_fn = get_topk_fn
 
 
 def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
@@ -78,3 +92,18 @@ async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
 
 def split(manager: Any, data: Any) -> list[Any]:
     return manager._split_train_data_by_dp(data, manager.train_parallel_config["dp_size"])
+
+
+async def agent(args: Any, sample: Any, params: dict[str, Any], evaluation: bool = False) -> list[Any]:
+    """A generate function of the user's whose answer is two samples, copies as those of miles' multi_turn."""
+    from miles.rollout import sglang_rollout
+    from routing_replay_trainer.integrations import miles
+
+    siblings = [await sglang_rollout.generate(args, copy.deepcopy(sample), dict(params)) for _ in range(2)]
+    for sibling in siblings:
+        await miles.publish(args, sibling, evaluation)
+    return siblings
+
+
+def begin_again(sample: Any) -> None:
+    sample.reset_for_retry()

@@ -1,73 +1,110 @@
-"""What the README says to its command line, where the command line and the engines' start are the framework's own."""
+"""The README's lines through the framework's own parse_args, in which SGLang's options are its own, too: what it, its
+engines, its Megatron and ours make of them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-import importlib.util
+import importlib
 import inspect
+import io
+import logging
 import re
 import sys
 import unittest
-from pathlib import Path
+from argparse import Namespace
+from typing import Any
+from unittest import mock
 
 import recipes
 import sides
-from routing_replay import errors
+from common import stand_ins
+from routing_replay import Geometry, errors
+from routing_replay_trainer.integrations import _slime
 
-sides.setup()
-from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+logging.disable(logging.WARNING)
+stand_ins.install("wandb")
+sides.own.setup()
+arguments, engine = sides.part("utils.arguments"), sides.part("backends.sglang_utils.sglang_engine")
+training = importlib.import_module("megatron.training.arguments")
+LINES = recipes.lines(sides.own.NAME)
+MODEL = f"""
+    --num-layers {sides.LAYERS} --moe-layer-freq [0]+[1]*{sides.LAYERS - 1} --num-experts {sides.EXPERTS}
+    --moe-router-topk {sides.TOP_K} --moe-ffn-hidden-size 32 --hidden-size 16 --ffn-hidden-size 32
+    --num-attention-heads 4 --vocab-size {sides.VOCABULARY} --seq-length 64 --max-position-embeddings 64
+    --qkv-format thd --use-dynamic-batch-size --max-tokens-per-gpu 40 --micro-batch-size 1 --global-batch-size 6
+    --rollout-batch-size 6 --num-rollout 2 --rollout-num-gpus 1 --actor-num-gpus-per-node 1
+    --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion --no-rope-fusion
+    --prompt-data none --wandb-project here --wandb-group grpo-42
+"""
 
-arguments, sglang_arguments = sides.part("utils.arguments"), sides.part("backends.sglang_utils.arguments")
+
+def parsed(lines: list[str]) -> Namespace:
+    words = " ".join([MODEL, *lines]).split()
+    with mock.patch.object(sys, "argv", ["train.py", *words]), contextlib.redirect_stdout(io.StringIO()):
+        return arguments.parse_args()
 
 
-@dataclasses.dataclass
-class ServerArgs:
-    """Of SGLang's those that are looked at."""
-
-    model_path: str = ""
-    enable_return_routed_experts: bool = False
+def changed(before: Namespace, after: Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(after).items() if vars(before).get(name) != value}
 
 
 class ContractTest(unittest.TestCase):
-    def test_options(self) -> None:
-        """It has them."""
-        said = [line.split()[0] for line in recipes.lines(sides.own.NAME)]
-        self.assertEqual(len(said), 3)
-        known = inspect.getsource(arguments)
+    def test_its_parser(self) -> None:
+        """Makes of the lines what the tests of rollout and trainer begin with."""
+        self.assertEqual(len(LINES), 3)
+        made = changed(parsed([]), parsed(LINES))
+        self.assertEqual(made, changed(sides.args_of(), sides.with_lines(sides.args_of())))
+        print(f"{sides.own.NAME}'s parse_args: {made}")
+
+    def test_options_that_the_readme_names(self) -> None:
         section = recipes.README.read_text().split(f"\n## {sides.own.NAME}\n")[1].split("\n## ")[0]
-        fields = {field.name for field in dataclasses.fields(TransformerConfig)}  # Megatron makes options of these.
-        for option in (*said, *re.findall(r"`(--[a-z-]+)[ `]", section)):
-            self.assertTrue(f'"{option}"' in known or option[2:].replace("-", "_") in fields, option)
-        self.assertIn("moe_enable_routing_replay", fields)
+        named = set(re.findall(r"`(--[a-z-]+)[ `]", section))
+        known = vars(parsed(LINES))
+        self.assertEqual({option for option in named if option[2:].replace("-", "_") not in known}, set())
 
     def test_engines_report_their_choice(self) -> None:
-        sys.modules["sglang.srt.server_args"].ServerArgs = ServerArgs
-        path = Path(sglang_arguments.__file__).with_name("sglang_engine.py")
-        spec = importlib.util.spec_from_file_location("its_engine", path)
-        engine = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(engine)
-        args = sides.args_of(
-            sglang_pp_size=1, num_gpus_per_node=1, rollout_num_gpus_per_engine=1, seed=1, hf_checkpoint="model"
-        )
-        for reports in (None, True):
-            said, _ = engine._compute_server_args(args, 0, "", 1, "host", 2, base_gpu_id=0)
-            self.assertEqual(said.get("enable_return_routed_experts"), reports)
-            sides.with_lines(args)
+        known = inspect.signature(engine.ServerArgs).parameters
+        self.assertIn("enable_return_routed_experts", known)
+        # It asks for the fields of a dataclass, which those of SGLang 0.5.23 are no longer.
+        with mock.patch.object(engine, "ServerArgs", dataclasses.make_dataclass("ServerArgs", known)):
+            for lines, reports in (([], None), (LINES, True)):
+                said, _ = engine._compute_server_args(parsed(lines), 0, "", 1, "host", 2, base_gpu_id=0)
+                self.assertEqual(said.get("enable_return_routed_experts"), reports)
+
+    def test_its_trainer(self) -> None:
+        """Replays nothing itself, and its Megatron builds routers that can be told."""
+        args = parsed(LINES)
+        sides.part("utils.misc").load_function(args.custom_megatron_init_path)(args)
+        self.assertFalse(args.use_routing_replay or args.use_rollout_routing_replay)
+        self.assertTrue(training.core_transformer_config_from_args(args).moe_enable_routing_replay)
+        moe = range(1, sides.LAYERS)
+        wanted = Geometry(num_layers=sides.LAYERS, num_experts=sides.EXPERTS, top_k=sides.TOP_K, moe_layers=moe)
+        self.assertEqual(Geometry.from_megatron_config(args), wanted)
+        for hook in ("before_log_prob", "before_train_step"):
+            path = getattr(args, f"custom_megatron_{hook}_hook_path")
+            self.assertIs(sides.part("utils.misc").load_function(path), getattr(sides.integration(), hook))
 
     def test_a_line_that_is_missing(self) -> None:
         """Says which one, before a model is built or a sample is kept."""
-        integration = sides.integration()
-        _, publishing, init = (line.split()[0] for line in recipes.lines(sides.own.NAME))
-        for option in ("--use-rollout-routing-replay", publishing):
-            args = sides.with_lines(sides.args_of())
-            setattr(args, option[2:].replace("-", "_"), None)
-            with self.assertRaisesRegex(errors.FailedPreconditionError, f"start with `{option}"):
-                integration.replay(args)
-        args = sides.with_lines(sides.args_of())
-        args.custom_megatron_init_path = None
-        with self.assertRaisesRegex(errors.FailedPreconditionError, f"start with `{init} .*replay`"):
-            asyncio.run(integration.rollout.opened(args))
+        *of_trainer, init = LINES
+        for line in of_trainer:
+            args = parsed([other for other in LINES if other is not line])
+            with self.assertRaisesRegex(errors.FailedPreconditionError, re.escape(f"start with `{line}`")):
+                sides.integration().replay(args)
+        with self.assertRaisesRegex(errors.FailedPreconditionError, re.escape(f"start with `{init}`")):
+            asyncio.run(sides.integration().rollout.opened(parsed(of_trainer)))
+
+    def test_the_name_of_the_run(self) -> None:
+        tensorboard = ["--tb-project-name there", "--tb-experiment-name grpo-43"]
+        args = parsed([*LINES, *tensorboard])
+        self.assertEqual(_slime._run_name(args), "here/grpo-42")
+        args.wandb_project = args.wandb_group = None
+        self.assertEqual(_slime._run_name(args), "there/grpo-43")
+        args.tb_project_name = args.tb_experiment_name = None
+        with self.assertRaisesRegex(errors.FailedPreconditionError, "ROUTING_REPLAY_TRAINING_RUN"):
+            asyncio.run(sides.integration().rollout.opened(args))
 
 
 if __name__ == "__main__":

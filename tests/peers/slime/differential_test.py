@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import types
 import unittest
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import sides
 
 sides.setup()
@@ -23,15 +26,22 @@ models, sglang_rollout = sides.part("backends.megatron_utils.model"), sides.part
 Sample = sides.part("utils.types").Sample
 
 
-def rollout(args: Any, moved: int = 0) -> list[Any]:
-    """Samples as its generate leaves them; one has a tool's answer within. moved: rows are late by so many."""
+ROLES: dict[str, dict[str, Any]] = {
+    "actor": {},
+    "critic": {"advantage_estimator": "ppo", "use_critic": True, "value_clip": 0.2, "num_critic_only_steps": 1},
+}
+Change = Callable[[np.ndarray], np.ndarray]  # Of rows [T - 1, layers, K].
+
+
+def rollout(args: Any, change: Change | None) -> list[Any]:
+    """Samples as its generate leaves them; one has a tool's answer within. change: of what an engine reports"""
 
     async def post(url: str, payload: dict[str, Any], headers: Any = None) -> dict[str, Any]:
         engine = types.SimpleNamespace(asked=[], answered=[], version=1, silent=())
         answer = sides.Engine.generate(engine, payload)
-        if moved and "routed_experts" in answer["meta_info"]:
+        if change and "routed_experts" in answer["meta_info"]:
             tokens = [*payload["input_ids"], *(item[1] for item in answer["meta_info"]["output_token_logprobs"])]
-            answer["meta_info"]["routed_experts"] = sides.packed(sides.routes(tokens, 1), moved)
+            answer["meta_info"]["routed_experts"] = sides.packed(change(sides.routes(tokens, 1)))
         return answer
 
     async def generated() -> list[Any]:
@@ -74,28 +84,42 @@ def train_data(args: Any, samples: list[Any], layout: Layout) -> list[Any]:
         return sides.own.split(manager, manager._convert_samples_to_train_data(samples))
 
 
-def step(layout: Layout, recompute: str, service: bool, moved: int = 0, filler: Any = None) -> tuple[Any, list[Any]]:
-    """Training on one rollout: what the actor has seen, and the samples."""
-    flags = {} if service else {"use_rollout_routing_replay": True, "use_routing_replay": True}
-    args = sides.args_of(context_parallel_size=layout.cp, sequence_parallel=layout.tp > 1, **flags)
-    sides.own.replays(not service)
+def step(
+    layout: Layout,
+    recompute: str,
+    by: str,
+    *,
+    change: Change | None = None,
+    filler: Any = None,
+    role: str = "actor",
+    spoil: Callable[[Any], None] = lambda actor: None,
+) -> tuple[Any, list[Any]]:
+    """Training on one rollout: what the actor has seen, and the samples.
+
+    by: "itself", "us" or "nobody"
+    spoil: is done to the actor before it trains
+    """
+    flags = {"use_rollout_routing_replay": True, "use_routing_replay": True} if by == "itself" else {}
+    args = sides.args_of(context_parallel_size=layout.cp, sequence_parallel=layout.tp > 1, **flags, **ROLES[role])
+    sides.own.replays(by == "itself")
     layout.start()
-    if service:
+    if by == "us":
         sides.with_lines(args)
     made: list[Any] = [None]
     if torch.distributed.get_rank() == 0:
-        samples = rollout(args, moved)
+        samples = rollout(args, change)
         whole = [sample.tokens for sample in samples]
-        if service:
+        if by == "us":
             assert all(sample.rollout_routed_experts.shape == (1,) for sample in samples)
         made = [(train_data(args, samples, layout), whole)]
     torch.distributed.broadcast_object_list(made)
     data, tokens = made[0]
     with mock.patch.object(ray, "get", lambda value: value):
         actor = object.__new__(actors.MegatronTrainRayActor)
-        sides.prepare(actor, args, layout, recompute, filler)
+        sides.prepare(actor, args, layout, recompute, filler, role)
+        spoil(actor)
         actor.train(0, data)
-    if service:
+    if by == "us":
         sides.integration().trainer.detach()
     return actor.seen, tokens
 
@@ -107,33 +131,61 @@ def largest(ours: Any, theirs: Any) -> float:
     return max((a[name] - b[name]).abs().max().item() for a, b in steps for name in a)
 
 
-def body(layout: Layout, recompute: str) -> Any:
-    """Of all ranks together: rows that the record has; those of them that ours and theirs lack; rows that differ
-    between both, and between theirs and ours with moved rows; rows without a route. And how far gradients are apart,
-    as they are and with the same filler."""
-    theirs, tokens = step(layout, recompute, False)
-    ours, _ = step(layout, recompute, True)
-    moved, _ = step(layout, recompute, True, moved=1)
-    # What has no route (last rows and padding) has another filler, which changes how sums are rounded.
-    alike, _ = step(layout, recompute, False, filler=ours.calls)
+def differing(one: Any, other: Any) -> dict[int, list[torch.Tensor]]:
+    """By layer and call: in which rows the experts are others."""
+    return {
+        layer: [(a != b).any(1) for a, b in zip(one.calls.maps[layer], maps, strict=True)]
+        for layer, maps in other.calls.maps.items()
+    }
 
-    def differing(one: Any) -> int:
-        pairs = (
-            (a, b)
-            for layer, maps in theirs.calls.maps.items()
-            for a, b in zip(one.calls.maps[layer], maps, strict=True)
-        )
-        return sum(int((a != b).any(1).sum()) for a, b in pairs)
 
-    told = sides.recorded(tokens, times=2 if recompute == "none" else 3)
-    mine: list[Any] = [sides.counted(ours.calls), sides.counted(theirs.calls), differing(ours), differing(moved)]
+def body(layout: Layout, recompute: str) -> dict[str, Any]:
+    """What is counted is of all ranks together, in rows of a layer's call."""
+    theirs, tokens = step(layout, recompute, "itself")
+    ours, _ = step(layout, recompute, "us")
+    moved, _ = step(layout, recompute, "us", change=lambda rows: np.roll(rows, 1, axis=0))
+    # A row has a route where other routes change what its own R3 chooses: not the last one of a sample, nor padding.
+    others, _ = step(layout, recompute, "itself", change=lambda rows: (rows + 1) % sides.EXPERTS)
+    routed = differing(others, theirs)
+    filled, _ = step(layout, recompute, "itself", filler=(ours.calls, routed))
+
+    def count(rows: Any) -> int:
+        pairs = [zip(rows[layer], calls, strict=True) for layer, calls in routed.items()]
+        return sum(int((one & has_route).sum()) for calls in pairs for one, has_route in calls)
+
+    mine: list[Any] = [sides.counted(ours.calls), sides.counted(theirs.calls), count(routed)]
+    mine += [count(differing(ours, theirs)), count(differing(moved, theirs))]
     every: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(every, mine)
     of_ours, of_theirs = (sum((one[i] for one in every), start=Counter()) for i in (0, 1))
-    different, shifted = (sum(one[i] for one in every) for i in (2, 3))
-    missing = (told - of_ours).total(), (told - of_theirs).total()
-    without = of_theirs.total() - told.total()
-    return told.total(), missing, different, shifted, without, largest(ours, theirs), largest(ours, alike)
+    with_route, different, shifted = (sum(one[i] for one in every) for i in (2, 3, 4))
+    told = sides.recorded(tokens, times=2 if recompute == "none" else 3)
+    return {
+        "told": told.total(),
+        "missing": ((told - of_ours).total(), (told - of_theirs).total()),
+        "routed": with_route,
+        "routeless": of_theirs.total() - with_route,
+        "different": different,
+        "shifted": shifted,
+        "as they are": largest(ours, theirs),
+        "filled": largest(ours, filled),
+    }
+
+
+def critic(recompute: str) -> tuple[int, int]:
+    """Of our critic's rows: how many differ from those of a critic without any replay, and how many there are."""
+    (ours, _), (nobodys, _) = (step(Layout(), recompute, by, role="critic") for by in ("us", "nobody"))
+    rows = [row for calls in differing(ours, nobodys).values() for call in calls for row in call.tolist()]
+    return sum(rows), len(rows)
+
+
+def without_samples(actor: Any) -> None:
+    run = rr.Client().run("here/grpo-42")
+    run.release([state.handle for state in run.list()])
+
+
+def with_fusion(actor: Any) -> None:
+    actor.model[0].module.config.moe_router_fusion = True
 
 
 class DifferentialTest(unittest.TestCase):
@@ -148,13 +200,30 @@ class DifferentialTest(unittest.TestCase):
             ):
                 with self.subTest(layout=layout, recompute=recompute):
                     said = on_ranks(layout.cp * layout.pp * layout.tp, body, layout, recompute)
-                    for rows, missing, different, shifted, without, apart, alike in said:
-                        self.assertEqual(missing, (0, 0))
-                        self.assertLessEqual(different, without)
-                        self.assertGreater(shifted, rows // 2)  # The check of the check.
-                        self.assertEqual(alike, 0.0)
-                        self.assertLess(apart, 1e-6)
-                    print(f"{layout}, recompute {recompute}: {rows} rows and layers in both, gradients {alike} apart")
+                    for one in said:
+                        self.assertEqual(one["missing"], (0, 0))
+                        self.assertEqual((one["routed"], one["different"]), (one["told"], 0))
+                        self.assertGreater(one["shifted"], one["told"] // 2)  # The check of the check.
+                        self.assertEqual(one["filled"], 0.0)
+                        self.assertLess(one["as they are"], 1e-6)
+                    apart, filled = (max(one[name] for one in said) for name in ("as they are", "filled"))
+                    print(
+                        f"{layout}, recompute {recompute}: {one['told']} rows and layers with a route, in which both "
+                        f"have the same experts; gradients {apart:.3g} apart as they are, {filled} with our experts "
+                        f"in the {one['routeless']} rows and layers that have no route"
+                    )
+
+    def test_a_critic_routes_live(self) -> None:
+        with rr.local_server():
+            ((different, rows),) = on_ranks(1, critic, "full")
+        self.assertEqual(different, 0)
+        self.assertGreater(rows, 0)
+        print(f"critic: the experts of a critic without replay in {rows} rows and layers")
+
+    def test_rejections(self) -> None:
+        for spoil, why in ((without_samples, "FallbackLimitError"), (with_fusion, "FailedPreconditionError")):
+            with self.subTest(why), rr.local_server(), self.assertRaisesRegex(AssertionError, why):
+                on_ranks(1, functools.partial(step, spoil=spoil), Layout(), "none", "us")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import threading
 import types
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,16 @@ def args_of(**others: Any) -> Args:
     return Args(**(said | own.ARGS | others))
 
 
+def checkpoint(folder: Path) -> None:
+    """What the framework reads of one before it trains: a tokenizer, of the words t0, t1, …"""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+
+
 def integration() -> Any:
     return importlib.import_module(f"routing_replay_trainer.integrations.{own.NAME}")
 
@@ -118,7 +130,10 @@ def routes(tokens: list[int], version: int) -> np.ndarray:
     return table[np.array(tokens[:-1])]
 
 
-async def reward(args: Any, sample: Any) -> float:
+async def reward(args: Any, sample: Any) -> Any:
+    """Of a sample, or of a list of them."""
+    if isinstance(sample, list):
+        return [await reward(args, one) for one in sample]
     return float(sample.index % 2)
 
 
@@ -183,9 +198,9 @@ class Engine:
         return {"text": "x" * len(new), "meta_info": meta(prompt + new, len(new), self.version, finish, said)}
 
 
-def packed(rows: np.ndarray, moved: int = 0) -> str:
-    """As SGLang gives them. moved: each row late by so many"""
-    return base64.b64encode(np.roll(rows, moved, axis=0).astype(np.int32).tobytes()).decode()
+def packed(rows: np.ndarray) -> str:
+    """As SGLang gives them."""
+    return base64.b64encode(rows.astype(np.int32).tobytes()).decode()
 
 
 def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str, Any]) -> dict[str, Any]:
@@ -201,14 +216,29 @@ def meta(tokens: list[int], new: int, version: int, finish: str, said: dict[str,
     return answer
 
 
-def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None) -> None:
+def filling(calls: Any, routed: dict[int, list[Any]]) -> Callable[[Any, Any], Any]:
+    """What a router of its own R3 takes in the place of ids: them in rows that have a route, as `routed` says by layer
+    and call, and in the others what the routers of `calls` took."""
+    import torch
+
+    others = {layer: zip(maps, routed[layer], strict=True) for layer, maps in calls.maps.items()}
+
+    def given(router: Any, ids: Any) -> Any:
+        chosen, has_route = next(others[router.layer_number - 1])
+        return torch.where(has_route[:, None], ids, chosen.nonzero()[:, 1].view(len(ids), -1))
+
+    return given
+
+
+def prepare(
+    actor: Any, args: Args, layout: Any, recompute: str = "none", filler: Any = None, role: str = "actor"
+) -> None:
     """For its MegatronTrainRayActor, as the actor's `init` wants a checkpoint: the model is a GPTModel under Megatron's
     own DistributedDataParallel and optimizer. `seen` has the gradients of each step and what the routers chose.
 
-    filler: calls of routers of another run; where its choice is another one, its own R3 takes that
+    filler: arguments of `filling`, for its own R3
     """
     import gpt
-    import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
@@ -225,26 +255,14 @@ def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler
         **gpt.RECOMPUTE[recompute],
     )
     (module,) = layout.model(config, packed=True, position_embedding_type="none")
+    if role == "critic":
+        value = part("backends.megatron_utils.model_provider").LinearForLastLayer
+        module.output_layer = value(input_size=config.hidden_size, output_size=1, config=config)
     calls = gpt.Calls([module])
-    if args.use_routing_replay:  # Where its patch of Megatron puts the same two functions of its.
-        for router in gpt.routers([module]):
-            own.register(router)
-            maps = None if filler is None else filler.maps[router.layer_number - 1]
-            other = iter(maps or [])
-
-            def get_replay_topk(
-                scores: Any, topk: int, groups: Any, group_topk: Any, default: Any, other: Any = other
-            ) -> Any:
-                probs, ids = own.replaying(default)(scores, topk, groups, group_topk)
-                if filler is None:
-                    return probs, ids
-                chosen = next(other).nonzero()[:, 1].view(len(ids), -1)
-                differs = (ids.sort(1).values != chosen).any(1, keepdim=True)
-                ids = torch.where(differs, chosen, ids)
-                return scores.gather(1, ids), ids
-
-            router.router_replay.get_replay_topk = get_replay_topk
+    if args.use_routing_replay:
+        own.replay_itself(gpt.routers([module]), filler and filling(*filler))
     model = [DistributedDataParallel(config, DistributedDataParallelConfig(), module)]
+    model[0].role = role  # As `initialize_model_and_optimizer` does.
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="sgd", lr=1e-3, clip_grad=0.0), model)
     seen = types.SimpleNamespace(calls=calls, gradients=[])
     step = optimizer.step
@@ -256,7 +274,7 @@ def prepare(actor: Any, args: Args, layout: Any, recompute: str = "none", filler
     optimizer.step = stepped
     if "train_wait" not in timer.start_time:
         timer.start("train_wait")
-    actor.args, actor.role, actor.model, actor.optimizer, actor.seen = args, "actor", model, optimizer, seen
+    actor.args, actor.role, actor.model, actor.optimizer, actor.seen = args, role, model, optimizer, seen
     actor.opt_param_scheduler = types.SimpleNamespace(step=lambda increment: None, get_lr=lambda group: 0.0)
     actor.weights_backuper = part("utils.tensor_backper").TensorBackuper.create(
         lambda: module.named_parameters(), single_tag=None

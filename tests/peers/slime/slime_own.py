@@ -9,6 +9,7 @@ NAME = "slime"
 STAND_INS = ("sglang", "sglang_router", "torch_memory_saver", "wandb", "slime.backends.sglang_utils.sglang_engine")
 TIMER = "slime.observability.timer"
 TYPE_OF_HANDLES = "torch.int64"
+OTHERS = ("ref", "teacher")  # Models that run in the actor's modules before it.
 ARGS: dict[str, Any] = {}
 
 
@@ -43,17 +44,24 @@ def replays(own: bool) -> None:
     RoutingReplay.all_routing_replays.clear()
 
 
-def replaying(default: Any) -> Any:
-    """The top-k that its patch of Megatron puts in the place of `default`; the router is registered for it before."""
-    from slime.utils.routing_replay import get_routing_replay_compute_topk
+def replay_itself(routers: list[Any], given: Any = None) -> None:
+    """Its own R3 at routers that its patch of Megatron has not changed: what that puts into them is put where
+    Megatron-Core asks a RouterReplay. given: what a router takes in the place of ids"""
+    from slime.utils.routing_replay import get_routing_replay_compute_topk, register_routing_replay
 
-    return get_routing_replay_compute_topk(default)
+    def replaying(router: Any) -> Any:
+        def get_replay_topk(scores: Any, topk: int, groups: Any, group_topk: Any, default: Any) -> Any:
+            chosen = get_routing_replay_compute_topk(default)(scores, topk, groups, group_topk)
+            if given is None:
+                return chosen
+            ids = given(router, chosen[1])
+            return scores.gather(1, ids), ids
 
+        return get_replay_topk
 
-def register(router: Any) -> None:
-    from slime.utils.routing_replay import register_routing_replay
-
-    register_routing_replay(router)
+    for router in routers:
+        register_routing_replay(router)
+        router.router_replay.get_replay_topk = replaying(router)
 
 
 def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
@@ -76,3 +84,33 @@ async def ended(args: Any, sample: Any, evaluation: bool = False) -> Any:
 
 def split(manager: Any, data: Any) -> list[Any]:
     return manager._split_train_data_by_dp(data)
+
+
+async def agent(args: Any, sample: Any, params: dict[str, Any]) -> list[Any]:
+    """A generate function of an agent that has asked its engine twice, for two branches of its trajectory."""
+    from slime.agent.trajectory import TrajectoryManager, TurnRecord
+    from slime.rollout import sglang_rollout
+
+    manager, answers = TrajectoryManager(), []
+    prompt = [int(word) for word in sample.prompt.split()]
+    payload = {"input_ids": prompt, "return_routed_experts": args.use_rollout_routing_replay}
+    for branch in ("one", "other"):
+        answers.append((await sglang_rollout.post("", payload))["meta_info"])
+        log_probs, ids = zip(*[item[:2] for item in answers[-1]["output_token_logprobs"]], strict=True)
+        manager.record_turn(
+            "session",
+            turn=TurnRecord(prompt, list(ids), "stop", list(log_probs)),
+            prompt_messages=[{"role": "user", "content": branch}],
+            response_message={"role": "assistant", "content": branch},
+        )
+    siblings = manager.get_trajectory("session", base_sample=sample, extra_metadata=sample.metadata)
+    for sibling, answer in zip(siblings, answers, strict=True):
+        sibling._apply_meta_info(args, answer)
+    return siblings
+
+
+def begin_again(sample: Any) -> None:
+    """As a generate function that samples the prompt anew."""
+    sample.tokens, sample.response, sample.response_length = [], "", 0
+    sample.rollout_log_probs = sample.loss_mask = sample.rollout_routed_experts = sample.reward = None
+    sample.weight_versions, sample.status = [], sample.Status.PENDING

@@ -19,21 +19,11 @@ RANKS = 2
 RUN = "here/grpo-42"  # wandb's project and group.
 
 
-def checkpoint(folder: Path) -> None:
-    """What the framework reads of one before it trains: a tokenizer, of the words t0, t1, …"""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(sides.VOCABULARY)}, unk_token="t0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
-
-
 class StepTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(rr.local_server())
-        checkpoint(self.folder / "model")
+        sides.checkpoint(self.folder / "model")
         self.engine = sides.Engine()
         self.addCleanup(self.engine.close)
         ray.init(
@@ -74,6 +64,8 @@ class StepTest(unittest.TestCase):
                 distributed_backend="gloo",
                 distributed_timeout_minutes=10,
                 num_gpus_per_node=RANKS,
+                custom_megatron_before_log_prob_hook_path="trainer.before_log_prob",
+                custom_megatron_before_train_step_hook_path="trainer.before_train_step",
             )
         )
 
@@ -122,6 +114,8 @@ class StepTest(unittest.TestCase):
                     told.update((layer + 1, tuple(sorted(ids.tolist()))) for layer, ids in enumerate(row))
             self.assertEqual(parts, rollout)  # Of the answer that went on, rows of the older weights stay.
             ray.get([one.train.remote(rollout, [box]) for one in trainers])
+            passes = [*(f"{other}_" for other in sides.own.OTHERS), "", "step 0", "step 1"]
+            self.assertEqual([ray.get(one.hooked.remote()) for one in trainers], [passes] * RANKS)
             self.check_passes([ray.get(one.look.remote()) for one in trainers], told)
             there = {sample.handle for sample in run.list()}
             self.assertLessEqual(set(handles) - {0}, there)
@@ -146,12 +140,14 @@ class StepTest(unittest.TestCase):
         return said
 
     def check_passes(self, found: list[dict[str, Any]], told: Any) -> None:
-        for name, times in (("ref_", 1), ("log-probabilities", 1), ("training", 2)):  # Forward and recompute.
+        others = {f"{other}_": 1 for other in sides.own.OTHERS}
+        self.assertEqual(set(found[0]), {*others, "log-probabilities", "training"})
+        for name, times in (others | {"log-probabilities": 1, "training": 2}).items():  # Forward and recompute.
             seen = sum((one[name] for one in found), start=sides.Counter())
             wanted = sides.Counter({row: count * times for row, count in told.items()})
             missing = (wanted - seen).total()
-            if name == "ref_":
-                self.assertGreater(missing, wanted.total() // 4)  # It routes live.
+            if name in others:
+                self.assertGreater(missing, wanted.total() // 4)  # They route live.
             else:
                 self.assertEqual(missing, 0, name)
 

@@ -10,6 +10,17 @@ import gpt  # noqa: E402
 rollouts, actors = sides.part("ray.rollout"), sides.part("backends.megatron_utils.actor")
 
 
+hooked: list[str] = []  # Passes before which the user's hooks were called.
+
+
+def before_log_prob(args: sides.Args, model: object, store_prefix: str) -> None:
+    hooked.append(store_prefix)
+
+
+def before_train_step(args: sides.Args, rollout_id: int, step_id: int, *_: object) -> None:
+    hooked.append(f"step {step_id}")
+
+
 class Manager(rollouts.RolloutManager.__ray_metadata__.modified_class):
     """It starts no engines: args say where one is."""
 
@@ -24,7 +35,8 @@ class Trainer(actors.MegatronTrainRayActor):
         layout = gpt.Layout(cp=self._world_size)
         layout.start()
         sides.prepare(self, args, layout, "full")
-        self.weights_backuper.backup("ref")
+        for other in sides.own.OTHERS:
+            self.weights_backuper.backup(other)
         self.found: dict[str, sides.Counter] = {}
 
     def compute_log_prob(self, *args, store_prefix: str = "", **options):
@@ -36,6 +48,12 @@ class Trainer(actors.MegatronTrainRayActor):
         """(layer, experts) of all rows that this rank's routers have seen since, by pass."""
         self._take("training")
         found, self.found = self.found, {}
+        return found
+
+    def hooked(self) -> list[str]:
+        """What `hooked` has since."""
+        found = hooked.copy()
+        hooked.clear()
         return found
 
     def _take(self, name: str) -> None:
