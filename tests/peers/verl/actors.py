@@ -1,4 +1,4 @@
-"""verl's own actor on the CPU: its worker, its engine and Megatron-Core's routers around a small model.
+"""verl's own actor and critic on the CPU: its workers, its engines and Megatron-Core's routers around a small model.
 
 Replaced are what wants a checkpoint and Transformer Engine (the model and its configuration), the optimizer, and
 "cuda", which means the CPU (common/on_cpu.py).
@@ -6,7 +6,10 @@ Replaced are what wants a checkpoint and Transformer Engine (the model and its c
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,8 +25,10 @@ from megatron.core.enums import ModelType
 from omegaconf import DictConfig
 from rollouts import LAYERS, VOCABULARY
 from torch import nn
+from verl.utils.config import omega_conf_to_dataclass
 from verl.workers import engine_workers
 from verl.workers.engine.megatron import transformer_impl as engines
+from verl.workers.utils.losses import value_loss
 
 MODEL = "mixtral"  # Of common/models.py; only its configuration and its tokenizer are used.
 CONFIG = Path(verl.__file__).parent / "trainer/config"
@@ -48,10 +53,26 @@ def configuration(model: Path, *overrides: str) -> DictConfig:
         return compose("ppo_megatron_trainer", [*said, *overrides])
 
 
-class Actor(nn.Module):
-    """Megatron-Core's routers with an embedding and a head, which keeps the token ids that it was fed."""
+class Adapter:
+    """What Megatron-Bridge's class of a LoRA adapter is to verl."""
 
-    def __init__(self, config: Any) -> None:
+    @staticmethod
+    @contextlib.contextmanager
+    def disable_adapter(models: list[Actor]) -> Iterator[None]:
+        for model in models:
+            model.adapted = False
+        yield
+        for model in models:
+            model.adapted = True
+
+
+class Actor(nn.Module):
+    """Megatron-Core's routers with an embedding and a head, which keeps the token ids that it was fed.
+
+    outputs: of the head. adapted: it has an adapter, by which its routers choose otherwise
+    """
+
+    def __init__(self, config: Any, outputs: int, adapted: bool) -> None:
         super().__init__()
         self.config = config
         self.share_embeddings_and_output_weights = False
@@ -60,7 +81,9 @@ class Actor(nn.Module):
         self.body = models.Model(config, list(range(1, LAYERS + 1)))
         self.decoder = self.body.decoder
         self.embedding = nn.Embedding(VOCABULARY, models.HIDDEN)
-        self.head = nn.Linear(models.HIDDEN, VOCABULARY, bias=False)
+        self.adapter = nn.Embedding(VOCABULARY, models.HIDDEN) if adapted else None
+        self.adapted = adapted
+        self.head = nn.Linear(models.HIDDEN, outputs, bias=False)
         self.fed: list[torch.Tensor] = []
 
     def set_input_tensor(self, tensor: Any) -> None:
@@ -71,8 +94,10 @@ class Actor(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         self.fed.append(input_ids.reshape(-1))
-        hidden = self.body(self.embedding(self.fed[-1]).unsqueeze(1))
-        return self.head(hidden).transpose(0, 1).contiguous()  # [1, T, V], as GPTModel gives it.
+        hidden = self.embedding(self.fed[-1])
+        if self.adapted:
+            hidden = hidden + self.adapter(self.fed[-1])
+        return self.head(self.body(hidden.unsqueeze(1))).transpose(0, 1).contiguous()  # [1, T, V], as GPTModel's.
 
 
 class Optimizer:
@@ -93,22 +118,43 @@ class Optimizer:
 
 def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRolloutRefWorker:
     """verl's worker with its engines initialized, in this process, which is one of torch.distributed's."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # Nobody meets there: the process has met.
-    on_cpu.install()
-    models.set_up(mock.Mock())
-    build()
+    install()
     made = engine_workers.ActorRolloutRefWorker(config.actor_rollout_ref, role=role)
     made.init_model()
     return made
 
 
-def build() -> None:
-    """verl's engines have a small model in the place of a checkpoint's."""
+def critic(config: DictConfig) -> engine_workers.TrainingWorker:
+    """verl's worker of a critic, as its trainer makes it, in this process."""
+    install()
+    said = omega_conf_to_dataclass(config.critic)
+    said.engine.infer_max_token_len_per_gpu = said.engine.max_token_len_per_gpu = said.ppo_infer_max_token_len_per_gpu
+    made = engine_workers.TrainingWorker(
+        engine_workers.TrainingWorkerConfig(
+            model_type="value_model",
+            model_config=said.model,
+            engine_config=said.engine,
+            optimizer_config=said.optim,
+            checkpoint_config=said.checkpoint,
+        )
+    )
+    made.reset()
+    made.set_loss_fn(partial(value_loss, config=said))
+    return made
+
+
+def install() -> None:
+    """For verl's workers in a process that is one of torch.distributed's: engines with a small model in the place of a
+    checkpoint's, on the CPU."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # Nobody meets there: the process has met.
+    on_cpu.install()
+    models.set_up(mock.Mock())
 
     def tf_config(engine: Any) -> None:
         said = engine.engine_config.override_transformer_config
         engine.is_value_model = engine.model_config.model_type == "value_model"
-        engine.bridge = engine.provider = engine.peft_cls = None
+        engine.bridge = engine.provider = None
+        engine.peft_cls = Adapter if engine.model_config.lora.get("rank", 0) > 0 else None
         engine.param_dtype = torch.float32
         engine.share_embeddings_and_output_weights = False
         options = {name: said[name] for name in ("recompute_granularity", "recompute_method", "recompute_num_layers")}
@@ -121,7 +167,7 @@ def build() -> None:
 
     def module(engine: Any) -> list[nn.Module]:
         torch.manual_seed(3)
-        return [Actor(engine.tf_config)]
+        return [Actor(engine.tf_config, 1 if engine.is_value_model else VOCABULARY, engine.peft_cls is not None)]
 
     for name, value in (
         ("_build_tf_config", tf_config),

@@ -18,6 +18,7 @@ SETTINGS = {
     "model.use_remove_padding": False,
     "actor.strategy": "fsdp2",
     "actor.megatron.router_replay.mode": "R3",
+    "actor.megatron.dynamic_context_parallel": True,
 }
 
 

@@ -1,10 +1,12 @@
 """verl's own R3, with routes in the batch, beside the README's three lines, with routes in the service: the same
-experts at every recorded row, and the same gradients to the last bit."""
+experts at every recorded row, and the same gradients to the last bit. And what routes live: a critic, and trajectories
+whose rows are lost."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -24,8 +26,10 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.utils.padding import response_from_nested
 
-SAMPLES = 18
+SAMPLES = 22  # Of which one is less than 5 %.
+UNRECORDED, LOST = 3, 7  # Where trajectories are lost: the engine gave no rows of one, those of another did not arrive.
 RUN = "grpo-42"
+ADAPTED = ["actor_rollout_ref.model.lora.rank=4"]
 FULL = [f"++actor_rollout_ref.actor.megatron.override_transformer_config.{x}" for x in (
     "recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")]  # fmt: skip
 LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, and more.
@@ -33,6 +37,7 @@ LAYOUTS = {  # Ranks of context parallelism, tokens of a micro-batch on each, an
     "one rank, full recompute": (1, 64, FULL),
     "two ranks of context parallelism": (2, 32, []),
     "two ranks of context parallelism, full recompute": (2, 100, FULL),
+    "the reference is the actor without its adapter": (1, 150, ADAPTED),
 }
 
 
@@ -46,6 +51,7 @@ class Rollout:
         self.tokens = np.split(ids, np.cumsum(lengths)[:-1])
         self.routes = [random_routes(random, n - 1, rollouts.LAYERS, rollouts.EXPERTS, rollouts.TOP_K) for n in lengths]
         self.keys = [f"uid{i}_0_0" for i in range(SAMPLES)]
+        self.handles = [routing_replay.sample_handle(key) for key in self.keys]
         self.rows = {
             int(token): row
             for tokens, rows in zip(self.tokens, self.routes, strict=True)
@@ -55,7 +61,7 @@ class Rollout:
     def batch(self, carried: str) -> Any:
         """As TransferQueue gives it. carried: the column with the routes, or with what stands for them."""
         fields = []
-        for i, (key, ids, rows) in enumerate(zip(self.keys, self.tokens, self.routes, strict=True)):
+        for i, (handle, ids, rows) in enumerate(zip(self.handles, self.tokens, self.routes, strict=True)):
             tokens = torch.tensor(ids)
             prompts, responses = tokens[: 2 + i % 3], tokens[2 + i % 3 :]
             fields.append(
@@ -68,12 +74,14 @@ class Rollout:
                     "loss_mask": torch.ones_like(responses),
                     "old_log_probs": torch.full((len(responses),), -math.log(rollouts.VOCABULARY)),
                     "advantages": torch.linspace(-1, 1, len(responses)),
+                    "values": torch.zeros(len(responses)),
+                    "returns": torch.linspace(-1, 1, len(responses)),
                 }
             )
             aligned = np.concatenate([rows, np.zeros_like(rows[:1])])
             carry = {
                 "routed_experts": torch.tensor(aligned, dtype=torch.int16),
-                "routing_handle": torch.tensor(routing_replay.sample_handle(key)),
+                "routing_handle": torch.tensor(handle),
             }
             fields[-1][carried] = carry[carried]
         batch = list_of_dict_to_tensordict(fields)
@@ -83,18 +91,48 @@ class Rollout:
 
 
 def step(config: Any, rollout: Rollout, carried: str) -> dict[str, Any]:
-    """verl's log-probability pass and its training pass on one rank: what its routers were given, and what came out."""
+    """verl's passes on one rank, of log-probabilities, of the reference where that is the actor without its adapter,
+    and of training: what its routers were given, and what came out."""
     worker = actors.worker(config)
     [model] = worker.actor.engine.module
-    log_probs = rollout.batch(carried)
-    tu.assign_non_tensor(log_probs, calculate_entropy=True, compute_loss=False)
-    said = worker.compute_log_prob(log_probs)
-    if said is not None:  # The last row of a sample predicts nothing.
-        said = response_from_nested(said["log_probs"], log_probs["response_mask"]).values().numpy()
-    passes = [seen(model)]
+    passes, log_probs = [], []
+    for options in [{}, {"no_lora_adapter": True}][: 1 + (model.adapter is not None)]:
+        batch = rollout.batch(carried)
+        tu.assign_non_tensor(batch, calculate_entropy=True, compute_loss=False, **options)
+        said = worker.compute_log_prob(batch)
+        if said is not None:  # The last row of a sample predicts nothing.
+            said = response_from_nested(said["log_probs"], batch["response_mask"]).values().numpy()
+        log_probs.append(said)
+        passes.append(seen(model))
     worker.update_actor(rollout.batch(carried))
     passes.append(seen(model))
-    return {"passes": passes, "log_probs": said, "gradients": worker.actor.engine.optimizer.gradients}
+    gradients = worker.actor.engine.optimizer.gradients
+    metrics = [replay.metrics() for replay in integration().replays.values()] if carried == "routing_handle" else []
+    return {"passes": passes, "log_probs": log_probs, "gradients": gradients, "metrics": metrics}
+
+
+def integration() -> Any:
+    """As `external_lib` brought it."""
+    return sys.modules["routing_replay_trainer.integrations.verl"]
+
+
+def beside_a_critic(config: Any, rollout: Rollout) -> dict[str, Any]:
+    """A critic's passes, of values and of training, in a process that has an actor as well; then the actor's."""
+    actor, critic = actors.worker(config), actors.critic(config)
+    [model] = critic.engine.module
+    values = rollout.batch("routing_handle")
+    tu.assign_non_tensor(values, compute_loss=False)
+    critic.infer_batch(values)
+    passes = [seen(model)]
+    critic.train_mini_batch(rollout.batch("routing_handle"))
+    passes.append(seen(model))
+    assert critic.engine.optimizer.gradients
+    log_probs = rollout.batch("routing_handle")
+    tu.assign_non_tensor(log_probs, calculate_entropy=True, compute_loss=False)
+    actor.compute_log_prob(log_probs)
+    [of_actor] = actor.actor.engine.module
+    flags = [each.config.moe_enable_routing_replay for each in (model, of_actor)]
+    return {"passes": [*passes, seen(of_actor)], "flags": flags, "attached": list(integration().replays)}
 
 
 def seen(model: Any) -> list[tuple[int, int, np.ndarray]]:
@@ -122,16 +160,22 @@ class DifferentialTest(unittest.TestCase):
         cls.addClassCleanup(cls.server.stop)
         os.environ |= {"ROUTING_REPLAY_ENDPOINT": cls.server.endpoint, "ROUTING_REPLAY_TRAINING_RUN": RUN}
 
-    def run_(self, world: int, tokens: int, said: list[str], rollout: Rollout, carried: str) -> list[Any]:
-        config = actors.configuration(
+    def configuration(self, world: int, tokens: int, said: list[str]) -> Any:
+        return actors.configuration(
             self.model,
             f"actor_rollout_ref.actor.megatron.context_parallel_size={world}",
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={tokens}",
             f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={tokens}",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={SAMPLES}",
+            f"critic.model.path={self.model}",
+            "critic.strategy=megatron",
+            "critic.use_dynamic_bsz=True",
+            "critic.megatron.use_distributed_optimizer=False",
             *said,
         )
-        return on_ranks(world, step, config, rollout, carried)
+
+    def run_(self, world: int, tokens: int, said: list[str], rollout: Rollout, carried: str) -> list[Any]:
+        return on_ranks(world, step, self.configuration(world, tokens, said), rollout, carried)
 
     def append(self, rollout: Rollout, moved: int = 0) -> None:
         with routing_replay.Client() as client:
@@ -144,15 +188,15 @@ class DifferentialTest(unittest.TestCase):
                 run.append(key, rolled, tokens=tokens[:-1], num_tokens=len(tokens), restart=moved + 1)
             run.flush()
 
-    def others(self, rollout: Rollout, ranks: list[Any]) -> tuple[int, int]:
-        """Of all recorded rows and layers of both passes how many the routers were given, and how many with others."""
-        rows = others = 0
-        for place in range(2):
-            for layer, token, experts in (row for rank in ranks for row in rank["passes"][place]):
-                if token in rollout.rows:
-                    rows += 1
-                    others += set(experts.tolist()) != set(rollout.rows[token][layer].tolist())
-        return rows, others
+    def others(self, rows: dict[int, Any], ranks: list[Any]) -> tuple[int, int]:
+        """Of these recorded rows in all layers of all passes how many the routers were given, and how many with
+        others."""
+        found = others = 0
+        for layer, token, experts in (row for rank in ranks for one in rank["passes"] for row in one):
+            if token in rows:
+                found += 1
+                others += set(experts.tolist()) != set(rows[token][layer].tolist())
+        return found, others
 
     def test_routes_of_the_service_beside_those_of_the_batch(self) -> None:
         rollout, compared = Rollout(), 0
@@ -163,10 +207,13 @@ class DifferentialTest(unittest.TestCase):
                 theirs = self.run_(world, tokens, said + own, rollout, "routed_experts")
                 self.append(rollout)
                 ours = self.run_(world, tokens, said + actors.flags(), rollout, "routing_handle")
-                expected = sets * (3 if said else 2)  # Computed again in the backward pass.
-                self.assertEqual(self.others(rollout, theirs), (expected, 0))
-                self.assertEqual(self.others(rollout, ours), (expected, 0))
+                expected = sets * (3 if said else 2)  # Computed again in the backward pass, or the reference's pass.
+                self.assertEqual(self.others(rollout.rows, theirs), (expected, 0))
+                self.assertEqual(self.others(rollout.rows, ours), (expected, 0))
                 np.testing.assert_array_equal(ours[0]["log_probs"], theirs[0]["log_probs"])
+                if said == ADAPTED:
+                    actor, reference = ours[0]["log_probs"]
+                    self.assertGreater(abs(actor - reference).max(), 0.01)
                 difference = self.difference(ours, theirs)
                 print(f"{layout}: {expected} sets of {sets}, the same; gradients differ by {difference}")
                 self.assertEqual(difference, 0.0)
@@ -175,11 +222,47 @@ class DifferentialTest(unittest.TestCase):
 
         self.append(rollout, moved=1)
         moved = self.run_(world, tokens, said + actors.flags(), rollout, "routing_handle")
-        rows, others = self.others(rollout, moved)
+        rows, others = self.others(rollout.rows, moved)
         print(f"rows moved by one: {others} of {rows} differ; gradients by {self.difference(moved, theirs)}")
         self.assertGreater(others, rows / 2)
         self.assertGreater(self.difference(moved, theirs), 0)
-        passed("verl", verl.__version__, f"own R3 beside ours, {len(LAYOUTS)} layouts", actors.CHANGED)
+        what = f"own R3 beside ours, {len(LAYOUTS)} layouts"
+        passed("verl", verl.__version__, what, f"{actors.CHANGED}, an adapter in the place of Megatron-Bridge's")
+
+    def test_lost_trajectories_route_live(self) -> None:
+        rollout = Rollout()
+        rollout.handles[UNRECORDED] = 0  # As an agent loop's end leaves it where the engine gave no rows.
+        self.append(rollout)
+        with routing_replay.Client() as client:
+            client.run(RUN).release([rollout.handles[LOST]])
+        [rank] = self.run_(1, 200, actors.flags(), rollout, "routing_handle")
+        lost = {int(token) for place in (UNRECORDED, LOST) for token in rollout.tokens[place]}
+        for is_lost in (True, False):
+            rows = {token: row for token, row in rollout.rows.items() if (token in lost) == is_lost}
+            found, others = self.others(rows, [rank])
+            print(f"{'lost' if is_lost else 'recorded'}: {others} of {found} differ from the engine's")
+            self.assertEqual(found, 2 * len(rows) * rollouts.LAYERS)
+            if is_lost:
+                self.assertGreater(others, found / 2)
+            else:
+                self.assertEqual(others, 0)
+        [metrics] = rank["metrics"]
+        self.assertEqual(metrics["routing_replay/step_fallback_samples"], 1)  # The other one has no sample.
+
+    def test_a_critic_routes_live(self) -> None:
+        rollout = Rollout()
+        self.append(rollout)
+        config = self.configuration(1, 200, actors.flags())
+        [rank] = on_ranks(1, beside_a_critic, config, rollout)
+        *critic, actor = rank["passes"]
+        sets = len(rollout.rows) * rollouts.LAYERS
+        for name, one in zip(("values", "training", "the actor's log-probabilities"), (*critic, actor), strict=True):
+            found, others = self.others(rollout.rows, [{"passes": [one]}])
+            print(f"{name}: {others} of {found} differ from the engine's")
+            self.assertEqual(found, sets)
+            self.assertTrue(others == 0 if one is actor else others > found / 2)
+        self.assertEqual(rank["flags"], [False, True])
+        self.assertEqual(len(rank["attached"]), 1)
 
     def difference(self, ours: list[Any], theirs: list[Any]) -> float:
         for mine, other in zip(ours, theirs, strict=True):

@@ -12,7 +12,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.replica import TokenOutput
 
 LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
-INTERRUPTED, BROKEN = 11, 13  # Words of prompts: answers to one are cut short, the first answer to the other fails.
+# Words of prompts: answers are cut short, or come without rows, or the first answer fails.
+INTERRUPTED, UNROUTED, BROKEN = 11, 12, 13
 TOOL = [5, 6, 7]  # What a tool says.
 
 
@@ -49,7 +50,7 @@ class Engine:
         return TokenOutput(
             token_ids=answer,
             log_probs=[-1.0] * count,
-            routed_experts=rows,
+            routed_experts=None if UNROUTED in prompt_ids else rows,
             stop_reason="aborted" if aborted else "completed",
             num_preempted=0,
             extra_fields={"global_steps": self.version - aborted},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +42,7 @@ _SETTINGS = {
     "actor.strategy": "megatron",
     "model.use_remove_padding": True,
     "actor.megatron.router_replay.mode": "disabled",
+    "actor.megatron.dynamic_context_parallel": False,
 }
 
 
@@ -94,12 +95,14 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 if self._run is None:
                     geometry = Geometry.from_hf_config(self.model_config.hf_config)
                     self._run = await _shared.open_aio(_run_name(self.config.actor_rollout_ref), geometry)
+            before = await self._run.stat_many([key])  # A prompt that is dispatched again keeps its uid.
             await self._run.put(
                 key,
                 **_shared.whole(rows, [*output.prompt_ids, *output.response_ids]),
                 group=step,
                 weight_version=versions.pop() if len(versions) == 1 else None,
-                attempt=int(time.time()),  # A prompt that is dispatched again keeps its uid.
+                revision=before[0].revision if before else 0,
+                restart=1 + secrets.randbelow(2**32 - 1),
             )
         except errors.RoutingReplayError:
             _shared.lost(key)
@@ -139,7 +142,7 @@ def _padding_template(*arguments: Any, original: Any = padding_utils.construct_m
 
 def _initialize(engine: Any, original: Any = engines.MegatronEngine.initialize) -> None:
     said = engine.engine_config
-    if not said.forward_only:  # `original` builds the model.
+    if not said.forward_only and engine.model_config.model_type != "value_model":  # `original` builds the model.
         said.override_transformer_config["moe_enable_routing_replay"] = True
     original(engine)
 
