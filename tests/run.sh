@@ -64,7 +64,7 @@ jobs=$(nproc)
 failed=()
 
 # The variables that name the peers are no settings of the server, which warns of RR_ names that it does not know.
-ctest() { env -u RR_SLIME -u RR_NEMO_RL -u RR_PEERS ctest "$@"; }
+ctest() { env -u RR_SLIME -u RR_SLIME_MEGATRON -u RR_NEMO_RL -u RR_PEERS ctest "$@"; }
 
 # suite PRESET [ctest arguments]: builds the preset and runs its tests; what was skipped, and why, comes before ctest's
 # summary.

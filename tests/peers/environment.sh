@@ -75,11 +75,11 @@ peer_megatron() {
     peer_environment "megatron-core-$1" torch "megatron-core==$1" 'numpy>=1.25'
 }
 
-# peer_slime: that of what slime and miles import, over Megatron-Core.
+# peer_slime: that of what slime and miles import, but for their Megatron.
 peer_slime() {
-  peer_megatron 0.19.2 >/dev/null &&
-    peer_environment slime torch,megatron-core-0.19.2 ray httpx aiohttp requests transformers pyyaml tqdm omegaconf \
-      pillow tensorboard pylatexenc pybase64
+  peer_torch >/dev/null &&
+    peer_environment slime torch ray httpx aiohttp requests transformers pyyaml tqdm omegaconf pillow tensorboard \
+      pylatexenc pybase64
 }
 
 # peer_vllm: names the interpreter of the environment that has vLLM, on whose torch SGLang stands, too.

@@ -1,29 +1,49 @@
 #!/usr/bin/env bash
-# slime itself on the CPU: its command line, its rollout and its trainer's step through the service, by the README's three
-# lines, and its own R3 beside ours. It has no package: --slime names its source tree, of the commit that the tests are
-# written for.
+# slime itself on the CPU, with its own Megatron: its command line, its rollout and its trainer's step through the service,
+# by the README's three lines, and its own R3 beside ours. It has no package: --slime and --megatron name source trees, of
+# the commits that the tests are written for.
 #
-#   tests/peers/slime.sh --slime DIR [--build DIR]
+#   tests/peers/slime.sh --slime DIR --slime-megatron DIR [--build DIR]
 #
-#   --slime DIR  github.com/THUDM/slime at 624b824a (default: the environment's RR_SLIME)
-#   --build DIR  a built release tree (default: build/release, built where needed)
+#   --slime DIR           github.com/THUDM/slime at 624b824a (default: the environment's RR_SLIME)
+#   --slime-megatron DIR  github.com/NVIDIA/Megatron-LM at 1dcf0daf, that of slime's Dockerfile, without slime's patch,
+#                         which is applied to a copy (default: the environment's RR_SLIME_MEGATRON)
+#   --build DIR           a built release tree (default: build/release, built where needed)
 #
-# Five minutes. The environments under build/peers are made once: slime, in three minutes, takes 0.5 GB beside torch and
-# megatron-core (tests/peers/megatron.sh), and parser, in one, 0.1 GB beside those of tests/peers/sglang.sh. Exit status
-# 77: no source tree, or no packages are to be had.
+# Five minutes. The environments under build/peers are made once: slime, in three minutes, takes 0.5 GB beside torch;
+# slime-megatron 0.1; parser, in one minute, 0.1 beside those of tests/peers/sglang.sh. Exit status 77: no source trees,
+# or no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
 sources=17a5d4167b2abe87b860172a82515330bd43a22ec1b7e31405f2241062b96c8b
+megatron_sources=130ea32778d4636f29a500d6203bbc581a701bbe70ecec7cce1989b120d958e4
 
-slime=${RR_SLIME:-} build=
-peer_options "--slime --build" "$@"
+slime=${RR_SLIME:-} slime_megatron=${RR_SLIME_MEGATRON:-} build=
+peer_options "--slime --slime-megatron --build" "$@"
 
 [ -n "$slime" ] || { echo "skipped: no source tree of slime; name one with --slime or RR_SLIME"; exit 77; }
-slime=$(realpath "$slime")
+[ -n "$slime_megatron" ] || {
+  echo "skipped: no source tree of slime's Megatron; name one with --slime-megatron or RR_SLIME_MEGATRON"
+  exit 77
+}
+slime=$(realpath "$slime") slime_megatron=$(realpath "$slime_megatron")
 peer_sources "$slime" slime $sources 'slime at 624b824a'
-python=$(peer_slime) && parser=$(peer_parser) || { echo "skipped: no packages for slime"; exit 77; }
+peer_sources "$slime_megatron" megatron $megatron_sources 'Megatron-LM at 1dcf0daf'
+
+# patched PYTHON: with its Megatron, as its Dockerfile makes that.
+patched() {
+  local site
+  site=$(peer_site "$1")
+  cp -r "$slime_megatron/megatron" "$site" && patch -s -p1 -d "$site" <"$slime/docker/patch/latest/megatron.patch"
+}
+
+if ! parser=$(peer_parser) ||
+  ! python=$(MADE_BY=patched peer_environment slime-megatron torch,slime --no-deps packaging six); then
+  echo "skipped: no packages for slime"
+  exit 77
+fi
 build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
 peer_paths "$build"
@@ -31,14 +51,14 @@ export PEER_FRAMEWORK=slime
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/slime:$slime
 status=0
 echo "== slime: contract"
-PYTHONPATH+=:$(peer_site "$(peer_megatron 0.19.2)") "$parser" tests/peers/slime/contract_test.py || status=1
+PYTHONPATH+=:$(peer_site "$python") "$parser" tests/peers/slime/contract_test.py || status=1
 for test in identity differential step; do
   echo "== slime: $test"
   "$python" tests/peers/slime/${test}_test.py || status=1
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py slime 624b824a898a \
-  'command line, rollout and trainer over Ray, its R3 beside ours' \
-  "random answers for an engine's, of sglang the options alone, stand-ins for torch_memory_saver and wandb, \
-Megatron-Core 0.19.2 for its Megatron, whose patch goes through RouterReplay, a small model in the place of a \
-checkpoint's, attention and norms as beside Megatron-Core, CPU for CUDA"
+  'with its own Megatron: command line, rollout and trainer over Ray, its R3 beside ours' \
+  "random answers for an engine's, of sglang the options alone, and these as a dataclass, stand-ins for \
+torch_memory_saver and wandb, a name in its Megatron that is missing without Transformer Engine, a small model in the \
+place of a checkpoint's, attention and norms as beside Megatron-Core, CPU for CUDA"
 exit $status

@@ -34,6 +34,9 @@ def setup() -> None:
 
 def start(args: Any) -> None:
     """Once the groups are there."""
+    from megatron.core.transformer.moe import moe_utils
+
+    moe_utils.te_general_gemm = None  # Its Megatron forgets that where there is no Transformer Engine.
 
 
 def replays(own: bool) -> None:
@@ -45,23 +48,26 @@ def replays(own: bool) -> None:
 
 
 def replay_itself(routers: list[Any], given: Any = None) -> None:
-    """Its own R3 at routers that its patch of Megatron has not changed: what that puts into them is put where
-    Megatron-Core asks a RouterReplay. given: what a router takes in the place of ids"""
-    from slime.utils.routing_replay import get_routing_replay_compute_topk, register_routing_replay
+    """Its own R3, which its patch of Megatron has built into these routers. given: what a router takes in the place of
+    ids"""
+    from slime.utils import routing_replay
 
-    def replaying(router: Any) -> Any:
-        def get_replay_topk(scores: Any, topk: int, groups: Any, group_topk: Any, default: Any) -> Any:
-            chosen = get_routing_replay_compute_topk(default)(scores, topk, groups, group_topk)
-            if given is None:
-                return chosen
-            ids = given(router, chosen[1])
+    assert len(routing_replay.RoutingReplay.all_routing_replays) == len(routers)
+    if given is None:
+        return
+    by_replay = {id(router.routing_replay): router for router in routers}
+    get = routing_replay.get_routing_replay_compute_topk
+
+    def get_routing_replay_compute_topk(default: Any) -> Any:
+        own = get(default)
+
+        def topk(scores: Any, *arguments: Any) -> Any:
+            ids = given(by_replay[id(routing_replay.ROUTING_REPLAY)], own(scores, *arguments)[1])
             return scores.gather(1, ids), ids
 
-        return get_replay_topk
+        return topk
 
-    for router in routers:
-        register_routing_replay(router)
-        router.router_replay.get_replay_topk = replaying(router)
+    routing_replay.get_routing_replay_compute_topk = get_routing_replay_compute_topk
 
 
 def add_of_tool(args: Any, sample: Any, tokens: list[int]) -> None:
