@@ -151,4 +151,5 @@ peer_paths() {
   done
   export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
   export ROUTING_REPLAY_LIBRARY_DIR=$1/lib ROUTING_REPLAY_SERVER=$1/bin/routing-replay-server
+  export RAY_worker_niceness=0  # Ray's would be 15: on a machine that has a lot to do, its workers do not start.
 }

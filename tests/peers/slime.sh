@@ -11,7 +11,7 @@
 #   --build DIR           a built release tree (default: build/release, built where needed)
 #
 # Five minutes. The environments under build/peers are made once: slime, in three minutes, takes 0.5 GB beside torch;
-# slime-megatron 0.1; parser, in one minute, 0.1 beside those of tests/peers/sglang.sh. Exit status 77: no source trees,
+# slime-megatron 24 MB; parser, in one minute, 0.1 GB beside those of tests/peers/sglang.sh. Exit status 77: no source trees,
 # or no packages are to be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
