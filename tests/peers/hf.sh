@@ -27,7 +27,11 @@ environments() {
   done
 }
 
-if [ -z "$python" ] && ! python=$(environments); then
+# with_peft: names that of the newest with PEFT.
+with_peft() { peer_environment peft "torch,transformers-${versions##* }" peft; }
+
+peft=
+if [ -z "$python" ] && ! { python=$(environments) && peft=$(with_peft); }; then
   echo "skipped: no Python that can have transformers, or no packages; name one with --python or RR_TRANSFORMERS_PYTHON"
   exit 77
 fi
@@ -42,4 +46,5 @@ while IFS= read -r each; do
   standins=''
   "$each" tests/peers/hf/recipe_test.py && "$each" tests/peers/hf/families.py || status=1
 done <<<"$python"
+[ -z "$peft" ] || "$peft" tests/peers/hf/peft_test.py || status=1
 exit $status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import unittest
-from collections.abc import Callable
 from typing import Any
 
 import hf_models
@@ -77,47 +76,46 @@ def train_by_hand(model: Any, steps: list[list[Rollout]], share: float = 1.0) ->
     return losses
 
 
+def check_train(model: Any, layers: list[int]) -> None:
+    """Routers choose what was recorded, and two steps give the weights that the same choice gives by hand, to the last
+    bit."""
+    peer, live = copy.deepcopy(model), copy.deepcopy(model)
+    rollouts = [Rollout(layers, layout, seed) for seed, layout in enumerate(("right", "left"))]
+    with rr.Client() as client:
+        run = client.run("grpo-42", rr.Geometry.from_hf_config(model.config))
+        for rollout in rollouts:
+            record(run, rollout)
+    losses, logged = [], []
+
+    def loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+        losses.append(loss_of(logits, batch))
+        return losses[-1]
+
+    steps = [[batch_of(rollout) for rollout in rollouts]] * 2
+    with Chosen() as chosen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        recipes.run("Hugging Face and FSDP")["train"](model, optimizer, steps, loss, logged.append)
+    CHECK.assertEqual(len(chosen.ids), 4 * len(layers))
+    for passed in range(4):
+        chosen.check(rollouts[passed % 2], passed)
+    CHECK.assertEqual(losses, train_by_hand(peer, [rollouts] * 2))
+    for (name, ours), theirs in zip(model.named_parameters(), peer.parameters(), strict=True):
+        CHECK.assertTrue(torch.equal(ours, theirs), name)
+    CHECK.assertNotEqual(loss_of(live(**rollouts[0].call).logits, batch_of(rollouts[0])), losses[0])
+    for version, metrics in enumerate(logged):
+        CHECK.assertEqual(metrics["routing_replay/replayed_fraction"], 1)
+        CHECK.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
+        CHECK.assertEqual(metrics["routing_replay/weight_lag_max"], version)
+
+
 class TrainTest(unittest.TestCase):
     def test_train(self) -> None:
-        """The routers of each family choose what was recorded, and two steps give the weights that the same choice
-        gives by hand, to the last bit."""
         with rr.local_server():
             for family, make in hf_models.MODELS.items():
                 with self.subTest(family):
-                    self.check_train(make)
+                    model = new_model(make)
+                    check_train(model, moe_layers(model))
                     rr.Client().run("grpo-42").drop()
-
-    def check_train(self, make: Callable[[], Any]) -> None:
-        model = new_model(make)
-        peer, live = copy.deepcopy(model), copy.deepcopy(model)
-        layouts = ("right", "left")
-        rollouts = [Rollout(moe_layers(model), layout, seed) for seed, layout in enumerate(layouts)]
-        with rr.Client() as client:
-            run = client.run("grpo-42", rr.Geometry.from_hf_config(model.config))
-            for rollout in rollouts:
-                record(run, rollout)
-        losses, logged = [], []
-
-        def loss(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
-            losses.append(loss_of(logits, batch))
-            return losses[-1]
-
-        steps = [[batch_of(rollout) for rollout in rollouts]] * 2
-        with Chosen() as chosen:
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            recipes.run("Hugging Face and FSDP")["train"](model, optimizer, steps, loss, logged.append)
-        self.assertEqual(len(chosen.ids), 4 * len(rollouts[0].layers))
-        for passed in range(4):
-            chosen.check(rollouts[passed % 2], passed)
-        expected = train_by_hand(peer, [rollouts] * 2)
-        self.assertEqual(losses, expected)
-        for (name, ours), theirs in zip(model.named_parameters(), peer.parameters(), strict=True):
-            self.assertTrue(torch.equal(ours, theirs), name)
-        self.assertNotEqual(loss_of(live(**rollouts[0].call).logits, batch_of(rollouts[0])), losses[0])
-        for version, metrics in enumerate(logged):
-            self.assertEqual(metrics["routing_replay/replayed_fraction"], 1)
-            self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
-            self.assertEqual(metrics["routing_replay/weight_lag_max"], version)
 
 
 def recorded(layout: str, seeds: int) -> tuple[Any, list[Rollout]]:
