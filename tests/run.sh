@@ -15,7 +15,8 @@
 #                 and beside both themselves, the own steps of verl, slime, miles, NeMo-RL, SkyRL and ms-swift, the
 #                 wheels in other Pythons, the client in one process with grpcio, protobuf, Flight, Ray and torch, and
 #                 the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark; and
-#                 --packaging. It fails where a project was skipped that the README's table names as tested
+#                 --packaging. It fails where a project was skipped that the README's table names as tested: RR_SLIME,
+#                 RR_SLIME_MEGATRON and RR_NEMO_RL name source trees (tests/peers/{slime,nemo_rl}.sh --help)
 #   --chaos       also the long runs that kill and stop processes; with a DURATION (90s, 20m, 3h) instead of these, for
 #                 so long with each store, histories of workers and of what is done to them, judged from their logs:
 #                 STORE is memory, spill, rocksdb, redis or redis-cluster, NAMES what ROUTING_REPLAY_TRANSPORT may be.
@@ -63,8 +64,10 @@ done
 jobs=$(nproc)
 failed=()
 
-# The variables that name the peers are no settings of the server, which warns of RR_ names that it does not know.
-ctest() { env -u RR_SLIME -u RR_SLIME_MEGATRON -u RR_NEMO_RL -u RR_PEERS ctest "$@"; }
+# Where the peers are that have no package. They are no settings of the server, which warns of RR_ names that it does not
+# know.
+sources=(RR_SLIME RR_SLIME_MEGATRON RR_NEMO_RL RR_PEERS)
+ctest() { env "${sources[@]/#/--unset=}" ctest "$@"; }
 
 # suite PRESET [ctest arguments]: builds the preset and runs its tests; what was skipped, and why, comes before ctest's
 # summary.
@@ -131,6 +134,9 @@ for extra in "${extras[@]}"; do
     debug) suite dev -L '^unit$' ;;
     odr) odr ;;
     peers)
+      for name in "${sources[@]}"; do
+        [ -n "${!name:-}" ] || echo "--peers: $name is not set, so what needs it is skipped"
+      done
       rm -rf build/peers/passed # What did not pass this time has no row.
       long megatron tests/peers/megatron.sh
       long slime tests/peers/slime.sh

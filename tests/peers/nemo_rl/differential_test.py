@@ -17,8 +17,9 @@ from gpt import Layout
 
 def step(
     layout: Layout, packed: bool, recompute: str, service: bool, *, moved: int = 0, filler: Any = None
-) -> tuple[sides.Passes, list[dict[str, torch.Tensor]], list[list[int]]]:
-    """Of one rollout and its step: what this rank's routers chose, the gradients, the engine's answers."""
+) -> tuple[sides.Passes, list[dict[str, torch.Tensor]], list[list[int]], Counter[str]]:
+    """Of one rollout and its step: what this rank's routers chose, the gradients, the engine's answers, and what
+    `sides.fill` counted."""
     layout.start()
     sides.install(service)
     config = sides.config_of(layout, packed)
@@ -30,13 +31,12 @@ def step(
     assert data["routed_experts"].shape[2:] == ((1, 1) if service else (sides.LAYERS, 2))
     policy = sides.policy_of(config, layout, recompute)
     worker = policy.worker_group.worker
-    if filler is not None:
-        sides.fill(worker.model.module, filler)
+    found = Counter() if filler is None else sides.fill(worker.model.module, filler)
     said = sides.passes(policy, data)
     if service:
         sides.of_trainer.replay.detach()
         sides.of_trainer.replay = None
-    return said, worker.gradients, answers
+    return said, worker.gradients, answers, found
 
 
 def largest(ours: Any, theirs: Any) -> float:
@@ -47,13 +47,14 @@ def largest(ours: Any, theirs: Any) -> float:
 
 def body(layout: Layout, packed: bool, recompute: str) -> Any:
     """Of all ranks together, by pass: rows that the record has; those of them that ours and NeMo-RL's lack; rows that
-    differ between both, and between NeMo-RL's and ours with moved rows; rows without a route. And how far gradients
-    are apart, as they are and with the same filler."""
-    theirs, theirs_gradients, answers = step(layout, packed, recompute, False)
-    ours, gradients, _ = step(layout, packed, recompute, True)
-    moved, _, _ = step(layout, packed, recompute, True, moved=1)
+    differ between both, and between NeMo-RL's and ours with moved rows; rows without a route. How far gradients are
+    apart, as they are and with the same filler. And of this rank, rows that NeMo-RL has a route for, and those of them
+    that differ."""
+    theirs, theirs_gradients, answers, _ = step(layout, packed, recompute, False)
+    ours, gradients, _, _ = step(layout, packed, recompute, True)
+    moved, _, _, _ = step(layout, packed, recompute, True, moved=1)
     # What has no route (last rows, padding, the environment's words) has another filler, which changes sums' rounding.
-    _, filled, _ = step(layout, packed, recompute, False, filler=ours)
+    _, filled, _, with_route = step(layout, packed, recompute, False, filler=ours)
 
     def differing(one: sides.Passes, name: str) -> int:
         pairs = ((a, b) for layer, maps in theirs[name].items() for a, b in zip(one[name][layer], maps, strict=True))
@@ -68,7 +69,7 @@ def body(layout: Layout, packed: bool, recompute: str) -> Any:
         told = sides.recorded(answers, times=2 if name == "training" and recompute != "none" else 1)
         missing = (told - of_ours).total(), (told - of_theirs).total()
         found[name] = (told.total(), missing, *(sum(one[i] for one in every) for i in (2, 3)), of_theirs.total())
-    return found, largest(gradients, theirs_gradients), largest(gradients, filled)
+    return found, largest(gradients, theirs_gradients), largest(gradients, filled), with_route
 
 
 class DifferentialTest(unittest.TestCase):
@@ -88,7 +89,7 @@ class DifferentialTest(unittest.TestCase):
             ):
                 with self.subTest(layout=layout, packed=packed, recompute=recompute):
                     said = on_ranks(layout.cp * layout.pp * layout.tp, body, layout, packed, recompute)
-                    for found, apart, alike in said:
+                    for found, apart, alike, _ in said:
                         for name, (rows, missing, different, shifted, every) in found.items():
                             if name == "reference":
                                 self.assertEqual((different, shifted), (0, 0))
@@ -100,6 +101,8 @@ class DifferentialTest(unittest.TestCase):
                         self.assertEqual(alike, 0.0)
                         self.assertLess(apart, 1e-6)
                     rows = sum(found[name][0] for name in ("log-probabilities", "training"))
+                    with_route = sum((one[3] for one in said), start=Counter())
+                    self.assertEqual((with_route["routed"], with_route["different"]), (rows, 0))
                     shape = "packed" if packed else "rectangles"
                     apart = max(one[1] for one in said)
                     print(f"{layout}, {shape}, recompute {recompute}: {rows} rows and layers in both")

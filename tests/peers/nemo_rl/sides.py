@@ -19,9 +19,11 @@ from common import stand_ins
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.distributed.fsdp import mcore_fsdp_adapter
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer.moe.router_replay import RouterReplayAction
 
 LAYERS, MAXIMUM, PAD = 4, 96, 0
 MOE = range(1, LAYERS)
+NO_ROUTE = list(range(gpt.TOP_K))  # What NeMo-RL fills last rows and padding with.
 
 importlib.import_module("megatron.training.utils")  # Which asks for the version of a Transformer Engine that is there.
 stand_ins.install(
@@ -78,9 +80,10 @@ def install(service: bool) -> None:
 
 
 def routes(tokens: list[int]) -> np.ndarray:
-    """[tokens - 1, all layers, K]: what an engine chooses, by its own rule."""
+    """[tokens - 1, all layers, K]: what an engine chooses, by its own rule; never NO_ROUTE."""
     table = np.random.default_rng(1).random((gpt.VOCABULARY, LAYERS, gpt.EXPERTS)).argsort(axis=2)
-    return table[np.array(tokens[:-1]), :, : gpt.TOP_K]
+    chosen = table[np.array(tokens[:-1]), :, : gpt.TOP_K]
+    return np.where((chosen == NO_ROUTE).all(2, keepdims=True), chosen[:, :, ::-1], chosen)
 
 
 class Engine:
@@ -295,20 +298,41 @@ def policy_of(config: dict[str, Any], layout: gpt.Layout, recompute: str = "none
 Passes = dict[str, dict[int, list[torch.Tensor]]]  # What routers chose, by layer.
 
 
-def fill(module: Any, passes: Passes) -> None:
-    """Where NeMo-RL's own R3 chooses otherwise than these passes have, it takes what they chose."""
+def fill(module: Any, passes: Passes) -> Counter[str]:
+    """Rows that NeMo-RL's own R3 has no route for take what these passes have chosen, all others what its record says.
+    Counts the others, as they come, and those of them that chose otherwise in these passes."""
+    found: Counter[str] = Counter()
     for router in gpt.routers([module]):
         other = iter([one for maps in passes.values() for one in maps[router.layer_number - 1]])
+        replay, kept = router.router_replay, list[torch.Tensor]()
+
+        def has_route(rows: int, replay: Any = replay, kept: Any = kept) -> torch.Tensor:
+            if replay.router_replay_action == RouterReplayAction.REPLAY_BACKWARD:  # As in the forward that it repeats.
+                return kept[-len(replay.replay_backward_list)]
+            if replay.router_replay_action != RouterReplayAction.REPLAY_FORWARD:
+                return torch.zeros(rows, dtype=torch.bool)
+            ids = replay.target_topk_idx.cpu()
+            kept.append(ids.ne(-1).all(1) & ids.ne(torch.tensor(NO_ROUTE)).any(1))
+            return kept[-1]
 
         def get_replay_topk(
-            scores: Any, topk: int, *rest: Any, own: Any = router.router_replay.get_replay_topk, other: Any = other
+            scores: Any,
+            topk: int,
+            *rest: Any,
+            own: Any = replay.get_replay_topk,
+            other: Any = other,
+            has: Any = has_route,
         ) -> Any:
+            routed = has(len(scores))
             _, ids = own(scores, topk, *rest)
             chosen = next(other).nonzero()[:, 1].view(len(ids), -1)
-            ids = torch.where((ids.sort(1).values != chosen).any(1, keepdim=True), chosen, ids)
+            found["routed"] += int(routed.sum())
+            found["different"] += int((ids.sort(1).values != chosen).any(1)[routed].sum())
+            ids = torch.where(routed[:, None], ids, chosen)
             return scores.gather(1, ids), ids
 
-        router.router_replay.get_replay_topk = get_replay_topk
+        replay.get_replay_topk = get_replay_topk
+    return found
 
 
 def passes(policy: Any, data: Any) -> Passes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -13,7 +13,6 @@ import routing_replay as rr
 import sides
 from common.ranks import on_ranks
 from gpt import Layout
-from routing_replay_trainer import megatron
 from routing_replay_trainer.integrations.nemo_rl import driver  # noqa: F401  Releases what was trained on.
 
 BAD, UNANSWERED, TWO_TURNS, LOST = 2, 3, 1, 5
@@ -42,7 +41,7 @@ def body() -> Any:
     layout.start()
     sides.install(True)
     run = sides.of_rollout._run()
-    megatron.attach = functools.partial(megatron.attach, max_fallback_fraction=0.5)  # Batches are small.
+    os.environ["ROUTING_REPLAY_MAX_FALLBACK"] = "0.5"  # Batches are small.
     config = sides.config_of(layout, True)
     for step in range(2):
         data, answers = sides.rollout(config, bad=True)

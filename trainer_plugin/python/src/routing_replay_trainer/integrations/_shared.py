@@ -103,5 +103,7 @@ def attach(model_chunks: Any, run: Run) -> Any:
     from megatron.core import parallel_state as mpu
 
     mode: Any = os.environ.get("ROUTING_REPLAY_MODE", "R3")
+    limit = float(os.environ.get("ROUTING_REPLAY_MAX_FALLBACK", "0.05"))
     ranks = TorchCollective([mpu.get_tensor_and_context_parallel_group(), mpu.get_pipeline_model_parallel_group()])
-    return megatron.attach(model_chunks, source=ServiceSource(run), mode=mode, missing="live", agree=ranks)
+    options: dict[str, Any] = {"mode": mode, "missing": "live", "agree": ranks, "max_fallback_fraction": limit}
+    return megatron.attach(model_chunks, source=ServiceSource(run), **options)

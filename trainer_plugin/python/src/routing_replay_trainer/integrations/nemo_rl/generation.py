@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from typing import Any
 
@@ -22,6 +23,7 @@ _aligned = vllm_worker.pad_and_align_routed_expert_indices
 model = ""  # The worker's, as its configuration names it.
 
 
+@functools.cache  # The configuration may come from a hub.
 def _run() -> Run:
     geometry = Geometry.from_hf_config(AutoConfig.from_pretrained(model, trust_remote_code=True))
     return _shared.open_run(_shared.run_name(), geometry)
