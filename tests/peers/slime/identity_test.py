@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import sides
+from routing_replay_trainer.integrations import _shared
 
 sides.setup()
 import routing_replay as rr  # noqa: E402
@@ -32,7 +33,7 @@ class IdentityTest(unittest.TestCase):
     def setUp(self) -> None:
         self.enterContext(rr.local_server())
         integration = sides.integration()
-        self.enterContext(mock.patch.object(integration.rollout, "_run", None))
+        self.enterContext(mock.patch.object(integration.rollout, "_opening", _shared.Opening()))
         self.args = sides.with_lines(sides.args_of(custom_rm_path="sides.reward", partial_rollout=True))
         self.answers: list[tuple[list[int], str, int]] = []  # What is new, how it ends, with which weights.
 

@@ -31,7 +31,7 @@ class StepTest(unittest.TestCase):
         )
         self.addCleanup(ray.shutdown)
 
-    def args(self) -> sides.Args:
+    def args(self, **others: Any) -> sides.Args:
         prompts = self.folder / "prompts.jsonl"
         # The fourth of the first rollout's seven, and the third of the second's six new ones, wait for an abort; the
         # second ones have no routes.
@@ -66,6 +66,7 @@ class StepTest(unittest.TestCase):
                 num_gpus_per_node=RANKS,
                 custom_megatron_before_log_prob_hook_path="trainer.before_log_prob",
                 custom_megatron_before_train_step_hook_path="trainer.before_train_step",
+                **others,
             )
         )
 
@@ -78,9 +79,16 @@ class StepTest(unittest.TestCase):
         return rows
 
     def test_two_rollouts(self) -> None:
+        self.play(self.args(), ["", "step 0", "step 1"])
+
+    def test_one_step_without_log_probabilities(self) -> None:
+        """As they come with the answers, the trainer sees a rollout first when its training begins."""
+        self.play(self.args(use_rollout_logprobs=True, global_batch_size=6), ["step 0"])
+
+    def play(self, args: sides.Args, passes: list[str]) -> None:
         import trainer as actors
 
-        args = self.args()
+        passes = [*(f"{other}_" for other in sides.own.OTHERS), *passes]
         manager = ray.remote(actors.Manager).options(num_cpus=1).remote(args)
         Trainer = ray.remote(actors.Trainer).options(num_cpus=1, num_gpus=1)
         first = Trainer.remote(RANKS, 0, None, None)
@@ -114,9 +122,8 @@ class StepTest(unittest.TestCase):
                     told.update((layer + 1, tuple(sorted(ids.tolist()))) for layer, ids in enumerate(row))
             self.assertEqual(parts, rollout)  # Of the answer that went on, rows of the older weights stay.
             ray.get([one.train.remote(rollout, [box]) for one in trainers])
-            passes = [*(f"{other}_" for other in sides.own.OTHERS), "", "step 0", "step 1"]
             self.assertEqual([ray.get(one.hooked.remote()) for one in trainers], [passes] * RANKS)
-            self.check_passes([ray.get(one.look.remote()) for one in trainers], told)
+            self.check_passes([ray.get(one.look.remote()) for one in trainers], told, "" in passes)
             there = {sample.handle for sample in run.list()}
             self.assertLessEqual(set(handles) - {0}, there)
             self.assertFalse(set(before) & there)
@@ -139,10 +146,11 @@ class StepTest(unittest.TestCase):
         self.assertEqual((len(set(said)), said.count(0)), (6, 1))
         return said
 
-    def check_passes(self, found: list[dict[str, Any]], told: Any) -> None:
+    def check_passes(self, found: list[dict[str, Any]], told: Any, log_probabilities: bool) -> None:
         others = {f"{other}_": 1 for other in sides.own.OTHERS}
-        self.assertEqual(set(found[0]), {*others, "log-probabilities", "training"})
-        for name, times in (others | {"log-probabilities": 1, "training": 2}).items():  # Forward and recompute.
+        replayed = {"training": 2} | ({"log-probabilities": 1} if log_probabilities else {})  # Forward and recompute.
+        self.assertEqual(set(found[0]), {*others, *replayed})
+        for name, times in (others | replayed).items():
             seen = sum((one[name] for one in found), start=sides.Counter())
             wanted = sides.Counter({row: count * times for row, count in told.items()})
             missing = (wanted - seen).total()

@@ -4,10 +4,13 @@ again."""
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import actors
@@ -55,30 +58,59 @@ class ContractTest(unittest.TestCase):
         with self.assertRaisesRegex(errors.FailedPreconditionError, wanted):
             integration._describe({"input_ids": None})
 
-    def test_the_last_dispatch_wins_whatever_the_clock_says(self) -> None:
-        named = ["trainer.project_name=here", "trainer.experiment_name=again"]
-        worker = object.__new__(integration.Worker)
+    def worker(self, experiment: str) -> Any:
+        """verl's, that has no engine."""
+        named = ["trainer.project_name=here", f"trainer.experiment_name={experiment}"]
+        worker = type("Worker", (integration.Worker,), {"_opening": integration._shared.Opening()})
+        worker = object.__new__(worker)
         worker.config = actors.configuration(self.folder, *actors.flags(), *named)
         worker.model_config = SimpleNamespace(hf_config=AutoConfig.from_pretrained(self.folder))
-        sizes = rollouts.LAYERS, rollouts.EXPERTS, rollouts.TOP_K
-        dispatches = [random_routes(np.random.default_rng(seed), 5, *sizes).astype(np.uint8) for seed in range(3)]
+        return worker
 
-        async def put(rows: np.ndarray, last: int) -> int:
-            answer = AgentLoopOutput(
-                prompt_ids=[1, 2], response_ids=[3, 4, 5, last], response_mask=[1] * 4, metrics=AgentLoopMetrics()
-            )
-            return await worker._put("uid_0_0", rows, answer, 1)
+    async def put(self, worker: Any, seed: int, last: int, key: str = "uid_0_0") -> tuple[int, np.ndarray]:
+        sizes = rollouts.LAYERS, rollouts.EXPERTS, rollouts.TOP_K
+        rows = random_routes(np.random.default_rng(seed), 5, *sizes).astype(np.uint8)
+        answer = AgentLoopOutput(
+            prompt_ids=[1, 2], response_ids=[3, 4, 5, last], response_mask=[1] * 4, metrics=AgentLoopMetrics()
+        )
+        return await worker._put(key, rows, answer, 1), rows
+
+    def test_the_last_dispatch_wins_whatever_the_clock_says(self) -> None:
+        worker = self.worker("again")
 
         async def all_three() -> None:
-            for rows, last, now in zip(dispatches, (6, 6, 7), (1000, 1000, 900), strict=True):
+            for seed, (last, now) in enumerate(((6, 1000), (6, 1000), (7, 900))):
                 with mock.patch("time.time", lambda now=now: now):
-                    handle = await put(rows, last)
+                    handle, rows = await self.put(worker, seed, last)
                 stored = await worker._run.read_one("uid_0_0")
                 self.assertEqual((stored.status, stored.num_tokens, worker._run.handle("uid_0_0")), ("OK", 6, handle))
                 np.testing.assert_array_equal(stored.rows, rows)
 
         with routing_replay.local_server(), self.assertNoLogs("routing_replay_trainer", "ERROR"):
             asyncio.run(all_three())
+
+    def test_a_service_that_is_away(self) -> None:
+        """Answers go on without it, and wait for it together: one call's timeout of 30 s, not one for each."""
+        worker, puts = self.worker("away"), 3
+
+        async def together() -> list[tuple[int, np.ndarray]]:
+            return await asyncio.gather(*(self.put(worker, seed, 6, f"uid_{seed}_0") for seed in range(puts)))
+
+        with (
+            mock.patch.dict(os.environ, ROUTING_REPLAY_ENDPOINT="127.0.0.1:1"),
+            self.assertLogs("routing_replay_trainer", "ERROR") as logs,
+        ):
+            begun = time.monotonic()
+            self.assertEqual([handle for handle, _ in asyncio.run(together())], [0] * puts)
+            self.assertLess(time.monotonic() - begun, 2 * 30)
+        self.assertEqual(sum("its routes are lost" in line for line in logs.output), puts)
+
+    def test_a_run_of_another_model(self) -> None:
+        worker = self.worker("other")
+        with routing_replay.local_server(), routing_replay.Client() as client:
+            client.run("here/other", routing_replay.Geometry(num_layers=1, num_experts=8, top_k=2))
+            with self.assertRaisesRegex(errors.FailedPreconditionError, "GEOMETRY_MISMATCH"):
+                asyncio.run(self.put(worker, 0, 6))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from routing_replay import Client, Geometry, Run, aio, errors
@@ -59,6 +60,21 @@ def open_run(name: str, geometry: Geometry | None = None) -> Run:
 
 async def open_aio(name: str, geometry: Geometry) -> aio.Run:
     return await aio.Client().run(name, geometry, **_settings())
+
+
+class Opening:
+    """The run of a process's rollouts: opened once for all of its coroutines, which wait together; where that failed,
+    the next one tries again."""
+
+    def __init__(self) -> None:
+        self._opened: asyncio.Future[aio.Run] | None = None
+
+    async def run(self, begin: Callable[[], Coroutine[Any, Any, aio.Run]]) -> aio.Run:
+        before = self._opened
+        if before is None or (before.done() and (before.cancelled() or before.exception() is not None)):
+            self._opened = asyncio.ensure_future(begin())
+        assert self._opened is not None
+        return await asyncio.shield(self._opened)
 
 
 def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import importlib
 import os
 import uuid
@@ -43,8 +43,7 @@ class Rollout:
 
     def __init__(self, integration: str, begin: Callable[[], None] = lambda: None) -> None:
         self._integration, self._begin = integration, begin
-        self._run: aio.Run | None = None
-        self._opening = asyncio.Lock()
+        self._opening = _shared.Opening()
 
     async def publish(self, args: Namespace, sample: Any, evaluation: bool = False) -> None:
         """Called after each answer: moves its rows to the service, and puts a handle in their place once the answer is
@@ -76,13 +75,13 @@ class Rollout:
         return LIVE
 
     async def opened(self, args: Namespace) -> aio.Run:
-        async with self._opening:
-            if self._run is None:
-                init = args.custom_megatron_init_path
-                _shared.need(bool(init), INIT, init, f"{INIT} {self._integration}.replay")
-                self._begin()
-                self._run = await _shared.open_aio(_run_name(args), Geometry.from_megatron_config(args))
-        return self._run
+        return await self._opening.run(functools.partial(self._open, args))
+
+    async def _open(self, args: Namespace) -> aio.Run:
+        init = args.custom_megatron_init_path
+        _shared.need(bool(init), INIT, init, f"{INIT} {self._integration}.replay")
+        self._begin()
+        return await _shared.open_aio(_run_name(args), Geometry.from_megatron_config(args))
 
 
 class Trainer:
@@ -96,8 +95,7 @@ class Trainer:
         self._framework, self._integration, self._publish = framework, integration, publish
         self._replay: Any = None
         self._original: Any = None
-        self._data: Any = {"rollout_routed_experts": []}  # Data of the rollout in training.
-        self._used: list[int] = []  # Handles of the rollout before.
+        self._trained: Any = ()  # Handles of the last rollout that a training pass has read.
         self._theirs: dict[str, str | None] = {}  # Hooks of the user, which ours replace and call.
 
     def replay(self, args: Namespace) -> None:
@@ -115,15 +113,14 @@ class Trainer:
             setattr(args, option, f"{self._integration}.{hook}")
 
     def before_log_prob(self, args: Namespace, model: Any, store_prefix: str) -> None:
-        self._switch(
-            args, model, store_prefix == ""
-        )  # "ref_" and "teacher_" must not replay: they run in the same modules.
+        # "ref_" and "teacher_" must not replay: they run in the same modules.
+        self._switch(args, model, store_prefix == "", training=False)
         self._then("before_log_prob", args, model, store_prefix)
 
     def before_train_step(self, args: Namespace, rollout_id: int, step_id: int, model: Any, *optimizer: Any) -> None:
         if step_id == 0:
             self._release(args)
-        self._switch(args, model, True)
+        self._switch(args, model, True, training=True)
         self._then("before_train_step", args, rollout_id, step_id, model, *optimizer)
 
     def detach(self) -> None:
@@ -141,7 +138,7 @@ class Trainer:
         if theirs:
             self._module("utils.misc").load_function(theirs)(*arguments)
 
-    def _switch(self, args: Namespace, model: Any, replays: bool) -> None:
+    def _switch(self, args: Namespace, model: Any, replays: bool, *, training: bool) -> None:
         """Sets the function that the framework uses as Megatron's schedule, until the next hook."""
         if getattr(model[0], "role", "actor") != "actor":
             return
@@ -157,12 +154,14 @@ class Trainer:
             return {"sequences": batch[0], "tokens": batch[1], "padding": padding}
 
         original = self._original
-        replayed = _shared.replayed(self._replay, original(), describe, peek=self._peek)
+        replayed = _shared.replayed(self._replay, original(), describe, peek=functools.partial(self._peek, training))
         module.get_forward_backward_func = lambda: replayed if replays else original()
 
-    def _peek(self, iterator: Any, ahead: int) -> Any:
-        self._data, rows = iterator.rollout_data, iterator.micro_batch_indices[iterator.offset + ahead]
-        handles, tokens = self._data["rollout_routed_experts"], self._data["tokens"]
+    def _peek(self, training: bool, iterator: Any, ahead: int) -> Any:
+        data, rows = iterator.rollout_data, iterator.micro_batch_indices[iterator.offset + ahead]
+        handles, tokens = data["rollout_routed_experts"], data["tokens"]
+        if training:
+            self._trained = handles
         return [int(handles[i]) for i in rows], [tokens[i] for i in rows]
 
     def _release(self, args: Namespace) -> None:
@@ -170,5 +169,5 @@ class Trainer:
         from megatron.core import parallel_state as mpu
 
         if mpu.get_tensor_and_context_parallel_rank() == mpu.get_pipeline_model_parallel_rank() == 0:
-            _shared.release(_run_name(args), self._used)
-            self._used = [int(handle) for handle in self._data["rollout_routed_experts"]]
+            _shared.release(_run_name(args), [int(handle) for handle in self._trained])
+        self._trained = ()

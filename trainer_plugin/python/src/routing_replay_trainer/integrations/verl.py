@@ -10,7 +10,6 @@ functions of verl there, and does nothing in processes that do not call them.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import secrets
 from collections.abc import Callable
@@ -75,8 +74,8 @@ class _Named(AgentLoopOutput):
 class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     """verl's worker, but routes go to the service when an agent loop ends, and not into its output."""
 
-    _run: aio.Run | None = None
-    _opening = asyncio.Lock()
+    _run: aio.Run | None = None  # Once it is open.
+    _opening = _shared.Opening()
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **prompt: Any) -> None:
         outputs = output if isinstance(output, list) else [output]
@@ -91,12 +90,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
     async def _put(self, key: str, rows: Any, output: Any, step: int) -> int:
         versions = {output.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         try:
-            async with self._opening:
-                if self._run is None:
-                    geometry = Geometry.from_hf_config(self.model_config.hf_config)
-                    self._run = await _shared.open_aio(_run_name(self.config.actor_rollout_ref), geometry)
-            before = await self._run.stat_many([key])  # A prompt that is dispatched again keeps its uid.
-            await self._run.put(
+            run = self._run = await self._opening.run(self._open)
+            before = await run.stat_many([key])  # A prompt that is dispatched again keeps its uid.
+            await run.put(
                 key,
                 **_shared.whole(rows, [*output.prompt_ids, *output.response_ids]),
                 group=step,
@@ -104,9 +100,15 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 revision=before[0].revision if before else 0,
                 restart=1 + secrets.randbelow(2**32 - 1),
             )
+        except errors.FailedPreconditionError:  # The run has another geometry.
+            raise
         except errors.RoutingReplayError:
             _shared.lost(key)
         return LIVE if self._run is None else self._run.handle(key)
+
+    async def _open(self) -> aio.Run:
+        geometry = Geometry.from_hf_config(self.model_config.hf_config)
+        return await _shared.open_aio(_run_name(self.config.actor_rollout_ref), geometry)
 
 
 class Manager(AgentLoopManagerTQ):
