@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/caller.h"
 #include "client/channel/endpoint.h"
 #include "client/run.h"
@@ -184,6 +186,20 @@ class ClientImpl final : public Client {
       return CallServerInfo(servers_->at(place));
     }));
     return Merged(parts);
+  }
+
+  ClientMetrics metrics() const override {
+    ClientMetrics all;
+    std::set<std::string> transports;
+    for (size_t place = 0; place < servers_->size(); ++place) {
+      const ClientMetrics one = servers_->at(place).link()->metrics();
+      all.grpc_streams += one.grpc_streams;
+      all.direct_streams += one.direct_streams;
+      all.unix_streams += one.unix_streams;
+      if (!one.transport.empty()) transports.insert(one.transport);
+    }
+    all.transport = absl::StrJoin(transports, ",");
+    return all;
   }
 
  private:

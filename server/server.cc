@@ -20,6 +20,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -85,7 +86,7 @@ void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) 
 // Fine on a trusted network; but a setting that was lost looks the same.
 std::vector<std::string> AccessWarnings(const ServerConfig& config) {
   std::vector<std::string> warnings;
-  for (const std::string& address : GrpcAddresses(config)) {
+  for (const std::string& address : config.listen) {
     if (!config.token_file.empty() || !config.tls.client_ca.empty() || IsLocalAddress(address)) continue;
     warnings.push_back(absl::StrCat("access is open: everybody who can reach ", address,
                                     " may read, change and drop every run; set --token-file"));
@@ -254,7 +255,7 @@ void GrpcServer::Count(ConnectionEvent event) {
 
 std::vector<std::string> GrpcServer::Listeners() const {
   std::vector<std::string> all = addresses_;
-  if (direct_ != nullptr) all.push_back(absl::StrCat(direct_->address(), " (direct)"));
+  if (direct_ != nullptr && !direct_->address().empty()) all.push_back(absl::StrCat(direct_->address(), " (direct)"));
   if (!operations_address().empty())
     all.push_back(absl::StrCat(config_.tls.certificate.empty() ? "http://" : "https://", operations_address()));
   if (!health_address().empty()) all.push_back(absl::StrCat(health_address(), " (health)"));
@@ -264,7 +265,7 @@ std::vector<std::string> GrpcServer::Listeners() const {
 absl::Status GrpcServer::Listen() {
   const auto owned = NewServerBuilder(/*health=*/false);
   grpc::ServerBuilder& builder = *owned;
-  for (const std::string& wanted : GrpcAddresses(config_)) {
+  for (const std::string& wanted : config_.listen) {
     RR_ASSIGN_OR_RETURN(auto address, accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted)));
     addresses_.push_back(std::move(address));
   }
@@ -281,11 +282,13 @@ absl::Status GrpcServer::Listen() {
   for (int i = 0; i <= config_.threads; ++i) {
     loops_.push_back(std::make_unique<GrpcLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
   }
-  if (const auto address = DirectAddress(config_)) {
-    auto direct =
-        DirectServer::Listen(context_, *address, LimitsOf(config_), [this](ConnectionEvent event) { Count(event); });
-    if (!direct.ok()) return direct.status();
-    direct_ = *std::move(direct);
+  if (const auto listener = DirectListenerOf(config_)) {
+    RR_ASSIGN_OR_RETURN(direct_, DirectServer::Listen(context_, *listener, LimitsOf(config_),
+                                                      [this](ConnectionEvent event) { Count(event); }));
+    for (const std::string& address : addresses_) {
+      int port = 0;  // That of a Unix socket is none.
+      if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) context_.direct.grpc_ports.push_back(port);
+    }
   }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server");

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/sockets.h"
 
@@ -73,32 +72,45 @@ absl::StatusOr<int> DialUnix(const std::string& name, Clock::Time deadline) {
   return fd;
 }
 
-absl::StatusOr<int> DialTcp(const std::string& host, int port, Clock::Time deadline) {
-  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Reads an address, and asks nobody. Null: it is none.
+Addresses Parse(const std::string& host, int port) {
+  const addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &list); error != 0) {
-    return Unavailable(gai_strerror(error));
-  }
-  const absl::Cleanup free_list = [list] { freeaddrinfo(list); };
-  absl::StatusOr<int> fd = Unavailable("the host has no address");
-  for (const addrinfo* at = list; at != nullptr && !fd.ok(); at = at->ai_next) {
-    fd = Connected(at->ai_family, at->ai_addr, at->ai_addrlen, deadline);
-  }
+  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &list) != 0) list = nullptr;
+  return Addresses(list, freeaddrinfo);
+}
+
+absl::StatusOr<int> DialTcp(const std::string& host, int port, Clock::Time deadline) {
+  const Addresses to = Parse(host, port);
+  if (to == nullptr) return Unavailable(absl::StrCat(host, " is no address"));
+  auto fd = Connected(to->ai_family, to->ai_addr, to->ai_addrlen, deadline);
   if (fd.ok()) PrepareTcp(*fd);
   return fd;
 }
 
 }  // namespace
 
+bool IsOfThisMachine(const std::string& host) {
+  const Addresses own = Parse(host, 0);
+  if (own == nullptr) return false;
+  const int fd = socket(own->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool is = fd >= 0 && bind(fd, own->ai_addr, own->ai_addrlen) == 0;
+  if (fd >= 0) close(fd);
+  return is;
+}
+
 absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address,
                                                                          Clock::Time deadline) {
   const auto fd = address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
                                               : DialUnix(address.unix_socket, deadline);
   if (!fd.ok()) return fd.status();
-  return std::unique_ptr<DirectConnection>(new DirectConnection(*fd));
+  return std::unique_ptr<DirectConnection>(new DirectConnection(*fd, address));
 }
 
-DirectConnection::DirectConnection(int fd) : fd_(fd), reader_(AdmitAnswer) {}
+DirectConnection::DirectConnection(int fd, DirectAddress address)
+    : fd_(fd), address_(std::move(address)), reader_(AdmitAnswer) {}
 
 DirectConnection::~DirectConnection() { close(fd_); }
 

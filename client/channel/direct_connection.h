@@ -20,20 +20,24 @@ namespace routing_replay::client {
 // Where a server's direct path is. Of the two one is given.
 struct DirectAddress {
   std::string unix_socket;  // The name of an abstract one.
-  std::string host;
+  std::string host;         // An address, without brackets.
   int port = 0;
 };
+
+// Whether an address is one of this machine, as this process sees it: a container's are its own, as its Unix sockets.
+bool IsOfThisMachine(const std::string& host);
 
 // Not thread-safe, but for Break. All errors are UNAVAILABLE: the connection is broken then, and stays so.
 class DirectConnection {
  public:
-  // `deadline` bounds the wait for the server, but not for a name's addresses.
+  // Waits for the server until `deadline`.
   static absl::StatusOr<std::unique_ptr<DirectConnection>> Dial(const DirectAddress& address, Clock::Time deadline);
   ~DirectConnection();
   DirectConnection(const DirectConnection&) = delete;
   DirectConnection& operator=(const DirectConnection&) = delete;
 
   int fd() const { return fd_; }
+  const DirectAddress& address() const { return address_; }
   // Whether another call may begin: nothing of the last one is left, and the server has not closed it.
   bool IsFresh() const;
   // From any thread: everything that waits, and what comes after, fails.
@@ -54,12 +58,13 @@ class DirectConnection {
   void Recycle(ReceivedFrame frame) { reader_.Recycle(std::move(frame)); }
 
  private:
-  explicit DirectConnection(int fd);
+  DirectConnection(int fd, DirectAddress address);
   absl::Status SendSome(int flags);
   absl::StatusOr<std::optional<ReceivedFrame>> ReceiveSome(bool wait);
   absl::Status Broken(const char* what);
 
   const int fd_;
+  const DirectAddress address_;
   FrameReader reader_;
   FrameWriter writer_;
 };

@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/call/log.h"
 #include "client/channel/channel.h"
 #include "client/channel/client_security.h"
-#include "proto/wire/security.h"
+#include "proto/wire/message/grpc_bytes.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
 namespace routing_replay::client {
@@ -22,132 +24,196 @@ namespace {
 constexpr std::chrono::minutes kAvoid(1);
 constexpr size_t kMostIdle = 16;
 
-// "dns:///host:port" and "dns:///%5Bv6%5D:port" without its port.
-std::string HostOf(absl::string_view target) {
-  if (!absl::ConsumePrefix(&target, "dns:///")) return "";
-  const std::string host(target.substr(0, target.rfind(':')));
-  return absl::StrReplaceAll(host, {{"%5B", ""}, {"%5D", ""}, {"%25", "%"}});
+// Where a call of gRPC went.
+struct GrpcPeer {
+  std::string host;  // An address; "": a Unix socket.
+  uint32_t port = 0;
+};
+
+// "ipv4:1.2.3.4:7400", "ipv6:%5B::1%5D:7400" or "unix:PATH".
+GrpcPeer PeerOf(absl::string_view peer) {
+  if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return {};
+  const size_t colon = peer.rfind(':');
+  GrpcPeer parsed{.host = absl::StrReplaceAll(peer.substr(0, colon),
+                                              {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}, {"%25", "%"}})};
+  return absl::SimpleAtoi(peer.substr(colon + 1), &parsed.port) ? parsed : GrpcPeer();
 }
 
-bool IsHere(absl::string_view target) {
-  if (absl::StartsWith(target, "unix:")) return true;
-  const std::string host = HostOf(target);
-  return IsLocalAddress(absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:1") : absl::StrCat(host, ":1"));
-}
-
-}  // namespace
-
-DirectPath::DirectPath()
-    : transport_([] {
-        const char* value = std::getenv(kTransportVariable);
-        const absl::string_view wanted = value == nullptr ? "" : value;
-        if (wanted == "auto") return Transport::kAuto;
-        if (wanted == "direct") return Transport::kTcp;
-        if (wanted == "unix") return Transport::kUnix;
-        if (!wanted.empty() && wanted != "grpc") {
-          Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct or unix, got \"", wanted,
-                           "\"; taken as grpc"));
-        }
-        return Transport::kGrpc;
-      }()) {}
-
-std::unique_ptr<DirectConnection> DirectPath::Begin(const Server& server, const std::string& method,
-                                                    Clock::Time deadline) {
-  if (transport_ == Transport::kGrpc) return nullptr;
-  const Clock::Time soon = std::min(deadline, Clock::Real().Now() + kPatience);
-  if (auto known = Known(server)) {
-    if (auto connection = BeginAt(*known, method, deadline)) return connection;
-    OnBroken();  // The server may have been started again.
-  }
-  {
-    MutexLock lock(mutex_);
-    if (avoided_ == server.channel && Clock::Real().Now() < avoid_until_) return nullptr;
-  }
-  const auto offer = Ask(server, soon);
-  if (!offer) return nullptr;
-  auto connection = BeginAt(*offer, method, deadline);
-  MutexLock lock(mutex_);
-  if (connection != nullptr) {
-    if (offer_ && offer_->server.channel != server.channel) idle_.clear();
-    offer_ = offer;
-    return connection;
-  }
-  avoided_ = server.channel;
-  avoid_until_ = Clock::Real().Now() + kAvoid;
-  Log("the direct path of the server cannot be reached: appends and reads go over gRPC for a minute");
-  return nullptr;
-}
-
-std::optional<DirectPath::Offer> DirectPath::Known(const Server& server) {
-  MutexLock lock(mutex_);
-  const bool same = offer_ && offer_->server.channel == server.channel &&
-                    offer_->server.authorization == server.authorization && Clock::Real().Now() < offer_->renew;
-  return same ? offer_ : std::nullopt;
-}
-
-std::optional<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::Time deadline) {
+absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& server, Clock::Time deadline,
+                                                      GrpcPeer& peer) {
   grpc::ClientContext context;
   context.set_deadline(GrpcDeadline(deadline));
   if (!server.authorization.empty()) context.AddMetadata(kAuthorizationKey, server.authorization);
   v1::OpenDirectResponse response;
+  const absl::Status status = FromGrpcStatus(
+      v1::RoutingReplay::NewStub(server.channel)->OpenDirect(&context, v1::OpenDirectRequest(), &response));
+  if (absl::IsUnimplemented(status)) return absl::NotFoundError("the server knows of no direct path");
+  if (!status.ok()) return status;
+  peer = PeerOf(context.peer());
+  return response;
+}
+
+// What begins a call, and without a method the greeting: the server that gave the ticket ends that one well.
+std::string CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
+  v1::DirectCall call;
+  call.set_method(method);
+  call.set_ticket(ticket);
+  if (deadline != Clock::Time::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now());
+    call.set_timeout_ms(std::max<int64_t>(1, left.count()));
+  }
+  return call.SerializeAsString();
+}
+
+// Another program may listen there, or another server behind the same address.
+absl::Status Greet(DirectConnection& connection, const std::string& ticket, Clock::Time deadline) {
+  connection.Put(FrameType::kCall, CallOf(ticket, "", deadline), {});
+  RR_RETURN_IF_ERROR(connection.Send());
+  RR_ASSIGN_OR_RETURN(const auto answer, connection.Receive(deadline));
+  if (!answer) return absl::UnavailableError("no answer");
+  const bool greeted = answer->type() == FrameType::kEnd && answer->header().empty();
+  return greeted ? absl::OkStatus() : absl::UnavailableError("another server listens there");
+}
+
+Clock::Time SoonBefore(Clock::Time deadline, Clock::Time now) {
+  return now + std::min<Clock::Duration>(DirectPath::kPatience, (deadline - now) / 2);
+}
+
+}  // namespace
+
+DirectPath::Transport DirectPath::Wanted() {
+  const char* value = std::getenv(kTransportVariable);
+  const absl::string_view wanted = value == nullptr ? "" : value;
+  if (wanted == "auto") return Transport::kAuto;
+  if (wanted == "direct") return Transport::kTcp;
+  if (wanted == "unix") return Transport::kUnix;
+  if (!wanted.empty() && wanted != "grpc") {
+    Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct or unix, got \"", wanted, "\"; taken as grpc"));
+  }
+  return Transport::kGrpc;
+}
+
+DirectPath::DirectPath() : transport_(Wanted()) {}
+
+DirectPath::Connection DirectPath::Begin(const Server& server, const std::string& method, Clock::Time deadline) {
+  if (transport_ == Transport::kGrpc) return nullptr;
+  const Clock::Time now = Clock::Real().Now(), soon = SoonBefore(deadline, now);
+  const bool in_a_hurry = soon - now < kPatience;  // That it did not answer says nothing then.
+  const auto begin = [&](absl::StatusOr<Connection> connection, const Offer& offer) -> absl::StatusOr<Connection> {
+    if (!connection.ok()) return connection;
+    (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline), {});
+    RR_RETURN_IF_ERROR((*connection)->Send());
+    return connection;
+  };
+  if (const auto known = Known(server)) {
+    if (auto connection = begin(ConnectTo(*known, soon), *known); connection.ok()) return *std::move(connection);
+    OnBroken();  // The server may have been started again.
+  }
+  if (IsAvoided(server)) return nullptr;
+  const auto offer = Ask(server, soon);
+  if (!offer.ok()) {
+    // One that is away may have a direct path when it is back.
+    const bool silent = absl::IsDeadlineExceeded(offer.status()) && !in_a_hurry;
+    if (silent || absl::IsNotFound(offer.status())) Avoid(server, absl::OkStatus());
+    return nullptr;
+  }
+  auto connection = begin(ConnectTo(*offer, soon), *offer);
+  if (!connection.ok()) {
+    if (!in_a_hurry) Avoid(server, connection.status());
+    return nullptr;
+  }
+  MutexLock lock(mutex_);
+  if (offer_ && offer_->target != server.target) idle_.clear();
+  offer_ = *offer;
+  told_.clear();
+  return *std::move(connection);
+}
+
+absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
+  if (transport_ == Transport::kGrpc)
+    return absl::NotFoundError(absl::StrCat(kTransportVariable, " asks for nothing else"));
+  const Clock::Time soon = DeadlineAfter(Clock::Real().Now(), kPatience);
+  RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
+  RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(offer, soon));
+  const DirectAddress& address = connection->address();
+  return address.unix_socket.empty() ? absl::StrCat("TCP to ", address.host, " port ", address.port)
+                                     : "a Unix socket of this machine";
+}
+
+std::optional<DirectPath::Offer> DirectPath::Known(const Server& server) {
+  MutexLock lock(mutex_);
+  const bool same = offer_ && offer_->target == server.target && offer_->authorization == server.authorization &&
+                    Clock::Real().Now() < offer_->renew;
+  return same ? offer_ : std::nullopt;
+}
+
+bool DirectPath::IsAvoided(const Server& server) {
+  MutexLock lock(mutex_);
+  return avoided_ == server.target && Clock::Real().Now() < avoid_until_;
+}
+
+// `why`: OK where there is nothing to tell.
+void DirectPath::Avoid(const Server& server, const absl::Status& why) {
+  MutexLock lock(mutex_);
+  avoided_ = server.target;
+  avoid_until_ = Clock::Real().Now() + kAvoid;
+  if (why.ok() || std::exchange(told_, server.target) == server.target) return;
+  Log(absl::StrCat(
+      "the direct path of the server cannot be reached, so appends and reads go over gRPC, and it is tried "
+      "again every minute: ",
+      why.message()));
+}
+
+absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::Time deadline) const {
+  GrpcPeer peer;
   const Clock::Time now = Clock::Real().Now();
-  const grpc::Status status =
-      v1::RoutingReplay::NewStub(server.channel)->OpenDirect(&context, v1::OpenDirectRequest(), &response);
-  // What it does not answer at present, it may answer soon.
-  if (!status.ok() && status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return std::nullopt;
-  Offer offer{.server = server,
+  RR_ASSIGN_OR_RETURN(const auto response, CallOpenDirect(server, deadline, peer));
+  if (response.ticket().empty()) return absl::NotFoundError("the server has no direct path");
+  const auto& ports = response.grpc_ports();
+  if (!peer.host.empty() && std::find(ports.begin(), ports.end(), peer.port) == ports.end()) {
+    return absl::NotFoundError(absl::StrCat("something between here and the server listens on port ", peer.port,
+                                            ", and must not be passed by"));
+  }
+  Offer offer{.target = server.target,
+              .authorization = server.authorization,
               .addresses = {},
               .ticket = response.ticket(),
               .renew = now + std::chrono::milliseconds(response.ticket_ms() / 4)};
-  const std::string host = HostOf(server.target);
-  if (transport_ != Transport::kTcp && IsHere(server.target) && !response.unix_socket().empty()) {
+  const bool here = peer.host.empty() || IsOfThisMachine(peer.host);
+  if (transport_ != Transport::kTcp && here && !response.unix_socket().empty()) {
     offer.addresses.push_back({.unix_socket = response.unix_socket()});
   }
-  if (transport_ != Transport::kUnix && response.port() != 0 && !host.empty()) {
-    offer.addresses.push_back({.host = host, .port = static_cast<int>(response.port())});
+  if (transport_ != Transport::kUnix && response.port() != 0 && !peer.host.empty()) {
+    offer.addresses.push_back({.host = peer.host, .port = static_cast<int>(response.port())});
   }
-  if (!offer.addresses.empty()) return offer;
-  MutexLock lock(mutex_);
-  avoided_ = server.channel;
-  avoid_until_ = Clock::Real().Now() + kAvoid;
-  return std::nullopt;
+  if (offer.addresses.empty()) return absl::NotFoundError("the server has none that this client may use");
+  return offer;
 }
 
-std::unique_ptr<DirectConnection> DirectPath::BeginAt(const Offer& offer, const std::string& method,
-                                                      Clock::Time deadline) {
-  const Clock::Time now = Clock::Real().Now();
-  v1::DirectCall call;
-  call.set_method(method);
-  call.set_ticket(offer.ticket);
-  if (deadline != Clock::Time::max()) {
-    call.set_timeout_ms(std::max<int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count()));
+DirectPath::Connection DirectPath::TakeIdle(const Offer& offer) {
+  MutexLock lock(mutex_);
+  if (idle_.empty() || !offer_ || offer_->target != offer.target) return nullptr;
+  Connection idle = std::move(idle_.back());
+  idle_.pop_back();
+  return idle;
+}
+
+absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer, Clock::Time deadline) {
+  while (Connection idle = TakeIdle(offer)) {
+    if (idle->IsFresh()) return idle;
   }
-  const auto begin = [&](std::unique_ptr<DirectConnection> connection) {
-    connection->Put(FrameType::kCall, call.SerializeAsString(), {});
-    if (!connection->Send().ok()) connection.reset();
-    return connection;
-  };
-  while (true) {
-    std::unique_ptr<DirectConnection> idle;
-    {
-      MutexLock lock(mutex_);
-      if (idle_.empty() || !offer_ || offer_->server.channel != offer.server.channel) break;
-      idle = std::move(idle_.back());
-      idle_.pop_back();
-    }
-    if (idle->IsFresh() && (idle = begin(std::move(idle))) != nullptr) return idle;
-  }
+  absl::Status last;
   for (const DirectAddress& address : offer.addresses) {
-    auto connection = DirectConnection::Dial(address, std::min(deadline, Clock::Real().Now() + kPatience));
-    if (!connection.ok()) continue;
-    if (auto begun = begin(*std::move(connection))) return begun;
+    auto connection = DirectConnection::Dial(address, deadline);
+    last = connection.ok() ? Greet(**connection, offer.ticket, deadline) : connection.status();
+    if (last.ok()) return connection;
   }
-  return nullptr;
+  return last;
 }
 
-void DirectPath::GiveBack(const Server& server, std::unique_ptr<DirectConnection> connection) {
+void DirectPath::GiveBack(const Server& server, Connection connection) {
   MutexLock lock(mutex_);
-  const bool same = offer_ && offer_->server.channel == server.channel;
+  const bool same = offer_ && offer_->target == server.target;
   if (same && idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
 }
 

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/channel/direct_connection.h"
 #include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
@@ -20,20 +22,21 @@ namespace routing_replay::client {
 // "direct" and "unix", of it TCP or the Unix socket alone; "grpc", or nothing, never the direct path.
 inline constexpr char kTransportVariable[] = "ROUTING_REPLAY_TRANSPORT";
 
-// Of one server at a time, that of a channel. Thread-safe.
+// Of one server at a time. Thread-safe.
 class DirectPath {
  public:
   // What is known of a server that may be reached without gRPC.
   struct Server {
     std::shared_ptr<grpc::Channel> channel;
     std::string authorization;
-    std::string target;  // Of gRPC.
+    std::string target;  // Of the channel.
   };
 
   DirectPath();
 
   // A connection on which a call of `method` has begun, which ends at `deadline`. Null: it is to be made over gRPC, now
-  // and, where the direct path did not answer, for the next minute. Waits for kPatience at most.
+  // and, where the direct path did not answer, for the next minute. Takes kPatience at most, and no more than half of
+  // the time that is left for the call.
   std::unique_ptr<DirectConnection> Begin(const Server& server, const std::string& method, Clock::Time deadline);
   // Its call, of Begin with this server, ended well.
   void GiveBack(const Server& server, std::unique_ptr<DirectConnection> connection);
@@ -41,29 +44,39 @@ class DirectPath {
   void OnBroken();
   // Before a fork: nothing is left open.
   void Rest() { OnBroken(); }
+  // Connects, whatever happened before, and says how, in words. NOT_FOUND saying why there is no direct path;
+  // UNAVAILABLE: there is one, which cannot be reached.
+  absl::StatusOr<std::string> Look(const Server& server);
 
   static constexpr std::chrono::seconds kPatience{1};
 
  private:
   enum class Transport { kAuto, kGrpc, kTcp, kUnix };
   struct Offer {
-    Server server;
+    std::string target, authorization;
     std::vector<DirectAddress> addresses;  // What comes first is tried first.
     std::string ticket;
     Clock::Time renew;
   };
+  using Connection = std::unique_ptr<DirectConnection>;
 
+  static Transport Wanted();
   std::optional<Offer> Known(const Server& server);
-  // Asks the server over gRPC. Nothing: it has no direct path, or does not answer.
-  std::optional<Offer> Ask(const Server& server, Clock::Time deadline);
-  std::unique_ptr<DirectConnection> BeginAt(const Offer& offer, const std::string& method, Clock::Time deadline);
+  bool IsAvoided(const Server& server);
+  void Avoid(const Server& server, const absl::Status& why);
+  // Asks the server over gRPC. NOT_FOUND saying why: it has no direct path. Errors of the call.
+  absl::StatusOr<Offer> Ask(const Server& server, Clock::Time deadline) const;
+  // One that is idle, or a new one that the server has greeted. UNAVAILABLE.
+  absl::StatusOr<Connection> ConnectTo(const Offer& offer, Clock::Time deadline);
+  Connection TakeIdle(const Offer& offer);
 
   const Transport transport_;
   Mutex mutex_;
   std::optional<Offer> offer_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<DirectConnection>> idle_ ABSL_GUARDED_BY(mutex_);  // To the offer's server.
-  std::shared_ptr<grpc::Channel> avoided_ ABSL_GUARDED_BY(mutex_);               // Whose server has none …
-  Clock::Time avoid_until_ ABSL_GUARDED_BY(mutex_);                              // … until then.
+  std::vector<Connection> idle_ ABSL_GUARDED_BY(mutex_);  // To the offer's server.
+  std::string avoided_ ABSL_GUARDED_BY(mutex_);           // The target whose server has none …
+  Clock::Time avoid_until_ ABSL_GUARDED_BY(mutex_);       // … until then.
+  std::string told_ ABSL_GUARDED_BY(mutex_);              // The target of which a line was logged.
 };
 
 }  // namespace routing_replay::client

@@ -28,20 +28,44 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
   // What gRPC keeps secret, or leads through a proxy, or to one of several, the direct path would not.
-  const bool plain = !keys_.encrypted && !use_http_proxy_ && !target_.round_robin;
-  return ServerConnection{*channel_, *std::move(authorization), plain ? target_.target : ""};
+  const char* why_not = keys_.encrypted       ? "the connection is encrypted"
+                        : use_http_proxy_     ? "calls may go through an HTTP proxy"
+                        : target_.round_robin ? "the endpoint is a name of several servers"
+                                              : "";
+  return ServerConnection{*channel_, *std::move(authorization), *why_not == '\0' ? target_.target : "", why_not};
 }
 
 std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& connection, const std::string& method,
                                                     Clock::Time deadline) {
-  if (connection.direct_target.empty()) return nullptr;
-  return direct_.Begin({connection.channel, connection.authorization, connection.direct_target}, method, deadline);
+  std::unique_ptr<DirectConnection> direct;
+  if (!connection.direct_target.empty()) direct = direct_.Begin(connection.ForDirect(), method, deadline);
+  MutexLock lock(mutex_);
+  if (direct == nullptr) {
+    ++metrics_.grpc_streams;
+    metrics_.transport = "grpc";
+  } else if (direct->address().unix_socket.empty()) {
+    ++metrics_.direct_streams;
+    metrics_.transport = "direct";
+  } else {
+    ++metrics_.unix_streams;
+    metrics_.transport = "unix";
+  }
+  return direct;
+}
+
+absl::StatusOr<std::string> Link::LookForDirect(const ServerConnection& connection) {
+  if (connection.direct_target.empty()) return absl::NotFoundError(connection.why_not);
+  return direct_.Look(connection.ForDirect());
+}
+
+ClientMetrics Link::metrics() const {
+  MutexLock lock(mutex_);
+  return metrics_;
 }
 
 void Link::EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
                      const absl::Status& status) {
-  if (status.ok())
-    direct_.GiveBack({connection.channel, connection.authorization, connection.direct_target}, std::move(direct));
+  if (status.ok()) direct_.GiveBack(connection.ForDirect(), std::move(direct));
   if (absl::IsUnavailable(status)) direct_.OnBroken();
 }
 

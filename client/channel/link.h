@@ -17,6 +17,7 @@
 #include "client/channel/direct_path.h"
 #include "client/channel/endpoint.h"
 #include "proto/wire/mutex.h"
+#include "routing_replay/client.h"
 
 namespace routing_replay::client {
 
@@ -24,8 +25,10 @@ namespace routing_replay::client {
 struct ServerConnection {
   std::shared_ptr<grpc::Channel> channel;
   std::string authorization;
-  std::string direct_target = {};  // Of the channel, where its server may be asked for a direct path.
+  std::string direct_target = {};  // Of the channel, where its server may be asked for a direct path; else …
+  const char* why_not = "";        // … why it is not.
 
+  DirectPath::Server ForDirect() const { return {channel, authorization, direct_target}; }
   // Call it before the call begins.
   void Authorize(grpc::ClientContext& context) const {
     if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
@@ -48,6 +51,10 @@ class Link final : private ForkPart {
   // DirectPath::Begin.
   std::unique_ptr<DirectConnection> BeginDirect(const ServerConnection& connection, const std::string& method,
                                                 Clock::Time deadline);
+  // As DirectPath::Look.
+  absl::StatusOr<std::string> LookForDirect(const ServerConnection& connection);
+  // Of all calls that were asked for by BeginDirect.
+  ClientMetrics metrics() const;
   // It ended with `status`.
   void EndDirect(const ServerConnection& connection, std::unique_ptr<DirectConnection> direct,
                  const absl::Status& status);
@@ -74,7 +81,8 @@ class Link final : private ForkPart {
   const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;
   DirectPath direct_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  ClientMetrics metrics_ ABSL_GUARDED_BY(mutex_);
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
   // To target_ with keys_, or the error; null: not made yet.

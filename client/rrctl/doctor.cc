@@ -172,6 +172,8 @@ class ServerExaminer {
     if (round_trips.empty()) round_trips.push_back(first->round_trip);
     Add(CheckLatency(std::move(round_trips)));
     Add(CheckClock(fastest));
+    const auto connection = (*link)->Connect();
+    Add(CheckTransport(connection.ok() ? (*link)->LookForDirect(*connection) : connection.status()));
     return true;
   }
 
@@ -328,6 +330,20 @@ Finding CheckClock(const Answer& fastest) {
   return finding;
 }
 
+Finding CheckTransport(const absl::StatusOr<std::string>& way) {
+  Finding finding{.check = "transport", .facts = {{"direct", way.ok()}}};
+  if (way.ok()) {
+    finding.what = absl::StrCat("appends and reads go without gRPC, over ", *way);
+    return finding;
+  }
+  finding.what = absl::StrCat("appends and reads go over gRPC: ", way.status().message());
+  if (absl::IsNotFound(way.status())) return finding;
+  finding.verdict = Verdict::kWarn;
+  finding.fix = absl::StrCat("open the server's port for the direct path to this machine (7403 beside 7400), or set ",
+                             kTransportVariable, "=grpc here");
+  return finding;
+}
+
 Finding CheckAccess(const absl::StatusOr<Access>& access, const std::string& scratch) {
   Finding finding{.check = "access"};
   if (!access.ok()) {
@@ -374,8 +390,8 @@ void AddDoctor(Application& application) {
   CLI::App* doctor = application.Add(
       "doctor",
       "check whether this machine can use the server; if not, say why and how to fix it\n"
-      "Checks name, connection, TLS, service, version, limits, latency and clock of every server of the endpoint; then "
-      "what the token allows. Exit code 1 if a check failed.",
+      "Checks name, connection, TLS, service, version, limits, latency, clock and transport of every server of the "
+      "endpoint; then what the token allows. Exit code 1 if a check failed.",
       [options](Session& session) {
         session.ExitCodeIsTheAnswer();
         RR_ASSIGN_OR_RETURN(const auto findings, Examine(session.options(), *options));

@@ -113,6 +113,9 @@ Finding CheckLatency(std::vector<Clock::Duration> round_trips);
 // The fastest of several answers is the most exact.
 Finding CheckClock(const Answer& fastest);
 
+// `way`: of Link::LookForDirect.
+Finding CheckTransport(const absl::StatusOr<std::string>& way);
+
 // What the token allows on runs like `scratch`, a name that no run has.
 struct Access {
   // Nothing if unknown: the server does not say for runs that the token does not cover.
@@ -126,7 +129,7 @@ struct DoctorOptions {
 };
 
 // The checks in order, of each server of the endpoint: "name", "connect", "tls", "service", "version", "limits",
-// "latency", "clock"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
+// "latency", "clock", "transport"; then "access" of the whole endpoint. Checks that depend on a failed one are skipped.
 // INVALID_ARGUMENT (field endpoint) for a malformed endpoint. Changes nothing on the server.
 absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const DoctorOptions& options = {});
 

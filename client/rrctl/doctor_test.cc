@@ -92,6 +92,17 @@ TEST(ServiceChecksTest, ClocksMayDifferByTheRoundTrip) {
   EXPECT_EQ(CheckClock(Answer{.info = Info("0.1.0")}).verdict, Verdict::kSkip);
 }
 
+TEST(ServiceChecksTest, TransportIsTold) {
+  EXPECT_EQ(CheckTransport(std::string("a Unix socket of this machine")).what,
+            "appends and reads go without gRPC, over a Unix socket of this machine");
+  const Finding none = CheckTransport(absl::NotFoundError("the server has no direct path"));
+  EXPECT_EQ(none.verdict, Verdict::kOk);
+  EXPECT_EQ(none.what, "appends and reads go over gRPC: the server has no direct path");
+  const Finding closed = CheckTransport(absl::UnavailableError("Connection refused"));
+  EXPECT_EQ(closed.verdict, Verdict::kWarn);
+  EXPECT_THAT(closed.fix, HasSubstr("7403"));
+}
+
 TEST(ServiceChecksTest, AccessIsTold) {
   const Finding some = CheckAccess(Access{.put = true, .read = true, .admin = false}, "r");
   EXPECT_EQ(some.verdict, Verdict::kOk);

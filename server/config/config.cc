@@ -86,9 +86,14 @@ bool IsHostAndPort(const std::string& address) {
 const CLI::Validator kListener(
     [](const std::string& address) {
       const bool socket = absl::StartsWith(address, "unix:") && address.size() > 5;
-      const bool direct = absl::StartsWith(address, kDirect) && IsHostAndPort(address.substr(kDirect.size()));
-      if (socket || direct || IsHostAndPort(address)) return std::string();
-      return absl::StrCat("'", address, "' is not host:port, [v6]:port, unix:PATH or direct:host:port");
+      if (socket || IsHostAndPort(address)) return std::string();
+      return absl::StrCat("'", address, "' is not host:port, [v6]:port or unix:PATH");
+    },
+    "");
+const CLI::Validator kPortOrOff(
+    [](const std::string& address) {
+      if (address.empty() || address == kOff || IsHostAndPort(address)) return std::string();
+      return absl::StrCat("'", address, "' is not host:port, [v6]:port or off");
     },
     "");
 const CLI::Validator kPortOrNone(
@@ -104,10 +109,11 @@ class Parser {
   explicit Parser(ServerConfig& config) : config_(config) {
     app_.set_version_flag("--version", ROUTING_REPLAY_VERSION);
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
-    Key("listen", config_.listen,
-        "addresses to listen on: host:port, [v6]:port or unix:PATH; and direct:host:port for the direct path, which "
-        "opens a Unix socket as well")
-        ->check(kListener);
+    Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
+    Key("direct-listen", config_.direct_listen,
+        "address for appends and reads without gRPC, which this machine's clients get over a Unix socket as well; off: "
+        "none; empty: three ports above the first of --listen, and none with --tls-cert")
+        ->check(kPortOrOff);
     Key("advertise", config_.advertise, "address that the server reports to clients");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
@@ -146,9 +152,9 @@ class Parser {
     Key("health-listen", config_.health_listen,
         "address of gRPC's health service (names live and ready), always plaintext; empty: no such port")
         ->check(kPortOrNone);
-    QuantityKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: no limit");
-    Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
-        ->check(CLI::NonNegativeNumber);
+    QuantityKey("run-budget", config_.run_budget, kRunBytes,
+                "bytes that one run may take, which then has 10000 Append and as many Read calls at a time, too; 0: no "
+                "limit");
     Key("max-connections-per-address", config_.max_connections_per_address,
         "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
         ->check(CLI::PositiveNumber);
@@ -293,9 +299,9 @@ class Parser {
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
   std::vector<std::pair<const char*, std::string>> plain;
-  for (const std::string& address : config.listen) {
-    const bool direct = absl::StartsWith(address, kDirect);
-    plain.emplace_back("listen", direct ? address.substr(kDirect.size()) : address);
+  for (const std::string& address : config.listen) plain.emplace_back("listen", address);
+  if (const auto direct = DirectListenerOf(config); direct && !direct->address.empty()) {
+    plain.emplace_back("direct-listen", direct->address);
   }
   if (!config.operations_listen.empty()) plain.emplace_back("operations-listen", config.operations_listen);
   for (const auto& [key, address] : plain) {
@@ -307,14 +313,13 @@ absl::Status CheckEncrypted(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckListeners(const ServerConfig& config) {
-  const size_t direct = config.listen.size() - GrpcAddresses(config).size();
-  if (direct == config.listen.size()) return absl::InvalidArgumentError("--listen: no address of gRPC");
-  if (direct > 1) return absl::InvalidArgumentError("--listen: the direct path is given twice");
-  if (direct == 1 && !config.tls.certificate.empty()) {
-    return absl::InvalidArgumentError("--listen: the direct path has no TLS, and this server has --tls-cert");
-  }
-  return absl::OkStatus();
+absl::Status CheckDirect(const ServerConfig& config) {
+  const bool wanted = !config.direct_listen.empty() && config.direct_listen != kOff;
+  if (!wanted || config.tls.certificate.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--direct-listen: must be off or empty with --tls-cert: the direct path has no TLS, so that what is encrypted "
+      "over "
+      "gRPC would not be");
 }
 
 absl::Status CheckTokenFile(const std::string& path) {
@@ -345,23 +350,23 @@ void WarnOfMode(const char* key, const std::string& path, mode_t others, const c
 
 }  // namespace
 
-std::vector<std::string> GrpcAddresses(const ServerConfig& config) {
-  std::vector<std::string> addresses;
+std::optional<DirectListener> DirectListenerOf(const ServerConfig& config) {
+  if (config.direct_listen == kOff || !config.tls.certificate.empty()) return std::nullopt;
+  if (!config.direct_listen.empty()) return DirectListener{.address = config.direct_listen};
   for (const std::string& address : config.listen) {
-    if (!absl::StartsWith(address, kDirect)) addresses.push_back(address);
+    if (absl::StartsWith(address, "unix:")) continue;
+    const size_t colon = address.rfind(':');
+    int port = 0;
+    const bool fixed = absl::SimpleAtoi(address.substr(colon + 1), &port) && port != 0;
+    const int beside = fixed && port + kDirectPortsAbove <= 65535 ? port + kDirectPortsAbove : 0;
+    return DirectListener{.address = absl::StrCat(address.substr(0, colon), ":", beside), .or_any_port = true};
   }
-  return addresses;
-}
-
-std::optional<std::string> DirectAddress(const ServerConfig& config) {
-  for (const std::string& address : config.listen) {
-    if (absl::StartsWith(address, kDirect)) return address.substr(kDirect.size());
-  }
-  return std::nullopt;
+  return DirectListener{};
 }
 
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
   ServerConfig config;
+  config.direct_listen = std::string(kOff);  // Clients use it where they are told to.
   Parser parser(config);
   try {
     parser.Parse(argc, argv);
@@ -373,10 +378,11 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(error.what());
   }
+  if (config.run_budget > 0) config.run_streams = kStreamsOfABudget;
   absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
   if (!store.ok()) return store;
   RR_RETURN_IF_ERROR(CheckTls(config));
-  RR_RETURN_IF_ERROR(CheckListeners(config));
+  RR_RETURN_IF_ERROR(CheckDirect(config));
   RR_RETURN_IF_ERROR(CheckEncrypted(config));
   RR_RETURN_IF_ERROR(CheckTokenFile(config.token_file));
   WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);

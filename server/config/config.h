@@ -16,8 +16,9 @@
 namespace routing_replay::server {
 
 struct ServerConfig {
-  // host:port, [v6]:port or unix:PATH; port 0: any free one. One more may be kDirect and host:port or [v6]:port.
+  // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
+  std::string direct_listen;     // As for DirectListener: host:port, [v6]:port, kOff, or empty: beside gRPC.
   std::string advertise;         // The address that OpenRun reports to clients; empty: the first listener.
   std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;         // The server ends when this process ends; 0: off.
@@ -31,13 +32,12 @@ struct ServerConfig {
   std::chrono::milliseconds drain_delay{0};
   int threads = 2;  // Completion-queue threads of data calls.
   std::string log_level = "info";
-  TlsFiles tls;                   // For every listener except unix: ones, which stay plaintext.
-  bool insecure = false;          // Allows plaintext on addresses that are not loopback.
-  std::string token_file;         // See security/token_file.h; empty: everybody may do everything.
-  std::string operations_listen;  // Address of the HTTP port: host:port, [v6]:port. Empty: none.
-  std::string health_listen;      // Address of gRPC's health service; always plaintext. Empty: none.
-  int64_t run_budget = 0;         // Bytes that one run may take; 0: no limit.
-  int64_t run_streams = 0;        // Append calls, and as many Read calls, of one run at a time; 0: no limit.
+  TlsFiles tls;                                     // For every listener except unix: ones, which stay plaintext.
+  bool insecure = false;                            // Allows plaintext on addresses that are not loopback.
+  std::string token_file;                           // See security/token_file.h; empty: everybody may do everything.
+  std::string operations_listen;                    // Address of the HTTP port: host:port, [v6]:port. Empty: none.
+  std::string health_listen;                        // Address of gRPC's health service; always plaintext. Empty: none.
+  int64_t run_budget = 0;                           // Bytes that one run may take; 0: no limit.
   int64_t max_connections_per_address = 1000;       // Part of max_connections.
   std::chrono::milliseconds max_connection_age{0};  // An older connection is asked to end; 0: off.
 
@@ -59,6 +59,7 @@ struct ServerConfig {
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);  // How often expired samples are removed.
   int64_t max_runs = 10000;                                            // An empty run takes 20 to 50 kB.
   int max_streams = 256;                                               // Calls of one connection at a time.
+  int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
   int64_t max_connections = 10000;  // Also at most a quarter of the descriptors; an idle one takes 15 to 30 kB.
 
   std::vector<std::string> warnings;  // Settings that are allowed but hardly intended.
@@ -68,12 +69,23 @@ struct ServerConfig {
   bool print_config = false;
 };
 
-// Marks the address of the direct path among the listeners.
-inline constexpr absl::string_view kDirect = "direct:";
-// Of ServerConfig::listen: those of gRPC, …
-std::vector<std::string> GrpcAddresses(const ServerConfig& config);
-// … and host:port of the direct path; nothing: there is none.
-std::optional<std::string> DirectAddress(const ServerConfig& config);
+// ServerConfig::direct_listen: no direct path.
+inline constexpr absl::string_view kOff = "off";
+// The default is so many ports above the first one of gRPC: 7403 beside 7400. Those between are of operations and
+// health.
+inline constexpr int kDirectPortsAbove = 3;
+
+// ServerConfig::run_streams where runs have a budget, as shares are meant then: one from every client, if a run has all
+// connections.
+inline constexpr int64_t kStreamsOfABudget = 10000;
+
+// Where the direct path listens for TCP.
+struct DirectListener {
+  std::string address;       // host:port or [v6]:port; empty: nowhere, as gRPC does not either.
+  bool or_any_port = false;  // The port was not asked for: where it is taken, another one is as good.
+};
+// Nothing: there is no direct path; so it is with TLS, which it does not have.
+std::optional<DirectListener> DirectListenerOf(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED
 // with the text to print for --help and --version.

@@ -88,10 +88,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--threads", "0"}, "threads"},
            {{"--listen", "7400"}, "--listen"},
            {{"--listen", "host:65536"}, "host:65536"},
-           {{"--listen", "direct:unix:/tmp/x"}, "direct:unix:/tmp/x"},
-           {{"--listen", "direct:127.0.0.1:0"}, "no address of gRPC"},
-           {{"--listen", "127.0.0.1:0", "direct:127.0.0.1:0", "direct:127.0.0.1:1"}, "twice"},
-           {{"--listen", "127.0.0.1:0", "direct:0.0.0.0:7403"}, "'0.0.0.0:7403' can be reached"},
+           {{"--direct-listen", "unix:/tmp/x"}, "--direct-listen: 'unix:/tmp/x' is not host:port"},
+           {{"--direct-listen", "0.0.0.0:7403"}, "--direct-listen: '0.0.0.0:7403' can be reached"},
            {{"--memory-budget", "0"}, "memory-budget"},
            {{"--drain-delay", "9223372036854775807ms"}, "drain-delay"},
            {{"--listen", "0.0.0.0:7400"}, "'0.0.0.0:7400' can be reached"},
@@ -102,7 +100,6 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--tls-cert", "/does/not/exist", "--tls-key", "/x"}, "--tls-cert: cannot read /does/not/exist"},
            {{"--token-file", "/does/not/exist"}, "--token-file: cannot read /does/not/exist"},
            {{"--token-file", "README.md"}, "--token-file: README.md: "},
-           {{"--run-streams", "-1"}, "run-streams"},
            {{"--operations-listen", "0.0.0.0:7401"}, "--operations-listen: '0.0.0.0:7401' can be reached"},
            {{"--operations-listen", "unix:/tmp/x"}, "--operations-listen: 'unix:/tmp/x' is not host:port"},
            {{"--health-listen", "7402"}, "--health-listen: '7402' is not host:port"},
@@ -188,12 +185,33 @@ TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
   unsetenv("RR_INSECURE");
 }
 
-TEST(ConfigTest, TheDirectPathIsOneOfTheListeners) {
+TEST(ConfigTest, ABudgetOfRunsLimitsTheirStreamsToo) {
   ASSERT_OK_AND_ASSIGN(const ServerConfig without, Parse({}));
-  EXPECT_EQ(DirectAddress(without), std::nullopt);
-  ASSERT_OK_AND_ASSIGN(const ServerConfig with, Parse({"--listen", "direct:127.0.0.1:0", "127.0.0.1:1"}));
-  EXPECT_EQ(DirectAddress(with), "127.0.0.1:0");
-  EXPECT_THAT(GrpcAddresses(with), ::testing::ElementsAre("127.0.0.1:1"));
+  EXPECT_EQ(without.run_streams, 0);
+  EXPECT_EQ(without.direct_listen, kOff);
+  ASSERT_OK_AND_ASSIGN(const ServerConfig with, Parse({"--run-budget", "1GiB"}));
+  EXPECT_EQ(with.run_streams, kStreamsOfABudget);
+}
+
+// Where it listens, "…" after a port that another may stand for; "none".
+std::string Direct(const std::vector<std::string>& listen, const std::string& direct_listen, const char* cert = "") {
+  ServerConfig config;
+  config.listen = listen;
+  config.direct_listen = direct_listen;
+  config.tls.certificate = cert;
+  const auto listener = DirectListenerOf(config);
+  return listener ? listener->address + (listener->or_any_port ? "…" : "") : "none";
+}
+
+TEST(ConfigTest, TheDirectPathIsBesideGrpcUnlessItIsSaid) {
+  EXPECT_EQ(Direct({"127.0.0.1:7400"}, ""), "127.0.0.1:7403…");
+  EXPECT_EQ(Direct({"unix:/tmp/x", "[::]:7400", "10.0.0.1:80"}, ""), "[::]:7403…");
+  EXPECT_EQ(Direct({"127.0.0.1:0"}, ""), "127.0.0.1:0…");
+  EXPECT_EQ(Direct({"127.0.0.1:65534"}, ""), "127.0.0.1:0…");
+  EXPECT_EQ(Direct({"unix:/tmp/x"}, ""), "");
+  EXPECT_EQ(Direct({"unix:/tmp/x"}, "127.0.0.1:9"), "127.0.0.1:9");
+  EXPECT_EQ(Direct({"127.0.0.1:7400"}, "off"), "none");
+  EXPECT_EQ(Direct({"127.0.0.1:7400"}, "", "server.crt"), "none");
 }
 
 TEST(ConfigTest, PortsForOperators) {

@@ -67,7 +67,9 @@ DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, int
       closed_(std::move(closed)),
       since_(std::chrono::steady_clock::now()),
       reader_([this](const Frame& frame) { return Admit(frame); }),
-      caller_{.peer = std::move(peer)} {}
+      caller_{.peer = std::move(peer)} {
+  caller_.transport = caller_.peer == "unix:" ? "unix" : "direct";
+}
 
 DirectConnection::~DirectConnection() {
   if (fd_ < 0) return;
@@ -177,8 +179,9 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
   v1::DirectCall call;
   const absl::string_view header = frame.header();
   if (!call.ParseFromArray(header.data(), static_cast<int>(header.size()))) return Close();
-  reads_ = call.method() == "Read";
-  if (!reads_ && call.method() != "Append") return Close();
+  const std::string& method = call.method();
+  if (!method.empty() && method != "Append" && method != "Read") return Close();
+  method_ = method.empty() ? Method::kGreeting : method == "Read" ? Method::kRead : Method::kAppend;
   had_call_ = true;
   messages_ = 0;
   const auto token = home_.tickets.TokenOf(call.ticket());
@@ -186,13 +189,14 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
     // Its client asks for another one, and comes again.
     return End(absl::UnavailableError("ticket: unknown or expired"), nullptr);
   }
+  if (method_ == Method::kGreeting) return End(absl::OkStatus(), nullptr);
   caller_.authorization = token->empty() ? "" : absl::StrCat("Bearer ", *token);
   const std::chrono::milliseconds timeout(call.timeout_ms());
   caller_.deadline = timeout.count() > 0 ? DeadlineAfter(Clock::Real().Now(), timeout) : Clock::Time::max();
   state_ = State::kInCall;
   auto stream = std::make_unique<DirectStream>(shared_from_this());
   const CallHome home{home_.context, loop_};
-  reads_ ? ServeRead(home, std::move(stream)) : ServeAppend(home, std::move(stream));
+  method_ == Method::kRead ? ServeRead(home, std::move(stream)) : ServeAppend(home, std::move(stream));
 }
 
 void DirectConnection::Arrive(CallEvent& arrived, CallEvent& gone) {
@@ -256,11 +260,12 @@ void DirectConnection::Flush() {
   Watch();
 }
 
-// Only after a read that ended well is it known that nothing more of the call comes.
+// Only after a greeting, and a read that ended well, is it known that nothing more of the call comes.
 void DirectConnection::OnEndSent() {
   Complete(gone_, true);
   since_ = std::chrono::steady_clock::now();
-  const bool all_came = reads_ && end_.ok() && messages_ == 1;
+  const int64_t expected = method_ == Method::kRead ? 1 : 0;
+  const bool all_came = method_ != Method::kAppend && end_.ok() && messages_ == expected;
   if (all_came) {
     state_ = State::kIdle;
     return;

@@ -94,7 +94,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
 
   // Of the call:
   Caller caller_;
-  bool reads_ = false;  // Its method is Read.
+  enum class Method { kGreeting, kAppend, kRead } method_ = Method::kGreeting;
   int64_t messages_ = 0;
   int64_t most_payload_ = 0;
   ByteReservation header_memory_;  // Of a long header that comes.

@@ -53,18 +53,24 @@ DirectServer::DirectServer(ServiceContext& context, const ConnectionLimits& limi
   for (int i = 0; i < context.config.threads; ++i) loops_.push_back(std::make_unique<DirectLoop>());
 }
 
-absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContext& context, const std::string& address,
+absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContext& context,
+                                                                   const DirectListener& listener,
                                                                    const ConnectionLimits& limits, Told told) {
   std::unique_ptr<DirectServer> server(new DirectServer(context, limits, std::move(told)));
-  absl::Status status = server->Open(address);
+  absl::Status status = server->Open(listener);
   if (status.ok()) status = server->OpenUnix();
   if (!status.ok()) return status;
   context.direct.tickets = &server->tickets_;
   return server;
 }
 
-absl::Status DirectServer::Open(const std::string& address) {
+absl::Status DirectServer::Open(const DirectListener& listener) {
+  const std::string& address = listener.address;
+  if (address.empty()) return absl::OkStatus();
   auto socket = ListeningSocket::Open(address);
+  if (!socket.ok() && listener.or_any_port) {
+    return Open({.address = absl::StrCat(address.substr(0, address.rfind(':')), ":0")});
+  }
   if (!socket.ok()) return socket.status();
   address_ = socket->address();
   fds_ = socket->fds();

@@ -21,13 +21,13 @@ class DirectServer {
   // Of connections of the direct path alone. From any of its threads.
   using Told = std::function<void(ConnectionEvent event)>;
 
-  // Listens at `address` (host:port), and on an abstract Unix socket of this machine; sets
-  // `context.direct`. Nobody is served before Start. UNAVAILABLE naming the address. `context` must outlive this.
-  static absl::StatusOr<std::unique_ptr<DirectServer>> Listen(ServiceContext& context, const std::string& address,
+  // Listens there, and on an abstract Unix socket of this machine; sets `context.direct`. Nobody is served before
+  // Start. UNAVAILABLE naming the address. `context` must outlive this.
+  static absl::StatusOr<std::unique_ptr<DirectServer>> Listen(ServiceContext& context, const DirectListener& listener,
                                                               const ConnectionLimits& limits, Told told);
   ~DirectServer();
 
-  // With the port that was chosen.
+  // With the port that was chosen; empty: the Unix socket alone.
   const std::string& address() const { return address_; }
   void Start();
   // Nobody comes any more; calls go on, and end soon where they can.
@@ -39,7 +39,7 @@ class DirectServer {
   class Acceptor;
 
   DirectServer(ServiceContext& context, const ConnectionLimits& limits, Told told);
-  absl::Status Open(const std::string& address);
+  absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
   // On the first loop's thread.
   void TakeIn(int fd, const Peer& peer);

@@ -87,7 +87,7 @@ class DirectServerTest : public ::testing::Test {
   void Start(ConnectionLimits limits = {}) {
     config_.threads = 2;
     context_ = std::make_unique<ServiceContext>(config_, Clock::Real(), access_, budget_, *store_, metrics_);
-    auto server = DirectServer::Listen(*context_, "127.0.0.1:0", limits, [this](ConnectionEvent event) {
+    auto server = DirectServer::Listen(*context_, {.address = "127.0.0.1:0"}, limits, [this](ConnectionEvent event) {
       if (event == ConnectionEvent::kOpened) ++open_;
       if (event == ConnectionEvent::kEnded) --open_;
       if (event == ConnectionEvent::kRejected) ++rejected_;
@@ -136,6 +136,42 @@ TEST_F(DirectServerTest, AConnectionServesReadsOneAfterTheOther) {
     EXPECT_EQ(response->records.at(0).status, SampleStatus::kNotFound);
     EXPECT_OK(peer.End());
   }
+}
+
+TEST_F(DirectServerTest, WhoseTicketItIsIsGreeted) {
+  Start();
+  Peer peer(server_->address());
+  for (int i = 0; i < 2; ++i) {
+    peer.Call("", Ticket());
+    EXPECT_OK(peer.End());
+  }
+  peer.Call("Read", Ticket());
+  peer.Frame(FrameType::kMessage, ReadOf("run"));
+  ASSERT_TRUE(peer.Hear());
+  EXPECT_OK(peer.End());
+  peer.Call("", std::string(16, '\0'));
+  EXPECT_TRUE(absl::IsUnavailable(peer.End()));
+  EXPECT_FALSE(peer.Hear());
+}
+
+TEST_F(DirectServerTest, APortThatWasNotAskedForMayBeAnother) {
+  Start();
+  const DirectListener taken{.address = server_->address()};
+  ServiceContext other(config_, Clock::Real(), access_, budget_, *store_, metrics_);
+  EXPECT_TRUE(absl::IsUnavailable(DirectServer::Listen(other, taken, {}, nullptr).status()));
+  const auto moved = DirectServer::Listen(other, {.address = taken.address, .or_any_port = true}, {}, nullptr);
+  ASSERT_OK(moved);
+  EXPECT_NE((*moved)->address(), taken.address);
+  EXPECT_EQ((*moved)->address(), absl::StrCat("127.0.0.1:", other.direct.port));
+}
+
+TEST_F(DirectServerTest, WithoutGrpcOverTcpThereIsTheUnixSocketAlone) {
+  ServiceContext context(config_, Clock::Real(), access_, budget_, *store_, metrics_);
+  const auto server = DirectServer::Listen(context, {}, {}, nullptr);
+  ASSERT_OK(server);
+  EXPECT_EQ((*server)->address(), "");
+  EXPECT_EQ(context.direct.port, 0);
+  EXPECT_FALSE(context.direct.unix_socket.empty());
 }
 
 TEST_F(DirectServerTest, ARejectedCallHasItsReason) {

@@ -125,6 +125,8 @@ void Metrics::CountStoreError(const absl::Status& status) {
 
 void Metrics::CountQuotaRejection(const char* quota) { quota_rejections_.Add({{"quota", quota}}).Increment(); }
 
+void Metrics::CountStream(const char* transport) { streams_.Add({{"transport", transport}}).Increment(); }
+
 void Metrics::CountTokenFileReload(bool taken) {
   token_file_rejected_.Set(taken ? 0 : 1);
   if (!taken) token_file_failures_.Increment();

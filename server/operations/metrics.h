@@ -51,6 +51,8 @@ class Metrics {
   void CountAccessRejection(const absl::Status& status);
   // A call or an append ended with `status`. Counts only errors of the store itself.
   void CountStoreError(const absl::Status& status);
+  // An Append or Read call was admitted, over a Caller::transport.
+  void CountStream(const char* transport);
   // The result of a change of the token file. After a rejected change the previous tokens stay valid.
   void CountTokenFileReload(bool taken);
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
@@ -116,6 +118,8 @@ class Metrics {
   prometheus::Family<Counter>& quota_rejections_ =
       AddCounters("quota_rejections_total",
                   "Calls and messages rejected or ended because of a limit of one run, one call or one kind of calls.");
+  prometheus::Family<Counter>& streams_ =
+      AddCounters("streams_total", "Append and Read calls admitted, by how they came: grpc, direct or unix.");
   prometheus::Family<Counter>& calls_ = AddCounters("rpcs_total", "Calls that ended, by method and status code.");
   prometheus::Family<Gauge>& open_calls_ = AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls in progress.");
   prometheus::Family<prometheus::Histogram>& call_seconds_ =
@@ -155,7 +159,7 @@ class Metrics {
   Counter& tls_reload_failures = AddCounter(
       "tls_reload_failures_total",
       "Checks of the TLS files that found them missing, incomplete or mismatched; the previous ones stayed in use.");
-  Gauge& connections = AddGauge("connections", "Open gRPC connections.");
+  Gauge& connections = AddGauge("connections", "Open connections.");
   Counter& rejected_connections = AddCounter(
       "connections_rejected_total", "Connections closed at once because of the limit for all or for one address.");
   Counter& cut_connections =

@@ -90,7 +90,7 @@ bool IsIpAddress(const std::string& host) {
 // The names by which clients may call a server without tokens.
 std::set<std::string> NamesOf(const ServerConfig& config) {
   std::set<std::string> names = {"", "localhost"};
-  for (const std::string& address : GrpcAddresses(config)) {
+  for (const std::string& address : config.listen) {
     if (!absl::StartsWith(address, "unix:")) names.insert(HostOf(address));
   }
   for (const std::string& address : {config.advertise, config.operations_listen}) names.insert(HostOf(address));

@@ -349,6 +349,17 @@ list Rejections(const Series& counters) {
   return rows;
 }
 
+// "unix 12, grpc 3": which way appends and reads came; empty: none came.
+std::string Streams(const Series& counters) {
+  std::multimap<double, std::string, std::greater<>> found;
+  for (const auto& [name, value] : counters) {
+    absl::string_view label = name;
+    if (!absl::ConsumePrefix(&label, "routing_replay_streams_total{transport=\"")) continue;
+    found.emplace(value, absl::StrCat(absl::StripSuffix(label, "\"}"), " ", HumanCount(static_cast<int64_t>(value))));
+  }
+  return absl::StrJoin(found, ", ", [](std::string* out, const auto& one) { out->append(one.second); });
+}
+
 list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_clock::time_point now) {
   list rows;
   for (const CallTrouble& trouble : troubles) {
@@ -440,6 +451,7 @@ std::string StatusPage(const StatusPageInput& input) {
   page.set("healthy", status.store_health.ok());
   page.set("trouble", std::string(status.store_health.message()));
   page.set("listeners", absl::StrJoin(status.listeners, ", "));
+  if (const std::string streams = Streams(input.counters); !streams.empty()) page.set("streams", streams);
   if (status.certificate_expiry) page.set("certificate", Timestamp(*status.certificate_expiry));
   const Series figures = SeriesOf(FiguresOf(status));
   page.set("tiles", Tiles(figures));

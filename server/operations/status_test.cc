@@ -162,6 +162,13 @@ TEST_F(StatusPageTest, OfAServerThatHasJustStarted) {
   EXPECT_EQ(page.find("<script"), std::string::npos);
 }
 
+TEST_F(StatusPageTest, WhichWayStreamsCome) {
+  EXPECT_EQ(Page().find("Streams so far"), std::string::npos);
+  counters_ = {{"routing_replay_streams_total{transport=\"grpc\"}", 3},
+               {"routing_replay_streams_total{transport=\"unix\"}", 1234}};
+  EXPECT_NE(Page().find("<dd>unix 1,234, grpc 3</dd>"), std::string::npos);
+}
+
 TEST_F(StatusPageTest, EveryValueIsEscaped) {
   const std::string hostile = "\"><script>alert(1)</script>{{version}}&'";
   status_.version = status_.store = settings_ = hostile;

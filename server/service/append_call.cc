@@ -161,6 +161,7 @@ class AppendCall final : public ServedCall {
 };
 
 void AppendCall::OnAdmitted() {
+  context_.metrics.CountStream(caller_.transport);
   WatchForStalls();
   ReadNext();
 }

@@ -29,6 +29,10 @@ class ReadCall final : public ServedCall {
   std::unique_ptr<ServedCall> Successor(std::unique_ptr<CallStream> stream) const override {
     return std::make_unique<ReadCall>(home_, std::move(stream));
   }
+  void OnAdmitted() override {
+    context_.metrics.CountStream(caller_.transport);
+    ReceiveRequest();
+  }
   void OnRequest() override;
   void OnWorked() override;
   void OnGone() override {

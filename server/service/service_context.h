@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,8 +46,9 @@ inline int64_t ControlBytes(const ServerConfig& config) {
 
 // Where the direct path is; without tickets there is none.
 struct DirectOffer {
-  int port = 0;             // Of TCP.
-  std::string unix_socket;  // The name of an abstract one.
+  int port = 0;                 // Of TCP; 0: none.
+  std::string unix_socket;      // The name of an abstract one.
+  std::vector<int> grpc_ports;  // Of the listeners of gRPC.
   Tickets* tickets = nullptr;
 };
 

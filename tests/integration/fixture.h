@@ -24,7 +24,7 @@ using RunHandle = std::shared_ptr<Run>;
 class ServerTest : public ::testing::Test {
  protected:
   void StartServer(ServerConfig config = {}) {
-    config.listen = {"127.0.0.1:0", "direct:127.0.0.1:0"};
+    config.listen = {"127.0.0.1:0"};
     auto server = Server::Start(std::move(config));
     ASSERT_OK(server);
     server_ = *std::move(server);

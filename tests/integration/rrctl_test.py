@@ -378,7 +378,7 @@ class DiffTest(RrctlTest):
             self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --run: ")
 
 
-CHECKS = ["name", "connect", "tls", "service", "version", "limits", "latency", "clock", "access"]
+CHECKS = ["name", "connect", "tls", "service", "version", "limits", "latency", "clock", "transport", "access"]
 
 
 class DoctorTest(RrctlTest):

@@ -2,10 +2,12 @@
 
 Usage: one_call.py append|read
 
-Whatever the first call of a process does more (a connection, a stream, a run) is done before.
+Whatever the first call of a process does more (a connection, a stream, a run) is done before. It goes over gRPC, whose
+messages those of the direct path are.
 """
 
 import json
+import os
 import sys
 import threading
 
@@ -25,6 +27,7 @@ BATCH = {
 
 
 def main(kind):
+    os.environ["ROUTING_REPLAY_TRANSPORT"] = "grpc"
     run = rr.Client().run("journeys", rr.Geometry(num_layers=4, num_experts=64, top_k=8))
     source = rt.ServiceSource(run)
 

@@ -93,6 +93,12 @@ struct ServerSummary {
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
+// How appends and reads go to the server: "grpc", or without gRPC "direct" (TCP) or "unix".
+struct ClientMetrics {
+  std::string transport;  // Of the last stream; of several servers each, where they differ; empty: there was none.
+  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0;  // Begun so far.
+};
+
 class Run;
 
 // One server, several that share a store, or several that act as one. Thread-safe. Destroy it after everything made
@@ -118,6 +124,8 @@ class Client {
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
   // For several servers: the sums, the shortest uptime, and the version and store of the first.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
+  // Of what this client and its runs have done.
+  virtual ClientMetrics metrics() const = 0;
 };
 
 // Describes the rows of one append.

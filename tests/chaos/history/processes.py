@@ -113,8 +113,7 @@ class Server:
         self._environment = os.environ | environment
         self.addresses = [reserve_address() for _ in range(1 + direct)]  # Of gRPC, and of the direct path.
         self.endpoint = self.addresses[0]
-        for scheme, address in zip(("", "direct:"), self.addresses, strict=False):
-            self._command += ["--listen", scheme + address]
+        self._command += ["--listen", self.endpoint, "--direct-listen", self.addresses[1] if direct else "off"]
         self.starting = threading.Lock()  # Held while it is meant to be away.
         self.start()
 

@@ -48,6 +48,18 @@ class ClientCalls:
         _calls.pass_lines_on()
         self._link = Link(_native.make(lib.rr_object_free, lib.rr_client_new, byref(options)), self._in_loop)
 
+    def metrics(self) -> dict[str, Any]:
+        """How appends and reads go to the server.
+
+        transport: of the last stream, "grpc", or without gRPC "direct" (TCP) or "unix"; None before the first; with
+            several servers, of each, where they differ
+        grpc_streams, direct_streams, unix_streams: how many were begun. Equal clients of a process count together
+
+        ROUTING_REPLAY_TRANSPORT in the environment of a new client may say one of the three, or "auto": the fastest
+        that reaches the server. Without it that is gRPC.
+        """
+        return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
+
     def _asking(self, function: Any, kind: Any, read: Any, *arguments: Any, **more: Any) -> Operation[Any]:
         client = self._link.client
         return _calls.operation(function, (client.pointer, *arguments), kind, read, kept=client, **more)
