@@ -84,13 +84,13 @@ Clock::Time SoonBefore(Clock::Time deadline, Clock::Time now) {
 DirectPath::Transport DirectPath::Wanted() {
   const char* value = std::getenv(kTransportVariable);
   const absl::string_view wanted = value == nullptr ? "" : value;
-  if (wanted == "auto") return Transport::kAuto;
+  if (wanted == "grpc") return Transport::kGrpc;
   if (wanted == "direct") return Transport::kTcp;
   if (wanted == "unix") return Transport::kUnix;
-  if (!wanted.empty() && wanted != "grpc") {
-    Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct or unix, got \"", wanted, "\"; taken as grpc"));
+  if (!wanted.empty() && wanted != "auto") {
+    Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct or unix, got \"", wanted, "\"; taken as auto"));
   }
-  return Transport::kGrpc;
+  return Transport::kAuto;
 }
 
 DirectPath::DirectPath() : transport_(Wanted()) {}
@@ -130,8 +130,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
 }
 
 absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
-  if (transport_ == Transport::kGrpc)
-    return absl::NotFoundError(absl::StrCat(kTransportVariable, " asks for nothing else"));
+  if (transport_ == Transport::kGrpc) return absl::NotFoundError(absl::StrCat(kTransportVariable, " is grpc"));
   const Clock::Time soon = DeadlineAfter(Clock::Real().Now(), kPatience);
   RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
   RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(offer, soon));

@@ -18,8 +18,8 @@
 
 namespace routing_replay::client {
 
-// The environment variable that says what is used for Append and Read: "auto", the direct path where there is one;
-// "direct" and "unix", of it TCP or the Unix socket alone; "grpc", or nothing, never the direct path.
+// The environment variable that says what is used for Append and Read: "auto", or nothing, the direct path where there
+// is one; "direct" and "unix", of it TCP or the Unix socket alone; "grpc", never the direct path.
 inline constexpr char kTransportVariable[] = "ROUTING_REPLAY_TRANSPORT";
 
 // Of one server at a time. Thread-safe.

@@ -366,7 +366,6 @@ std::optional<DirectListener> DirectListenerOf(const ServerConfig& config) {
 
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
   ServerConfig config;
-  config.direct_listen = std::string(kOff);  // Clients use it where they are told to.
   Parser parser(config);
   try {
     parser.Parse(argc, argv);

@@ -188,7 +188,6 @@ TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
 TEST(ConfigTest, ABudgetOfRunsLimitsTheirStreamsToo) {
   ASSERT_OK_AND_ASSIGN(const ServerConfig without, Parse({}));
   EXPECT_EQ(without.run_streams, 0);
-  EXPECT_EQ(without.direct_listen, kOff);
   ASSERT_OK_AND_ASSIGN(const ServerConfig with, Parse({"--run-budget", "1GiB"}));
   EXPECT_EQ(with.run_streams, kStreamsOfABudget);
 }

@@ -275,9 +275,9 @@ class SelectorTest(unittest.TestCase):
                         source["podSelector"], {"routing-replay-role": role}
                     ):
                         reached.setdefault(role, set()).update(port["port"] for port in rule["ports"])
-        self.assertEqual(reached["rollout"], {"grpc"})
-        self.assertEqual(reached["trainer"], {"grpc"})
-        self.assertEqual(reached["operator"], {"grpc", "http-ops"})
+        self.assertEqual(reached["rollout"], {"grpc", "direct"})
+        self.assertEqual(reached["trainer"], {"grpc", "direct"})
+        self.assertEqual(reached["operator"], {"grpc", "direct", "http-ops"})
 
     @each_rendered
     def test_clients_of_the_examples_have_a_role_and_an_endpoint(self, directory, resources):
@@ -378,7 +378,8 @@ class ScaleTest(unittest.TestCase):
             expected = [f"{name}-{i}.{headless}:7400" for i in range(server["spec"]["replicas"])]
             self.assertEqual(members, expected)
             # Any one of them is nobody's, and each has a name whatever state it is in.
-            self.assertNotIn("grpc", [each["name"] for each in services[name]["spec"]["ports"]])
+            ports = {each["name"] for each in services[name]["spec"]["ports"]}
+            self.assertTrue(ports.isdisjoint({"grpc", "direct"}))
             self.assertIs(services[headless]["spec"].get("publishNotReadyAddresses"), True)
         else:
             host, _, port = endpoint.removeprefix("dns:///").partition(":")

@@ -71,9 +71,6 @@ class Forwarder:
 
 class TransportTest(unittest.TestCase):
     def setUp(self) -> None:
-        asked = mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": "auto"})
-        asked.start()
-        self.addCleanup(asked.stop)
         self.lines: list[str] = []
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -81,19 +78,14 @@ class TransportTest(unittest.TestCase):
         self.addCleanup(logging.getLogger(LOG).removeHandler, handler)
 
     def start(self, *flags: str, listen: str | None = None) -> Server:
-        server = Server("--direct-listen", "", *flags, listen=listen)
-        self.addCleanup(server.stop)
-        return server
-
-    def start_at(self, direct: str) -> Server:
-        server = Server("--direct-listen", direct)
+        server = Server(*flags, listen=listen)
         self.addCleanup(server.stop)
         return server
 
     def elsewhere(self, port: int, target: str | None = None, says: bytes = b"") -> None:
         self.addCleanup(Forwarder(port, target, says).close)
 
-    def use(self, endpoint: str, transport: str = "auto") -> dict[str, object]:
+    def use(self, endpoint: str, transport: str = "") -> dict[str, object]:
         """What the client says after an append and two reads."""
         with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), rr.Client(endpoint) as client:
             self.assertIsNone(client.metrics()["transport"])
@@ -113,19 +105,17 @@ class TransportTest(unittest.TestCase):
 
     def test_what_is_fastest_or_what_is_asked_for(self) -> None:
         server = self.start()
-        for asked, used in (("", "grpc"), ("auto", "unix"), ("unix", "unix"), ("direct", "direct"), ("grpc", "grpc")):
+        for asked, used in (("", "unix"), ("auto", "unix"), ("unix", "unix"), ("direct", "direct"), ("grpc", "grpc")):
             with self.subTest(asked=asked):
                 self.check(self.use(server.endpoint, asked), used)
         with rr.Client(server.endpoint) as client:
             counters = client.server_info().counters
-        for name, times in (("unix", 2), ("direct", 1), ("grpc", 2)):
+        for name, times in (("unix", 3), ("direct", 1), ("grpc", 1)):
             self.assertEqual(counters[f'routing_replay_streams_total{{transport="{name}"}}'], 3 * times)
         self.assertEqual(self.direct_lines(), [])
 
     def test_a_server_without_it(self) -> None:
-        server = Server()
-        self.addCleanup(server.stop)
-        self.check(self.use(server.endpoint), "grpc")
+        self.check(self.use(self.start("--direct-listen", "off").endpoint), "grpc")
         self.assertEqual(self.direct_lines(), [])
 
     def test_a_server_that_listens_on_a_socket_alone(self) -> None:
@@ -134,7 +124,7 @@ class TransportTest(unittest.TestCase):
             self.check(self.use(server.endpoint), "unix")
 
     def test_a_port_of_its_own(self) -> None:
-        server = self.start_at(reserve_address())
+        server = self.start("--direct-listen", reserve_address())
         self.check(self.use(server.endpoint, "direct"), "direct")
 
     def test_nobody_goes_around_what_stands_between(self) -> None:
@@ -146,7 +136,7 @@ class TransportTest(unittest.TestCase):
     def test_another_address_of_the_server(self) -> None:
         """As that of a service in front of one server, which has both ports."""
         direct = reserve_address()
-        server = self.start_at(direct)
+        server = self.start("--direct-listen", direct)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
         self.elsewhere(port_of(direct), direct)
         self.check(self.use(f"{ELSEWHERE}:{port_of(server.endpoint)}", "direct"), "direct")
@@ -160,7 +150,7 @@ class TransportTest(unittest.TestCase):
         ):
             with self.subTest(name):
                 direct = reserve_address()
-                server = self.start_at(direct)
+                server = self.start("--direct-listen", direct)
                 self.elsewhere(port_of(server.endpoint), server.endpoint)
                 self.elsewhere(port_of(direct), says=says)
                 self.lines.clear()
@@ -176,7 +166,7 @@ class TransportTest(unittest.TestCase):
     def test_several_servers_behind_one_address(self) -> None:
         """The other does not know the ticket."""
         direct = reserve_address()
-        server, other = self.start_at(direct), self.start_at(reserve_address())
+        server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
         with rr.Client(other.endpoint) as client:  # It has tickets of its own.
             client.run("run", GEOMETRY).append("s", ROWS)
         self.elsewhere(port_of(server.endpoint), server.endpoint)

@@ -11,8 +11,7 @@ namespace routing_replay::bench {
 absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program) {
   std::string directory = (std::filesystem::temp_directory_path() / "routing-replay-bench.XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make ", directory));
-  auto server =
-      quickstart::StartServer(program, directory, {"--log-level", "warning", "--direct-listen", "127.0.0.1:0"});
+  auto server = quickstart::StartServer(program, directory, {"--log-level", "warning"});
   std::error_code ignored;
   std::filesystem::remove_all(directory, ignored);
   return server;

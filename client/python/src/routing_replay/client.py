@@ -55,8 +55,8 @@ class ClientCalls:
             several servers, of each, where they differ
         grpc_streams, direct_streams, unix_streams: how many were begun. Equal clients of a process count together
 
-        ROUTING_REPLAY_TRANSPORT in the environment of a new client may say one of the three, or "auto": the fastest
-        that reaches the server. Without it that is gRPC.
+        By default the fastest that reaches the server is used. ROUTING_REPLAY_TRANSPORT in the environment of a new
+        client may say one of the three.
         """
         return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
 
