@@ -163,6 +163,9 @@ void AppendQueue::OnCredit(const Credit& credit, Clock::Time now) {
   }
   if (!credit.rejection.ok()) {
     ++metrics_.credit_rejections;
+    if (IsPermanent(credit.rejection.code()) && !to_send_.empty()) {  // Say the run is gone: asking again is no use.
+      return Finish(to_send_.begin()->sequence, credit.rejection);
+    }
     trouble_ = credit.rejection;
   }
   ask_little_ = true;

@@ -98,6 +98,21 @@ TEST_F(AppendSessionTest, ConnectsOnlyForSomethingToSend) {
   EXPECT_EQ(Next(), Step::kWait);
 }
 
+TEST_F(AppendSessionTest, WhatGetsNoCreditForGoodFails) {
+  for (const char* sample : {"a", "b"}) session_.Add(MakePlan(sample, {1, 2}, {}, {0, 2}), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  const absl::Status gone = MakeError(absl::StatusCode::kNotFound, "no run", {.reason = Reason::kNoRun});
+  for (size_t failed = 1; failed <= 2; ++failed) {
+    ASSERT_EQ(Next(), Step::kSend);  // At once: others of the queue get the same answer.
+    const AppendResponse response{.credit = Credit{.granted_bytes = 0, .rejection = gone}};
+    session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
+    Deliver();
+    ASSERT_EQ(outcomes_.size(), failed);
+    EXPECT_THAT(outcomes_.back().status, Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  }
+  EXPECT_EQ(Next(), Step::kWait);
+}
+
 TEST_F(AppendSessionTest, AnErrorNamesAllThatFailed) {
   const absl::Status gap = MakeError(absl::StatusCode::kFailedPrecondition, "a gap", {.reason = Reason::kGap});
   for (int i = 0; i < 120; ++i) {

@@ -70,6 +70,22 @@ def body() -> Any:
         sides.of_trainer.replay = None
         CHECK.assertEqual({one.handle for one in run.list()}, before)
         print(f"step {step}: {told.total() // 2} rows and layers as recorded in each pass")
+    check_shadow(layout, config)
+
+
+def check_shadow(layout: Layout, config: Any) -> None:
+    """Routers choose themselves, and are compared with the record."""
+    os.environ["ROUTING_REPLAY_MODE"] = "shadow"
+    data, answers = sides.rollout(config)
+    said = sides.passes(sides.policy_of(config, layout, "none"), data)
+    told, metrics = sides.recorded(answers), sides.of_trainer.replay.metrics()
+    CHECK.assertGreater((told - sides.counted(said["training"])).total(), told.total() // 4)
+    for layer in sides.MOE:  # Of every row that the record has.
+        CHECK.assertGreater(
+            metrics[f"routing_replay/live_mismatch/layer_{layer:02}"], told.total() // sides.LAYERS // 2
+        )
+        CHECK.assertLess(metrics[f"routing_replay/overlap/layer_{layer:02}"], 0.5)
+    del os.environ["ROUTING_REPLAY_MODE"]
 
 
 class StepTest(unittest.TestCase):
