@@ -18,6 +18,7 @@
 #include "client/c_api/values.h"
 #include "client/call/cancellation.h"
 #include "client/commit.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 using namespace routing_replay;         // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -219,15 +220,14 @@ std::vector<std::shared_ptr<Appender>> SharedRun::Appenders() {
 
 rr_error* rr_run_new_appender(rr_run* run, const rr_appender_options* options, rr_appender** appender) {
   return Guard([&]() -> CallEnd {
-    auto given = OptionsFrom(options);
-    if (!given.ok()) return given.status();
+    RR_ASSIGN_OR_RETURN(auto given, OptionsFrom(options));
     const auto shared = std::make_shared<SharedAppender>();
     shared->run = run->shared->run;
     if (options != nullptr && options->keep_outcomes != 0) {
       shared->kept = std::make_shared<KeptOutcomes>();
-      given->on_outcome = [kept = shared->kept](const AppendOutcome& outcome) { kept->Put(outcome); };
+      given.on_outcome = [kept = shared->kept](const AppendOutcome& outcome) { kept->Put(outcome); };
     }
-    shared->appender = shared->run->NewAppender(*std::move(given));
+    shared->appender = shared->run->NewAppender(std::move(given));
     run->shared->Add(shared->appender);
     *appender = new rr_appender{shared};
     return {};
@@ -325,9 +325,7 @@ rr_error* rr_run_commit(rr_run* run, rr_text sample, rr_integer num_tokens, cons
     client::CommitRequest request{
         .sample = String(sample), .num_tokens = Optional(num_tokens), .attempt = Optional(attempt)};
     if (tokens != nullptr && tokens->data != nullptr) {
-      auto ids = TokensFrom(*tokens, "tokens", request.sample);
-      if (!ids.ok()) return ids.status();
-      request.tokens = *std::move(ids);
+      RR_ASSIGN_OR_RETURN(request.tokens, TokensFrom(*tokens, "tokens", request.sample));
     }
     const auto work = [run = run->shared, request = std::move(request), timeout = TimeoutOf(call, kSettleTimeout),
                        commit] {

@@ -12,6 +12,7 @@
 #include "client/call/cancellation.h"
 #include "client/channel/client_security.h"
 #include "client/channel/endpoint.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::c_api {
@@ -42,9 +43,8 @@ class Clients {
     std::weak_ptr<Client>& place = clients_[KeyOf(options)];
     std::shared_ptr<Client> client = place.lock();
     if (client != nullptr) return client;
-    auto made = Client::Connect(options);
-    if (!made.ok()) return made.status();
-    place = client = *std::move(made);
+    RR_ASSIGN_OR_RETURN(client, Client::Connect(options));
+    place = client;
     return client;
   }
 
@@ -54,9 +54,8 @@ class Clients {
 };
 
 absl::StatusOr<ClientOptions> OptionsFrom(const rr_client_options& given) {
-  auto endpoint = client::EndpointOrEnvironment(View(given.endpoint));
-  if (!endpoint.ok()) return endpoint.status();
-  ClientOptions options{.endpoint = *std::move(endpoint),
+  RR_ASSIGN_OR_RETURN(auto endpoint, client::EndpointOrEnvironment(View(given.endpoint)));
+  ClientOptions options{.endpoint = std::move(endpoint),
                         .security = client::OrEnvironment({.tls = given.tls > 0,
                                                            .cacert = String(given.cacert),
                                                            .cert = String(given.cert),
@@ -146,9 +145,8 @@ using namespace routing_replay::c_api;  // NOLINT(build/namespaces)
 
 rr_error* rr_client_new(const rr_client_options* options, rr_client** client) {
   return Guard([&]() -> CallEnd {
-    const auto given = OptionsFrom(*options);
-    if (!given.ok()) return given.status();
-    return Into(client, Clients::Shared().Get(*given), [](const auto& made) { return new rr_client(made); });
+    RR_ASSIGN_OR_RETURN(const auto given, OptionsFrom(*options));
+    return Into(client, Clients::Shared().Get(given), [](const auto& made) { return new rr_client(made); });
   });
 }
 

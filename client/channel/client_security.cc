@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -139,10 +140,8 @@ absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) co
     return Invalid("token_file", absl::StrCat("the token would go to ", address,
                                               " in plaintext; set cacert, or tls for the system's authorities"));
   }
-  auto roots = ReadAuthorities(settings_.cacert);
-  if (!roots.ok()) return roots.status();
-  if (absl::Status status = ReadIdentity(settings_, keys); !status.ok()) return status;
-  keys.root_certificates = *std::move(roots);
+  RR_ASSIGN_OR_RETURN(keys.root_certificates, ReadAuthorities(settings_.cacert));
+  RR_RETURN_IF_ERROR(ReadIdentity(settings_, keys));
   keys.server_name = settings_.server_name;
   return keys;
 }

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/sockets.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 namespace {
@@ -103,10 +104,9 @@ bool IsOfThisMachine(const std::string& host) {
 
 absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address,
                                                                          Clock::Time deadline) {
-  const auto fd = address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
-                                              : DialUnix(address.unix_socket, deadline);
-  if (!fd.ok()) return fd.status();
-  return std::unique_ptr<DirectConnection>(new DirectConnection(*fd, address));
+  RR_ASSIGN_OR_RETURN(const int fd, address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
+                                                                : DialUnix(address.unix_socket, deadline));
+  return std::unique_ptr<DirectConnection>(new DirectConnection(fd, address));
 }
 
 DirectConnection::DirectConnection(int fd, DirectAddress address)

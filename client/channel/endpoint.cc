@@ -18,6 +18,7 @@
 #include "client/call/cancellation.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/security.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::client {
@@ -130,9 +131,9 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint) {
   absl::string_view name = endpoint;
   if (absl::ConsumePrefix(&name, kDnsPrefix)) {
-    auto target = absl::StrContains(name, ',') ? InvalidEndpoint(endpoint, "is a list of names") : GrpcTarget(name);
-    if (!target.ok()) return target.status();
-    return std::vector<ServerTarget>{{*std::move(target), true}};
+    if (absl::StrContains(name, ',')) return InvalidEndpoint(endpoint, "is a list of names");
+    RR_ASSIGN_OR_RETURN(std::string target, GrpcTarget(name));
+    return std::vector<ServerTarget>{{std::move(target), true}};
   }
   const std::vector<absl::string_view> members = absl::StrSplit(endpoint, ',');
   std::vector<ServerTarget> targets;
@@ -141,9 +142,8 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
     if (members.size() > 1 && absl::StartsWith(member, kUnixPrefix)) {
       return InvalidEndpoint(member, "is a socket, which must not be in a list or have a comma in its path");
     }
-    auto target = GrpcTarget(member);
-    if (!target.ok()) return target.status();
-    targets.push_back({*std::move(target)});
+    RR_ASSIGN_OR_RETURN(std::string target, GrpcTarget(member));
+    targets.push_back({std::move(target)});
     if (!IsLocalAddress(member)) elsewhere = targets.back().target;
     if (std::count(targets.begin(), targets.end(), targets.back()) > 1) {
       return InvalidEndpoint(member, absl::StrCat("is in the list \"", endpoint, "\" twice"));
@@ -157,14 +157,12 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
 
 absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
                                                           std::chrono::milliseconds timeout) {
-  const absl::StatusOr<std::string> given = EndpointOrEnvironment(endpoint);
-  if (!given.ok()) return given.status();
-  absl::string_view path = *given;
-  if (!absl::ConsumePrefix(&path, "file:")) return ServerTargets(*given);
-  if (path.empty()) return InvalidEndpoint(*given, "has no path");
-  const absl::StatusOr<std::string> written = WaitForFile(std::string(path), timeout);
-  if (!written.ok()) return written.status();
-  return ServerTargets(*written);
+  RR_ASSIGN_OR_RETURN(const std::string given, EndpointOrEnvironment(endpoint));
+  absl::string_view path = given;
+  if (!absl::ConsumePrefix(&path, "file:")) return ServerTargets(given);
+  if (path.empty()) return InvalidEndpoint(given, "has no path");
+  RR_ASSIGN_OR_RETURN(const std::string written, WaitForFile(std::string(path), timeout));
+  return ServerTargets(written);
 }
 
 uint64_t ServerChoice::AnyBegin() { return std::random_device()(); }
@@ -174,10 +172,9 @@ absl::StatusOr<ServerTarget> ServerChoice::Wait(std::chrono::milliseconds timeou
     MutexLock lock(mutex_);
     if (!targets_.empty()) return targets_[at_];
   }
-  auto targets = ResolveEndpoint(endpoint_, timeout);
-  if (!targets.ok()) return targets.status();
+  RR_ASSIGN_OR_RETURN(auto targets, ResolveEndpoint(endpoint_, timeout));
   MutexLock lock(mutex_);
-  if (targets_.empty()) Take(*std::move(targets));
+  if (targets_.empty()) Take(std::move(targets));
   return targets_[at_];
 }
 

@@ -3,16 +3,15 @@
 #include <utility>
 
 #include "client/channel/channel.h"
+#include "proto/wire/status_macros.h"
 
 namespace routing_replay::client {
 
 absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, bool use_http_proxy,
                                                  const SecuritySettings& settings, std::chrono::milliseconds timeout) {
-  auto given = EndpointOrEnvironment(endpoint);
-  if (!given.ok()) return given.status();
-  auto security = ClientSecurity::Create(settings, use_http_proxy);
-  if (!security.ok()) return security.status();
-  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy, *std::move(security), timeout));
+  RR_ASSIGN_OR_RETURN(auto given, EndpointOrEnvironment(endpoint));
+  RR_ASSIGN_OR_RETURN(auto security, ClientSecurity::Create(settings, use_http_proxy));
+  std::shared_ptr<Link> link(new Link(std::move(given), use_http_proxy, std::move(security), timeout));
   absl::Status status = link->choice_.Wait(std::chrono::milliseconds(0)).status();
   if (absl::IsDeadlineExceeded(status)) return link;
   if (status.ok()) status = link->Connect().status();
@@ -21,9 +20,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, boo
 }
 
 absl::StatusOr<ServerConnection> Link::Connect() {
-  auto authorization = security_->Authorization();
-  if (!authorization.ok()) return authorization.status();
-  if (absl::Status known = choice_.Wait(timeout_).status(); !known.ok()) return known;
+  RR_ASSIGN_OR_RETURN(auto authorization, security_->Authorization());
+  RR_RETURN_IF_ERROR(choice_.Wait(timeout_).status());
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
@@ -32,7 +30,7 @@ absl::StatusOr<ServerConnection> Link::Connect() {
                         : use_http_proxy_     ? "calls may go through an HTTP proxy"
                         : target_.round_robin ? "the endpoint is a name of several servers"
                                               : "";
-  return ServerConnection{*channel_, *std::move(authorization), *why_not == '\0' ? target_.target : "", why_not};
+  return ServerConnection{*channel_, std::move(authorization), *why_not == '\0' ? target_.target : "", why_not};
 }
 
 std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& connection, const std::string& method,

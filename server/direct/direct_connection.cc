@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.pb.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -141,9 +142,7 @@ absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
                    absl::StrCat(frame.payload_bytes, " bytes come, ", most_payload_, " granted; ask for credit first"));
   }
   if (frame.header_bytes <= kFreeHeaderBytes) return absl::OkStatus();
-  auto memory = ReserveForRead(home_.context.read_requests, frame.header_bytes);
-  if (!memory.ok()) return memory.status();
-  header_memory_ = *std::move(memory);
+  RR_ASSIGN_OR_RETURN(header_memory_, ReserveForRead(home_.context.read_requests, frame.header_bytes));
   return absl::OkStatus();
 }
 

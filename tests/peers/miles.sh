@@ -40,7 +40,7 @@ for test in identity differential step; do
 done
 [ $status -ne 0 ] || "$python" tests/peers/common/support.py miles $version \
   "with its package's Megatron: command line, rollout and trainer over Ray, its R3 beside ours" \
-  "random answers for an engine's, of sglang the options alone, stand-ins for torch_memory_saver, wandb and mooncake, a \
-name in its Megatron that is missing without Transformer Engine, a small model in the place of a checkpoint's, attention \
-and norms as beside Megatron-Core, CPU for CUDA"
+  "random answers for an engine's, of sglang the options alone, and these as a dataclass, stand-ins for \
+torch_memory_saver, wandb and mooncake, a name in its Megatron that is missing without Transformer Engine, a small model \
+in the place of a checkpoint's, attention and norms as beside Megatron-Core, CPU for CUDA"
 exit $status
