@@ -89,6 +89,19 @@ class ContractTest(unittest.TestCase):
         with routing_replay.local_server(), self.assertNoLogs("routing_replay_trainer", "ERROR"):
             asyncio.run(all_three())
 
+    def test_dispatches_that_end_at_once(self) -> None:
+        """One of them wins, as a whole; the other one's answer goes on."""
+        worker = self.worker("at-once")
+
+        async def both() -> None:
+            ended = await asyncio.gather(*(self.put(worker, seed, 6) for seed in range(8)))
+            stored = await worker._run.read_one("uid_0_0")
+            self.assertEqual({handle for handle, _ in ended}, {worker._run.handle("uid_0_0")})
+            self.assertEqual(sum(np.array_equal(stored.rows, rows) for _, rows in ended), 1)
+
+        with routing_replay.local_server():
+            asyncio.run(both())
+
     def test_a_service_that_is_away(self) -> None:
         """Answers go on without it, and wait for it together: one call's timeout of 30 s, not one for each."""
         worker, puts = self.worker("away"), 3

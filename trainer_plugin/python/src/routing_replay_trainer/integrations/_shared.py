@@ -70,11 +70,10 @@ class Opening:
         self._opened: asyncio.Future[aio.Run] | None = None
 
     async def run(self, begin: Callable[[], Coroutine[Any, Any, aio.Run]]) -> aio.Run:
-        before = self._opened
-        if before is None or (before.done() and (before.cancelled() or before.exception() is not None)):
-            self._opened = asyncio.ensure_future(begin())
-        assert self._opened is not None
-        return await asyncio.shield(self._opened)
+        opened = self._opened
+        if opened is None or (opened.done() and (opened.cancelled() or opened.exception() is not None)):
+            opened = self._opened = asyncio.ensure_future(begin())
+        return await asyncio.shield(opened)
 
 
 def whole(rows: Any, tokens: Sequence[int]) -> dict[str, Any]:

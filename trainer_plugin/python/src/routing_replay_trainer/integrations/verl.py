@@ -100,9 +100,9 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
                 revision=before[0].revision if before else 0,
                 restart=1 + secrets.randbelow(2**32 - 1),
             )
-        except errors.FailedPreconditionError:  # The run has another geometry.
-            raise
-        except errors.RoutingReplayError:
+        except errors.RoutingReplayError as error:
+            if self._run is None and isinstance(error, errors.FailedPreconditionError):  # It has another geometry.
+                raise
             _shared.lost(key)
         return LIVE if self._run is None else self._run.handle(key)
 
