@@ -318,8 +318,7 @@ absl::Status CheckDirect(const ServerConfig& config) {
   if (!wanted || config.tls.certificate.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--direct-listen: must be off or empty with --tls-cert: the direct path has no TLS, so that what is encrypted "
-      "over "
-      "gRPC would not be");
+      "over gRPC would not be");
 }
 
 absl::Status CheckTokenFile(const std::string& path) {

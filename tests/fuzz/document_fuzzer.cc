@@ -14,6 +14,7 @@
 #include "server/config/config.h"
 #include "server/security/token_file.h"
 #include "tests/fuzz/smoke.h"
+#include "tests/support/scratch_directory.h"
 #include "trainer_plugin/layout/plan_json.h"
 
 namespace routing_replay {
@@ -75,37 +76,24 @@ void CheckTokens(const std::string& text) {
   }
 }
 
-// A directory of this process.
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / absl::StrCat("rr-fuzz-", getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  // A new file: one that is overwritten goes to the disk when it is closed (ext4), which takes longer than the rest.
-  std::filesystem::path Write(const std::string& name, const std::string& text) const {
-    std::filesystem::path file = path_ / name;
-    std::filesystem::remove(file);
-    std::ofstream(file, std::ios::binary) << text;
-    return file;
-  }
+const std::string& Directory() {
+  static const testing::ScratchDirectory directory;
+  return directory.path();
+}
 
- private:
-  const std::filesystem::path path_;
-};
-
-const Scratch& Directory() {
-  static const Scratch directory;
-  return directory;
+// A new file: one that is overwritten goes to the disk when it is closed (ext4), which takes longer than the rest.
+std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(Directory(), "/", name);
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
 }
 
 // With the checksum that belongs to it, so that the rest is read.
 void CheckIndex(const std::string& text) {
-  const Scratch& directory = Directory();
   const uint32_t crc = Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  directory.Write(kExportIndex, absl::StrCat(text, "\"crc32c\":\"", absl::Hex(crc, absl::kZeroPad8), "\"}\n"));
-  const auto run = ReadExportedRun(directory.path());
+  WriteFile(kExportIndex, absl::StrCat(text, "\"crc32c\":\"", absl::Hex(crc, absl::kZeroPad8), "\"}\n"));
+  const auto run = ReadExportedRun(Directory());
   if (!run.ok()) {
     const auto code = run.status().code();
     Require(code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kFailedPrecondition ||
@@ -121,7 +109,7 @@ void CheckIndex(const std::string& text) {
 
 // --insecure: else names of listeners are resolved.
 absl::StatusOr<server::ServerConfig> ParseSettings(const std::string& text) {
-  const std::string path = Directory().Write("settings.yaml", text);
+  const std::string path = WriteFile("settings.yaml", text);
   const char* const arguments[] = {"routing-replay-server", "--insecure", "--config", path.c_str()};
   return server::ParseServerConfig(std::size(arguments), arguments);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -81,6 +82,13 @@ class TransportTest(unittest.TestCase):
         server = Server(*flags, listen=listen)
         self.addCleanup(server.stop)
         return server
+
+    def run_of(self, client: rr.Client, name: str = "run") -> rr.Run:
+        """With a sample."""
+        run = client.run(name, GEOMETRY)
+        run.append("a", ROWS)
+        run.flush(30)
+        return run
 
     def elsewhere(self, port: int, target: str | None = None, says: bytes = b"") -> None:
         self.addCleanup(Forwarder(port, target, says).close)
@@ -182,9 +190,7 @@ class TransportTest(unittest.TestCase):
         for transport in ("direct", "unix"):
             server = Server(*flags, listen=address)
             with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), rr.Client(address) as client:
-                run = client.run(transport, GEOMETRY)
-                run.append("a", ROWS)
-                run.flush(30)
+                run = self.run_of(client, transport)
                 server.stop()
                 run.append("b", ROWS)
                 server = Server(*flags, listen=address)
@@ -198,19 +204,15 @@ class TransportTest(unittest.TestCase):
     def test_a_server_that_says_nothing_costs_no_call_its_time(self) -> None:
         server = self.start()
         with rr.Client(server.endpoint) as client:
-            run = client.run("run", GEOMETRY)
-            run.append("a", ROWS)
-            run.flush(30)
+            run = self.run_of(client)
             server.pause()
-            threading.Timer(3, lambda: server.process.send_signal(18)).start()
+            threading.Timer(3, lambda: server.process.send_signal(signal.SIGCONT)).start()
             np.testing.assert_array_equal(run.read_one("a", timeout=30).rows, ROWS)
 
     def test_a_child_has_connections_of_its_own(self) -> None:
         server = self.start()
         with rr.Client(server.endpoint) as client:
-            run = client.run("run", GEOMETRY)
-            run.append("a", ROWS)
-            run.flush(30)
+            run = self.run_of(client)
             np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
 
             def sockets() -> set[str]:
