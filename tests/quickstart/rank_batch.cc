@@ -84,11 +84,12 @@ absl::Status RankBatch::Fetch(Run& run) {
 }
 
 absl::Status RankBatch::Realign() {
-  const std::vector<trainer::LocalRow> row_map = trainer::ExpandRowMap(plan_.row_map);
+  const auto shown = trainer::ShownRows::Create(trainer::ExpandRowMap(plan_.row_map));
+  if (!shown.ok()) return shown.status();
   const absl::StatusOr<trainer::RealignPlan> plan =
       trainer::PlanRealign(buffer_, {.staging_bytes = static_cast<int64_t>(staged_.staging.size()),
                                      .pieces = staged_.pieces,
-                                     .row_map = row_map,
+                                     .rows = *shown,
                                      .unrecorded = staged_.unrecorded});
   if (!plan.ok()) return plan.status();
   indices_.resize(buffer_.bytes());

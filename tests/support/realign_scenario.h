@@ -32,8 +32,14 @@ struct Scenario {
   std::vector<StagedPiece> pieces;
   std::vector<uint8_t> staging;
 
-  RealignInput input() const { return {static_cast<int64_t>(staging.size()), pieces, row_map, unrecorded, last_rows}; }
-  absl::StatusOr<RealignPlan> Plan() const { return PlanRealign(layout, input()); }
+  RealignInput input(const ShownRows& rows) const {
+    return {static_cast<int64_t>(staging.size()), pieces, rows, unrecorded, last_rows};
+  }
+  absl::StatusOr<RealignPlan> Plan() const {
+    const auto rows = ShownRows::Create(row_map);
+    if (!rows.ok()) return rows.status();
+    return PlanRealign(layout, input(*rows));
+  }
 
   bool Declared(int32_t sequence, int64_t row) const {
     for (RowRange range : unrecorded[sequence]) {

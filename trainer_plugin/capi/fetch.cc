@@ -61,7 +61,7 @@ absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_fetch& fetch) {
   const rrt_plan& plan = fetch.plan;
   return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                    .pieces = staged.pieces,
-                                   .row_map = plan.row_map,
+                                   .rows = plan.shown,
                                    .unrecorded = staged.unrecorded,
                                    .last_rows = plan.last_rows});
 }
@@ -114,52 +114,48 @@ rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const
   return result.Release();
 }
 
-absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rrt_records** records) {
-  if (!fetch.ended) return NotEnded();
-  const StagedRows& staged = fetch.staged;
+std::vector<FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& given) {
+  if (given.sequences != nullptr) return SequencesFrom(given);
+  std::vector<FetchSequence> sequences;
+  for (size_t i = 0; i < plan.described.sequences(); ++i) {
+    sequences.push_back({.sample = plan.described.sample(i), .num_tokens = plan.described.num_tokens(i)});
+  }
+  return sequences;
+}
+
+rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const FetchSequence> sequences,
+                        const FetchedSamples& samples) {
   Result<rrt_records> result;
-  const auto list = result.Array<rrt_record>(staged.records.size());
+  const auto list = result.Array<rrt_record>(samples.records.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    const SampleRecord& record = staged.records[i];
-    list[i].sequence = fetch.plan.described.plan.slices[record.index].sequence;
-    list[i].sample = result.Text(fetch.sequences[list[i].sequence].sample);
+    const SampleRecord& record = samples.records[i];
+    list[i].sequence = plan.described.plan.slices[record.index].sequence;
+    list[i].sample = result.Text(sequences[list[i].sequence].sample);
     Fill(record, result, list[i].said);
   }
-  const auto dropped = result.Array<rrt_dropped>(staged.dropped.size());
+  const auto dropped = result.Array<rrt_dropped>(samples.dropped.size());
   for (size_t i = 0; i < dropped.size(); ++i) {
-    const FetchSequence& named = fetch.sequences[staged.dropped[i]];
-    dropped[i] = {staged.dropped[i], result.Text(named.sample), named.handle};
+    const FetchSequence& named = sequences[samples.dropped[i]];
+    dropped[i] = {samples.dropped[i], result.Text(named.sample), named.handle};
   }
-  *result = {list.data(), list.size(), dropped.data(), dropped.size(), staged.fallback_sequences};
-  if (target != nullptr) {
-    RR_ASSIGN_OR_RETURN(const auto realign, PlanRealignOf(fetch));
-    absl::Status status = Realign(fetch.plan.layout, realign, staged.staging,
-                                  {static_cast<uint8_t*>(target->indices), target->indices_size},
-                                  {reinterpret_cast<RowState*>(target->states), target->states_size});
-    if (!status.ok()) return status;
-    result->replayed_rows = realign.replayed_rows;
-    result->unrecorded_rows = realign.unrecorded_rows;
-    result->pad_rows = realign.pad_rows;
-  }
-  *records = result.Release();
-  return absl::OkStatus();
+  *result = {list.data(), list.size(), dropped.data(), dropped.size(), samples.fallback_sequences};
+  return result.Release();
+}
+
+void SetCounts(const RowCounts& counts, rrt_records& records) {
+  records.replayed_rows = counts.replayed_rows;
+  records.unrecorded_rows = counts.unrecorded_rows;
+  records.pad_rows = counts.pad_rows;
 }
 
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& given) {
-  const DescribedPlan& described = plan.described;
   RR_ASSIGN_OR_RETURN(auto options, OptionsFrom(given));
   auto made = std::make_unique<rrt_fetch>(plan);
   made->options = options;
   made->run = c_api::String(given.run);
-  if (given.sequences != nullptr) {
-    made->sequences = SequencesFrom(given);
-  } else {
-    for (size_t i = 0; i < described.sequences(); ++i) {
-      made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
-    }
-  }
-  RR_RETURN_IF_ERROR(CheckSequences(described.plan, made->sequences));
-  made->Ask(SlicesToRead(described.plan, made->sequences));
+  made->sequences = SequencesOf(plan, given);
+  RR_RETURN_IF_ERROR(CheckSequences(plan.described.plan, made->sequences));
+  made->Ask(SlicesToRead(plan.described.plan, made->sequences));
   return made;
 }
 
@@ -193,7 +189,22 @@ rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why) {
 }
 
 rr_error* rrt_fetch_result(const rrt_fetch* fetch, const rrt_target* target, const rrt_records** records) {
-  return Guard([&] { return ResultOf(*fetch, target, records); });
+  return Guard([&]() -> absl::Status {
+    if (!fetch->ended) return NotEnded();
+    const StagedRows& staged = fetch->staged;
+    RowCounts counts;
+    if (target != nullptr) {
+      RR_ASSIGN_OR_RETURN(const auto realign, PlanRealignOf(*fetch));
+      RR_RETURN_IF_ERROR(Realign(fetch->plan.layout, realign, staged.staging,
+                                 {static_cast<uint8_t*>(target->indices), target->indices_size},
+                                 {reinterpret_cast<RowState*>(target->states), target->states_size}));
+      counts = realign;
+    }
+    rrt_records* const made = NewRecords(fetch->plan, fetch->sequences, staged);
+    SetCounts(counts, *made);
+    *records = made;
+    return absl::OkStatus();
+  });
 }
 
 rr_error* rrt_staged_new(const rrt_fetch* fetch, rrt_staged** staged, rrt_staged_shape* shape) {

@@ -24,12 +24,14 @@ struct rrt_plan final : routing_replay::c_api::Object {
       : described(std::move(plan)),
         layout(std::move(buffer)),
         row_map(ExpandRowMap(described.plan.row_map)),
+        shown(*routing_replay::trainer::ShownRows::Create(row_map)),
         last_rows(described.last_rows()) {}
 
   const routing_replay::trainer::DescribedPlan described;
   const routing_replay::trainer::BufferLayout layout;
   // Used by every fetch of the plan.
   const std::vector<routing_replay::trainer::LocalRow> row_map;
+  const routing_replay::trainer::ShownRows shown;
   const std::vector<int64_t> last_rows;
 };
 
@@ -79,9 +81,13 @@ inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
 // The options of a fetch or an inspection.
 absl::StatusOr<trainer::FetchOptions> OptionsFrom(const rrt_fetch_options& options);
 std::vector<trainer::FetchSequence> SequencesFrom(const rrt_fetch_options& options);
+// The same, and those of the plan if `options` names none.
+std::vector<trainer::FetchSequence> SequencesOf(const rrt_plan& plan, const rrt_fetch_options& options);
 absl::StatusOr<std::unique_ptr<rrt_fetch>> NewFetch(const rrt_plan& plan, const rrt_fetch_options& options);
-// rrt_fetch_result.
-absl::Status ResultOf(const rrt_fetch& fetch, const rrt_target* target, const rrt_records** records);
+// What a fetch says about its samples, without counts of rows.
+rrt_records* NewRecords(const rrt_plan& plan, absl::Span<const trainer::FetchSequence> sequences,
+                        const trainer::FetchedSamples& samples);
+void SetCounts(const trainer::RowCounts& counts, rrt_records& records);
 rrt_records* NewRecords(absl::Span<const SampleRecord> records, absl::Span<const trainer::FetchSequence> sequences);
 
 }  // namespace routing_replay::capi

@@ -30,6 +30,28 @@ absl::Status Read(rrt_fetch& fetch, Run& run, std::chrono::milliseconds timeout)
   return absl::OkStatus();
 }
 
+// One of rrt_fetch_rows.
+struct RowFetch {
+  absl::Status Bring(Run& run, Clock::Time deadline) {
+    options.timeout = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now());
+    const IndexBuffer out{.layout = plan.layout,
+                          .rows = plan.shown,
+                          .last_rows = plan.last_rows,
+                          .indices = {static_cast<uint8_t*>(target.indices), target.indices_size},
+                          .states = {reinterpret_cast<RowState*>(target.states), target.states_size}};
+    RR_ASSIGN_OR_RETURN(const auto rows, FetchInto(run, plan.described.plan, sequences, options, out));
+    records.reset(capi::NewRecords(plan, sequences, rows));
+    capi::SetCounts(rows, *records);
+    return absl::OkStatus();
+  }
+
+  const rrt_plan& plan;
+  std::vector<FetchSequence> sequences;
+  FetchOptions options;
+  rrt_target target;
+  std::unique_ptr<rrt_records, decltype(&rr_free)> records{nullptr, rr_free};
+};
+
 }  // namespace
 
 rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
@@ -44,18 +66,19 @@ rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call) {
   });
 }
 
-rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_options* options, const rr_call* call,
-                         const rrt_target* target, const rrt_records** records) {
+rr_error* rrt_fetch_rows(rr_run* run, rrt_row_fetch* fetches, size_t count, const rr_call* call) {
   return c_api::Guard([&]() -> CallEnd {
-    RR_ASSIGN_OR_RETURN(auto made, capi::NewFetch(*plan, *options));
-    const std::shared_ptr<rrt_fetch> fetch = std::move(made);
-    const std::shared_ptr<Run> from = run->shared->run;
-    absl::Status checked = CheckFetch(from->geometry(), plan->described.plan, fetch->sequences);
-    if (!checked.ok()) return checked;
-    const auto work = [fetch, from, timeout = c_api::TimeoutOf(call, kReadTimeout), target = *target,
-                       records]() -> CallEnd {
-      absl::Status status = Read(*fetch, *from, timeout);
-      return status.ok() ? capi::ResultOf(*fetch, &target, records) : status;
+    const auto asked = std::make_shared<std::vector<RowFetch>>();
+    for (const rrt_row_fetch& fetch : absl::MakeConstSpan(fetches, count)) {
+      RR_ASSIGN_OR_RETURN(auto options, capi::OptionsFrom(fetch.options));
+      asked->push_back({*fetch.plan, capi::SequencesOf(*fetch.plan, fetch.options), options, fetch.target});
+    }
+    const auto work = [asked, from = run->shared->run, timeout = c_api::TimeoutOf(call, kReadTimeout),
+                       fetches]() -> CallEnd {
+      const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+      for (RowFetch& fetch : *asked) RR_RETURN_IF_ERROR(fetch.Bring(*from, deadline));
+      for (size_t i = 0; i < asked->size(); ++i) fetches[i].records = (*asked)[i].records.release();
+      return {};
     };
     return c_api::Perform(call, work, c_api::Timeout::kOfWork);
   });

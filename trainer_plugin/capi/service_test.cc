@@ -85,12 +85,26 @@ TEST_F(TrainerServiceTest, AFetchBlocksOrEndsInAQueue) {
   EXPECT_EQ(queue.Wait(1).at(5).message, "");
   ExpectReplayed(fetch);
   rr_object_free(fetch);
-  const rrt_fetch_options options{.missing = RRT_LIVE};
-  ASSERT_DONE(rrt_fetch_rows(c_run_, plan_, &options, &call, &target, &records));
+}
+
+TEST_F(TrainerServiceTest, FetchesOfManyPlansAreOneCall) {
+  std::vector<uint8_t> ids(2 * 6), states(2 * 6, 9);
+  rrt_row_fetch fetches[2];
+  for (size_t i = 0; i < 2; ++i) {
+    fetches[i] = {plan_, {.missing = RRT_LIVE}, {ids.data() + 6 * i, 6, states.data() + 6 * i, 6}, nullptr};
+  }
+  TestQueue queue;
+  const rr_call call = queue.Call(5);
+  ASSERT_DONE(rrt_fetch_rows(c_run_, fetches, 2, &call));
   EXPECT_EQ(queue.Wait(1).at(5).message, "");
-  EXPECT_EQ(records->replayed_rows, 3);
-  EXPECT_THAT(TakeStatuses(records), ElementsAre("OK", "NOT_FOUND"));
-  EXPECT_THAT(states, ElementsAre(0, 0, 0, 1, 1, 1));
+  for (const rrt_row_fetch& fetch : fetches) {
+    EXPECT_EQ(fetch.records->replayed_rows, 3);
+    EXPECT_THAT(TakeStatuses(fetch.records), ElementsAre("OK", "NOT_FOUND"));
+  }
+  EXPECT_THAT(states, ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1));
+  fetches[1] = {plan_, {}, fetches[1].target, nullptr};  // b is missing.
+  EXPECT_EQ(Failure(rrt_fetch_rows(c_run_, fetches, 2, &kBlocking)).reason, "NO_SAMPLE");
+  EXPECT_EQ(fetches[1].records, nullptr);
 }
 
 TEST_F(TrainerServiceTest, WhatCannotBeReplayedIsNamed) {

@@ -68,10 +68,11 @@ absl::StatusOr<Batch> Fetch(const Rows& rows, const ReplayPlan& plan) {
   for (const OwnedLayer& layer : plan.layers) options.ordinals.push_back(layer.ordinal);
   const auto layout = BufferLayout::Create(rows.geometry, options);
   if (!layout.ok()) return layout.status();
-  const std::vector<LocalRow> row_map = ExpandRowMap(plan.row_map);
+  const auto shown = ShownRows::Create(ExpandRowMap(plan.row_map));
+  if (!shown.ok()) return shown.status();
   const auto realign = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
                                              .pieces = staged->pieces,
-                                             .row_map = row_map,
+                                             .rows = *shown,
                                              .unrecorded = staged->unrecorded});
   if (!realign.ok()) return realign.status();
   Batch batch{*layout, std::vector<uint8_t>(layout->bytes()), std::vector<RowState>(layout->rows())};

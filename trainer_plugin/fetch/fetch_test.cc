@@ -86,10 +86,10 @@ class FetchTest : public ::testing::Test {
 
   std::vector<RowState> StatesOf(const StagedRows& staged) const {
     const auto layout = BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = plan_.row_map.rows});
-    const std::vector<LocalRow> rows = ExpandRowMap(plan_.row_map);
+    const auto rows = ShownRows::Create(ExpandRowMap(plan_.row_map));
     const auto plan = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                             .pieces = staged.pieces,
-                                            .row_map = rows,
+                                            .rows = *rows,
                                             .unrecorded = staged.unrecorded});
     EXPECT_OK(plan);
     return plan.ok() ? plan->states : std::vector<RowState>();

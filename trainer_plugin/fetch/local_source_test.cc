@@ -47,7 +47,7 @@ class LocalSourceTest : public ::testing::TestWithParam<std::pair<int, int>> {
     const std::vector<LocalRow> map = ExpandRowMap(plan.row_map);
     const auto realign = PlanRealign(layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
                                               .pieces = staged->pieces,
-                                              .row_map = map,
+                                              .rows = *ShownRows::Create(map),
                                               .unrecorded = staged->unrecorded});
     if (!realign.ok()) return realign.status();
     std::vector<uint8_t> indices(layout.bytes());
@@ -93,7 +93,7 @@ TEST_P(LocalSourceTest, EveryRankGetsItsRowsAndLayers) {
       ASSERT_OK_AND_ASSIGN(const RealignPlan realign,
                            PlanRealign(layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                                 .pieces = staged.pieces,
-                                                .row_map = map,
+                                                .rows = *ShownRows::Create(map),
                                                 .unrecorded = staged.unrecorded}));
       std::vector<uint8_t> indices(layout.bytes());
       std::vector<RowState> states(layout.rows());

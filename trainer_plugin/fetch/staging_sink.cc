@@ -104,18 +104,20 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> sl
 }
 
 StagingSink::StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices,
-                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, StagedRows& out)
+                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, StagedRows& out,
+                         const IndexBuffer* into)
     : plan_(plan),
       slices_(slices),
       sequences_(sequences),
       options_(options),
       out_(out),
+      into_(into),
       pieces_before_(out.pieces.size()) {
   out_.records.resize(plan.slices.size());
   out_.unrecorded.resize(sequences.size());
   int64_t rows = 0;
   for (const int32_t slice : slices) rows += TotalRows(plan.slices[slice].rows);
-  if (rows > 0) out_.staging.reserve(plan.bytes_to_read / plan.rows_to_read * rows);
+  if (rows > 0 && into_ == nullptr) out_.staging.reserve(plan.bytes_to_read / plan.rows_to_read * rows);
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const int32_t sequence = plan.slices[i].sequence;
     if (!sequences[sequence].live) continue;
@@ -155,7 +157,10 @@ absl::Status StagingSink::OnPiece(const ReadPiece& piece) {
                          .rows = piece.rows,
                          .codec = piece.codec,
                          .bit_offset = piece.bit_offset,
-                         .offset = piece.bytes.data() - out_.staging.data()});
+                         .offset = into_ == nullptr ? piece.bytes.data() - out_.staging.data() : moved_});
+  if (into_ == nullptr) return absl::OkStatus();
+  MovePiece(into_->layout, into_->rows, out_.pieces.back(), piece.bytes, into_->indices);
+  moved_ += static_cast<int64_t>(piece.bytes.size());
   return absl::OkStatus();
 }
 

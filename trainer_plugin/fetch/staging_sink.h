@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "routing_replay/client.h"
+#include "routing_replay/trainer/fetch.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/source.h"
 #include "routing_replay/wire/error_detail.h"
@@ -33,16 +34,19 @@ std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const Fetch
 ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                             absl::Span<const FetchSequence> sequences, const FetchOptions& options);
 
-// Collects the answer to MakeReadRequest: pieces one after the other as they arrive; live sequences fall back. Under
+// Collects the answer to MakeReadRequest: pieces one after the other as they arrive, or, with `into`, moved where they
+// belong at once, their offsets as if they were staged; live sequences fall back. Under
 // kStrict FAILED_PRECONDITION naming the first sample that cannot be replayed; under every policy FAILED_PRECONDITION,
 // field content_id, naming one whose content is not what was agreed. All arguments must outlive the sink.
 class StagingSink final : public ReadSink {
  public:
   StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices, absl::Span<const FetchSequence> sequences,
-              const FetchOptions& options, StagedRows& out);
+              const FetchOptions& options, StagedRows& out, const IndexBuffer* into = nullptr);
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
-  std::vector<uint8_t>* staging() override { return &out_.staging; }
+  std::vector<uint8_t>* staging() override { return into_ == nullptr ? &out_.staging : nullptr; }
+  // With `into`: bytes of all pieces.
+  int64_t moved() const { return moved_; }
 
   // Ends the answer here: samples that are not complete become kNotReady, with `why` as their message.
   absl::Status GiveUp(absl::string_view why);
@@ -55,6 +59,8 @@ class StagingSink final : public ReadSink {
   const absl::Span<const FetchSequence> sequences_;
   const FetchOptions& options_;
   StagedRows& out_;
+  const IndexBuffer* const into_;
+  int64_t moved_ = 0;
   int32_t told_ = 0;          // Position in slices_ of the last record, …
   size_t pieces_before_ = 0;  // … and the number of pieces before it.
 };

@@ -90,19 +90,6 @@ inline int64_t PieceBytes(const BufferLayout& layout, const StagedPiece& piece) 
 
 namespace {
 
-// Consecutive local rows that show consecutive rows of one sequence.
-struct Run {
-  RowRange rows;
-  int64_t local_row = 0;
-};
-
-// The input of one sequence. Runs are sorted by their first row and may overlap.
-struct SequenceWork {
-  std::vector<Run> runs;
-  std::vector<int32_t> pieces;
-  int64_t longest_run = 0;
-};
-
 absl::Status Reject(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("realign.", field, ": ", what),
                    {.reason = reason, .field = absl::StrCat("realign.", field)});
@@ -138,24 +125,6 @@ absl::Status CheckPiece(const BufferLayout& layout, const RealignInput& input, i
   return absl::OkStatus();
 }
 
-absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) {
-  if (static_cast<int64_t>(input.row_map.size()) != layout.rows()) {
-    return Reject(Reason::kLength, "row_map",
-                  absl::StrCat("has ", input.row_map.size(), " rows, expected ", layout.rows()));
-  }
-  for (size_t i = 0; i < input.row_map.size(); ++i) {
-    const LocalRow& row = input.row_map[i];
-    if (row.state > RowState::kLive) return Reject(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
-    if (row.state != RowState::kReplayed) continue;
-    if (row.sequence < 0 || static_cast<size_t>(row.sequence) >= input.unrecorded.size() || row.row < 0 ||
-        row.row >= kMaxRows) {
-      return Reject(Reason::kField, "row_map",
-                    absl::StrCat("local row ", i, " shows row ", row.row, " of sequence ", row.sequence));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   for (const std::vector<RowRange>& ranges : input.unrecorded) {
     if (auto s = CheckNormal(ranges, {0, kMaxRows}); !s.ok()) return Reject(Reason::kField, "unrecorded", s.message());
@@ -163,40 +132,40 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
   for (size_t i = 0; i < input.pieces.size(); ++i) {
     RR_RETURN_IF_ERROR(CheckPiece(layout, input, static_cast<int32_t>(i)));
   }
-  return CheckRowMap(layout, input);
+  if (input.rows.size() != layout.rows()) {
+    return Reject(Reason::kLength, "rows", absl::StrCat("must be ", layout.rows(), ", got ", input.rows.size()));
+  }
+  if (input.rows.sequences().size() > input.unrecorded.size()) {
+    return Reject(Reason::kField, "rows", absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, ",
+                                                       input.unrecorded.size(), " sequences exist"));
+  }
+  return absl::OkStatus();
 }
 
-// Sets the states, with the declared rows taken out, and returns the runs of the remaining rows.
-std::vector<SequenceWork> FindRuns(const RealignInput& input, RealignPlan& plan) {
+// The rows of one sequence that are to be delivered, and what delivers them.
+struct SequenceWork {
+  std::vector<ShownRows::Run> runs;  // As ShownRows has them, without the unrecorded rows.
+  std::vector<int32_t> pieces;
+};
+
+// Sets the states of rows that are listed as unrecorded, adds those to `others`, and returns what is left.
+std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& plan,
+                                            std::vector<int64_t>& others) {
   std::vector<SequenceWork> work(input.unrecorded.size());
-  const auto& map = input.row_map;
-  plan.states.reserve(map.size());
-  for (const LocalRow& row : map) plan.states.push_back(row.state);
-  for (size_t i = 0; i < map.size();) {
-    size_t end = i + 1;
-    if (map[i].state != RowState::kReplayed) {
-      i = end;
-      continue;
+  for (size_t i = 0; i < input.rows.sequences().size(); ++i) {
+    const std::vector<ShownRows::Run>& runs = input.rows.sequences()[i].runs;
+    const std::vector<RowRange>& holes = input.unrecorded[i];
+    if (holes.empty()) work[i].runs = runs;
+    for (size_t run = 0; run < runs.size() && !holes.empty(); ++run) {
+      const auto& [rows, local_row] = runs[run];
+      for (const RowRange part : Subtract(rows, holes)) {
+        work[i].runs.push_back({part, local_row + part.begin - rows.begin});
+      }
+      for (const RowRange hole : Clip(holes, rows)) {
+        for (int64_t row = hole.begin; row < hole.end; ++row) others.push_back(local_row + row - rows.begin);
+        std::fill_n(plan.states.begin() + local_row + hole.begin - rows.begin, hole.size(), RowState::kUnrecorded);
+      }
     }
-    const auto follows = [&](const LocalRow& a, const LocalRow& b) {
-      return b.state == RowState::kReplayed && b.sequence == a.sequence && b.row == a.row + 1;
-    };
-    while (end < map.size() && follows(map[end - 1], map[end])) ++end;
-    const RowRange rows = RowRange::OfSize(map[i].row, static_cast<int64_t>(end - i));
-    SequenceWork& sequence = work[map[i].sequence];
-    const auto& holes = input.unrecorded[map[i].sequence];
-    for (RowRange part : Subtract(rows, holes)) {
-      sequence.runs.push_back({part, static_cast<int64_t>(i) + part.begin - rows.begin});
-      sequence.longest_run = std::max(sequence.longest_run, part.size());
-    }
-    for (RowRange hole : Clip(holes, rows)) {
-      std::fill_n(plan.states.begin() + i + (hole.begin - rows.begin), hole.size(), RowState::kUnrecorded);
-    }
-    i = end;
-  }
-  for (SequenceWork& sequence : work) {
-    std::sort(sequence.runs.begin(), sequence.runs.end(),
-              [](const Run& a, const Run& b) { return a.rows.begin < b.rows.begin; });
   }
   return work;
 }
@@ -223,7 +192,7 @@ absl::StatusOr<std::vector<RowRange>> FindDelivered(const RealignInput& input, c
 // The rows that the runs show together, as a normal list.
 std::vector<RowRange> FindNeeded(const SequenceWork& sequence) {
   std::vector<RowRange> needed;
-  for (const Run& run : sequence.runs) {
+  for (const ShownRows::Run& run : sequence.runs) {
     const int64_t covered = needed.empty() ? run.rows.begin : std::max(run.rows.begin, needed.back().end);
     AppendMerged(needed, {covered, std::max(covered, run.rows.end)});
   }
@@ -252,63 +221,104 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
   return absl::OkStatus();
 }
 
-void AddCopies(const RealignInput& input, const SequenceWork& sequence, std::vector<RealignCopy>& copies) {
-  for (int32_t index : sequence.pieces) {
-    const RowRange rows = input.pieces[index].rows;
-    // Sorted by begin: a run that starts earlier than the piece by more than the longest run's length cannot reach it.
-    auto run = std::lower_bound(sequence.runs.begin(), sequence.runs.end(), rows.begin - sequence.longest_run,
-                                [](const Run& r, int64_t begin) { return r.rows.begin < begin; });
-    for (; run != sequence.runs.end() && run->rows.begin < rows.end; ++run) {
-      const RowRange part = Intersect(run->rows, rows);
-      if (part.empty()) continue;
-      copies.push_back({.piece = index,
-                        .first_row = part.begin - rows.begin,
-                        .rows = part.size(),
-                        .local_row = run->local_row + part.begin - run->rows.begin});
+void AddCopies(const RealignInput& input, int32_t index, RealignPlan& plan) {
+  const StagedPiece& piece = input.pieces[index];
+  const std::vector<RowRange>& holes = input.unrecorded[piece.sequence];
+  input.rows.ForEachPart(piece.sequence, piece.rows, [&](RowRange shown, int64_t local_row) {
+    for (const RowRange part : Subtract(shown, holes)) {
+      plan.copies.push_back({.piece = index,
+                             .first_row = part.begin - piece.rows.begin,
+                             .rows = part.size(),
+                             .local_row = local_row + part.begin - shown.begin});
     }
-  }
+  });
 }
 
-void FillLastRows(const RealignInput& input, RealignPlan& plan) {
+void FillLastRows(const RealignInput& input, RowPlan& plan) {
   const auto sequences = static_cast<int32_t>(std::min(input.last_rows.size(), input.unrecorded.size()));
-  for (size_t i = 0; i < input.row_map.size(); ++i) {
-    const LocalRow& row = input.row_map[i];
+  for (const auto& [local_row, row] : input.rows.others()) {
     if (row.state != RowState::kUnrecorded || row.sequence >= sequences || row.row != input.last_rows[row.sequence]) {
       continue;
     }
-    if (Clip(input.unrecorded[row.sequence], RowRange::OfSize(row.row, 1)).empty()) plan.states[i] = RowState::kPad;
+    const bool listed = !Clip(input.unrecorded[row.sequence], RowRange::OfSize(row.row, 1)).empty();
+    if (!listed) plan.states[local_row] = RowState::kPad;
   }
 }
 
-void AddFills(RealignPlan& plan) {
-  int64_t ordinal = 0;
-  for (RowState kind : {RowState::kPad, RowState::kUnrecorded, RowState::kLive}) {
-    for (size_t i = 0; i < plan.states.size(); ++i) {
-      if (plan.states[i] == kind) plan.fills.push_back({static_cast<int64_t>(i), ordinal++});
+// `others`: the local rows that are not replayed, ascending.
+void AddFills(const std::vector<int64_t>& others, RowPlan& plan) {
+  plan.fills.reserve(others.size());
+  const auto add = [&](RowState kind) {
+    const size_t before = plan.fills.size();
+    for (const int64_t row : others) {
+      if (plan.states[row] == kind) plan.fills.push_back({row, static_cast<int64_t>(plan.fills.size())});
     }
-  }
+    return static_cast<int64_t>(plan.fills.size() - before);
+  };
+  plan.pad_rows = add(RowState::kPad);
+  plan.unrecorded_rows = add(RowState::kUnrecorded);
+  add(RowState::kLive);
+  plan.replayed_rows = static_cast<int64_t>(plan.states.size() - others.size());
 }
 
 }  // namespace
 
-absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input) {
+absl::StatusOr<ShownRows> ShownRows::Create(absl::Span<const LocalRow> row_map) {
+  ShownRows shown;
+  shown.states_.reserve(row_map.size());
+  const LocalRow* last = nullptr;  // If it is replayed.
+  for (size_t i = 0; i < row_map.size(); ++i) {
+    const LocalRow& row = row_map[i];
+    const auto local_row = static_cast<int64_t>(i);
+    if (row.state > RowState::kLive) return Reject(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
+    shown.states_.push_back(row.state);
+    const LocalRow* const before = std::exchange(last, row.state == RowState::kReplayed ? &row : nullptr);
+    if (last == nullptr) {
+      shown.others_.emplace_back(local_row, row);
+      continue;
+    }
+    if (row.sequence < 0 || row.row < 0 || row.row >= kMaxRows) {
+      return Reject(Reason::kField, "row_map",
+                    absl::StrCat("local row ", i, " shows row ", row.row, " of sequence ", row.sequence));
+    }
+    if (static_cast<size_t>(row.sequence) >= shown.sequences_.size()) shown.sequences_.resize(row.sequence + 1);
+    std::vector<Run>& runs = shown.sequences_[row.sequence].runs;
+    const bool follows = before != nullptr && before->sequence == row.sequence && before->row + 1 == row.row;
+    if (!follows) runs.push_back({RowRange::OfSize(row.row, 0), local_row});
+    ++runs.back().rows.end;
+  }
+  for (auto& [runs, longest_run] : shown.sequences_) {
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.rows.begin < b.rows.begin; });
+    for (const Run& run : runs) longest_run = std::max(longest_run, run.rows.size());
+  }
+  return shown;
+}
+
+absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input) {
   RR_RETURN_IF_ERROR(CheckInput(layout, input));
-  RealignPlan plan;
-  std::vector<SequenceWork> work = FindRuns(input, plan);
+  RowPlan plan;
+  plan.states = input.rows.states();
+  std::vector<int64_t> others;
+  for (const auto& [local_row, row] : input.rows.others()) others.push_back(local_row);
+  std::vector<SequenceWork> work = TakeOutUnrecorded(input, plan, others);
+  std::sort(others.begin(), others.end());
   for (size_t i = 0; i < input.pieces.size(); ++i) {
     work[input.pieces[i].sequence].pieces.push_back(static_cast<int32_t>(i));
   }
   for (size_t i = 0; i < work.size(); ++i) {
     RR_RETURN_IF_ERROR(CheckDelivered(layout, input, work[i], static_cast<int32_t>(i)));
-    AddCopies(input, work[i], plan.copies);
   }
   FillLastRows(input, plan);
-  AddFills(plan);
+  AddFills(others, plan);
+  return plan;
+}
+
+absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input) {
+  RR_ASSIGN_OR_RETURN(auto rows, PlanRows(layout, input));
+  RealignPlan plan{std::move(rows)};
   plan.staging_bytes = input.staging_bytes;
   plan.pieces.assign(input.pieces.begin(), input.pieces.end());
-  plan.replayed_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kReplayed);
-  plan.unrecorded_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kUnrecorded);
-  plan.pad_rows = std::count(plan.states.begin(), plan.states.end(), RowState::kPad);
+  for (size_t i = 0; i < input.pieces.size(); ++i) AddCopies(input, static_cast<int32_t>(i), plan);
   return plan;
 }
 
@@ -334,20 +344,17 @@ void CopyRows(const BufferLayout& layout, const StagedPiece& piece, const Realig
             slab.subspan(copy.local_row * row_bytes, copy.rows * row_bytes));
 }
 
-void CopyPieces(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
-                absl::Span<uint8_t> indices) {
-  for (const RealignCopy& copy : plan.copies) {
-    const StagedPiece& piece = plan.pieces[copy.piece];
-    int64_t offset = piece.offset;
-    for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
-      const int64_t bytes = CutBytes(layout, piece, slot);
-      CopyRows(layout, piece, copy, slot, staging.subspan(offset, bytes), layout.slab(indices, slot));
-      offset += bytes;
-    }
+// Moves `copy`'s rows of all layers of its piece.
+void CopyLayers(const BufferLayout& layout, const StagedPiece& piece, const RealignCopy& copy,
+                absl::Span<const uint8_t> cuts, absl::Span<uint8_t> indices) {
+  for (int32_t slot = piece.layer_begin; slot < piece.layer_begin + piece.layer_count; ++slot) {
+    const int64_t bytes = CutBytes(layout, piece, slot);
+    CopyRows(layout, piece, copy, slot, cuts.first(bytes), layout.slab(indices, slot));
+    cuts.remove_prefix(bytes);
   }
 }
 
-void WriteFiller(const BufferLayout& layout, const RealignPlan& plan, absl::Span<uint8_t> indices) {
+void WriteFiller(const BufferLayout& layout, const RowPlan& plan, absl::Span<uint8_t> indices) {
   for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
     const LayerRouting& layer = layout.layer(slot);
     const FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
@@ -365,18 +372,35 @@ void WriteFiller(const BufferLayout& layout, const RealignPlan& plan, absl::Span
 
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states) {
-  for (const absl::Status& status : {
-           CheckSize("staging", static_cast<int64_t>(staging.size()), plan.staging_bytes),
-           CheckSize("indices", static_cast<int64_t>(indices.size()), layout.bytes()),
-           CheckSize("states", static_cast<int64_t>(states.size()), layout.rows()),
-           CheckSize("plan.states", static_cast<int64_t>(plan.states.size()), layout.rows()),
-       }) {
-    if (!status.ok()) return status;
+  RR_RETURN_IF_ERROR(CheckSize("staging", static_cast<int64_t>(staging.size()), plan.staging_bytes));
+  RR_RETURN_IF_ERROR(CheckTargets(layout, indices, states));
+  RR_RETURN_IF_ERROR(CheckSize("plan.states", static_cast<int64_t>(plan.states.size()), layout.rows()));
+  for (const RealignCopy& copy : plan.copies) {
+    const StagedPiece& piece = plan.pieces[copy.piece];
+    CopyLayers(layout, piece, copy, staging.subspan(piece.offset), indices);
   }
-  CopyPieces(layout, plan, staging, indices);
+  FinishRealign(layout, plan, indices, states);
+  return absl::OkStatus();
+}
+
+void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
+               absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices) {
+  rows.ForEachPart(piece.sequence, piece.rows, [&](RowRange part, int64_t local_row) {
+    const RealignCopy copy{
+        .first_row = part.begin - piece.rows.begin, .rows = part.size(), .local_row = local_row};
+    CopyLayers(layout, piece, copy, bytes, indices);
+  });
+}
+
+void FinishRealign(const BufferLayout& layout, const RowPlan& plan, absl::Span<uint8_t> indices,
+                   absl::Span<RowState> states) {
   WriteFiller(layout, plan, indices);
   std::copy(plan.states.begin(), plan.states.end(), states.begin());
-  return absl::OkStatus();
+}
+
+absl::Status CheckTargets(const BufferLayout& layout, absl::Span<uint8_t> indices, absl::Span<RowState> states) {
+  RR_RETURN_IF_ERROR(CheckSize("indices", static_cast<int64_t>(indices.size()), layout.bytes()));
+  return CheckSize("states", static_cast<int64_t>(states.size()), layout.rows());
 }
 
 namespace {

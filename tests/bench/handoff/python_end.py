@@ -62,8 +62,8 @@ class Worker(End):
     def _append(self, step: int, samples: dict[int, Any], run: routing_replay.Run) -> None:
         if self.releases:
             run.release_groups(0, step)
-        for i, rows in samples.items():
-            run.append(sample_id(step, i), rows, group=step, seal=True)
+        append = routing_replay.Append
+        run.append_many(append(sample_id(step, i), rows, group=step, seal=True) for i, rows in samples.items())
         run.flush(timeout=TIMEOUT)
 
 
@@ -103,10 +103,10 @@ class Rank(End):
         self.sources = {name: self.trainer.ServiceSource(run, timeout=TIMEOUT) for name, run in self.runs.items()}
 
     def service(self, step: str, transport: str) -> None:
-        tokens, source = self.scenario["tokens"], self.sources[transport]
-        for samples, plan, buffer in self.batches:
-            sequences = [self.trainer.FetchSequence(sample_id(int(step), i), tokens[i]) for i in samples]
-            self.fetched.append(source.fetch(plan, sequences=sequences, out=buffer))
+        tokens, number, sequence = self.scenario["tokens"], int(step), self.trainer.FetchSequence
+        samples, plans, buffers = zip(*self.batches, strict=True)
+        named = [[sequence(sample_id(number, i), tokens[i]) for i in batch] for batch in samples]
+        self.fetched = self.sources[transport].fetch_all(plans, sequences=named, out=buffers)
 
     def poison(self) -> None:
         self.fetched.clear()

@@ -28,7 +28,7 @@ struct Batch {
   RowRange samples;
   trainer::ReplayPlan plan;
   trainer::BufferLayout layout;
-  std::vector<trainer::LocalRow> row_map;
+  trainer::ShownRows shown;
   std::vector<uint8_t> indices;
   std::vector<trainer::RowState> states;
 };
@@ -40,8 +40,9 @@ absl::StatusOr<Batch> PlanBatch(const HandoffScenario& scenario, RowRange sample
   for (const trainer::OwnedLayer& layer : plan->layers) options.ordinals.push_back(layer.ordinal);
   auto layout = trainer::BufferLayout::Create(scenario.geometry(), options);
   if (!layout.ok()) return layout.status();
-  Batch batch{samples, *std::move(plan), *std::move(layout)};
-  batch.row_map = trainer::ExpandRowMap(batch.plan.row_map);
+  auto shown = trainer::ShownRows::Create(trainer::ExpandRowMap(plan->row_map));
+  if (!shown.ok()) return shown.status();
+  Batch batch{samples, *std::move(plan), *std::move(layout), *std::move(shown)};
   batch.indices.resize(batch.layout.bytes(), kPoison);
   batch.states.resize(batch.layout.rows());
   return batch;
@@ -97,15 +98,11 @@ class Rank final : public Role {
 
   absl::Status FetchBatch(Batch& batch, int64_t round, Run& run) {
     const auto sequences = FetchSequences(scenario_, batch.samples, round);
-    const auto staged = trainer::FetchSlices(run, batch.plan, sequences, {.timeout = kTimeout});
-    if (!staged.ok()) return staged.status();
-    const auto plan = trainer::PlanRealign(batch.layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
-                                                          .pieces = staged->pieces,
-                                                          .row_map = batch.row_map,
-                                                          .unrecorded = staged->unrecorded});
-    if (!plan.ok()) return plan.status();
-    return trainer::Realign(batch.layout, *plan, staged->staging, absl::MakeSpan(batch.indices),
-                            absl::MakeSpan(batch.states));
+    const trainer::IndexBuffer out{.layout = batch.layout,
+                                   .rows = batch.shown,
+                                   .indices = absl::MakeSpan(batch.indices),
+                                   .states = absl::MakeSpan(batch.states)};
+    return trainer::FetchInto(run, batch.plan, sequences, {.timeout = kTimeout}, out).status();
   }
 
   void Poison() {

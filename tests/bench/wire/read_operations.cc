@@ -66,9 +66,11 @@ absl::StatusOr<RealignTask> PlanAll(const WireSample& sample, const EncodedSampl
                       .offset = block.bytes.data() - encoded.bytes.data()});
   }
   const std::vector<std::vector<RowRange>> unrecorded(1);
+  const auto shown = trainer::ShownRows::Create(row_map);
+  if (!shown.ok()) return shown.status();
   auto plan = trainer::PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(encoded.bytes.size()),
                                              .pieces = pieces,
-                                             .row_map = row_map,
+                                             .rows = *shown,
                                              .unrecorded = unrecorded});
   if (!plan.ok()) return plan.status();
   RealignTask task{*std::move(layout), *std::move(plan), {}, std::vector<trainer::RowState>(sample.rows())};

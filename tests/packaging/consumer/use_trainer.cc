@@ -44,10 +44,11 @@ int main() {
 
   const auto layout = BufferLayout::Create(geometry, {.ordinals = {2, 3}, .rows = plan->row_map.rows});
   EXPECT(layout.ok());
-  const std::vector<LocalRow> map = ExpandRowMap(plan->row_map);
+  const auto shown = ShownRows::Create(ExpandRowMap(plan->row_map));
+  EXPECT(shown.ok());
   const auto realign = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
                                              .pieces = staged->pieces,
-                                             .row_map = map,
+                                             .rows = *shown,
                                              .unrecorded = staged->unrecorded});
   EXPECT(realign.ok() && realign->replayed_rows == kRows);
   std::vector<uint8_t> indices(layout->bytes());

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
-from ctypes import byref
+from ctypes import byref, c_void_p
 from typing import Any
 
 import megatron_models as models
@@ -79,9 +79,9 @@ class CountingSource(trainer.Source):
 
     def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
-        target = _Target(fetch.plan, None)
-        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(target.records))
-        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in target.batch().sequences)
+        target, records = _Target(fetch.plan, None), c_void_p()
+        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(records))
+        read = sum(sequence["status"] != "UNSPECIFIED" for sequence in target.batch(records.value).sequences)
         with self._lock:  # Threads read ahead.
             self.samples += read
 

@@ -150,8 +150,10 @@ struct LayerBuffers {
     }
     const std::vector<StagedPiece> pieces = {{.layer_count = 1, .rows = {0, replayed}}};
     const std::vector<std::vector<RowRange>> unrecorded(1);
+    const auto shown = ShownRows::Create(row_map);
+    ASSERT_OK(shown);
     const auto plan = PlanRealign(
-        *layout, {.staging_bytes = replayed * 8, .pieces = pieces, .row_map = row_map, .unrecorded = unrecorded});
+        *layout, {.staging_bytes = replayed * 8, .pieces = pieces, .rows = *shown, .unrecorded = unrecorded});
     ASSERT_OK(plan);
     packed.Upload(Packed(*layout, *plan));
     const auto in = RandomInputs<float>(config, rows, false, false, random);

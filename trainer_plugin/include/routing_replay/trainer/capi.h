@@ -171,10 +171,17 @@ RRT_API rr_error* rrt_fetch_new(const rrt_plan* plan, const rrt_fetch_options* o
  * run's. After UNAVAILABLE or DEADLINE_EXCEEDED, call it again, which reads everything again, or call
  * rrt_fetch_give_up. With a queue, do not use the fetch until the call has ended. */
 RRT_API rr_error* rrt_fetch_read(rrt_fetch* fetch, rr_run* run, const rr_call* call);
-/* A whole fetch in one call, on the thread that reads: what rrt_fetch_new, rrt_fetch_read and rrt_fetch_result do. With
- * a queue, plan and target must live until the call has ended. */
-RRT_API rr_error* rrt_fetch_rows(rr_run* run, const rrt_plan* plan, const rrt_fetch_options* options,
-                                 const rr_call* call, const rrt_target* target, const rrt_records** records);
+/* Whole fetches in one call, one after the other, on the thread that reads: what rrt_fetch_new, rrt_fetch_read and
+ * rrt_fetch_result do, but rows are moved to the target when they arrive, so that it holds anything after an error; and
+ * without RRT_STRICT a sample that is not there in time falls back. The timeout is that of all together. With a queue,
+ * plans, targets and `fetches` must live until the call has ended. */
+typedef struct rrt_row_fetch {
+  const rrt_plan* plan;
+  rrt_fetch_options options;
+  rrt_target target;
+  const rrt_records* records; /* Out, if all of them succeed. */
+} rrt_row_fetch;
+RRT_API rr_error* rrt_fetch_rows(rr_run* run, rrt_row_fetch* fetches, size_t count, const rr_call* call);
 /* Gives up the rest: samples that are not complete become NOT_READY with the message `why`, and fall back. */
 RRT_API rr_error* rrt_fetch_give_up(rrt_fetch* fetch, rr_text why);
 

@@ -1,6 +1,7 @@
 // Fetch from the service.
 //
-//   plan ─FetchSlices─▶ StagedRows ─PlanRealign, Realign─▶ index buffer and row states
+//   plan ─FetchInto─▶ index buffer and row states
+//   plan ─FetchSlices─▶ StagedRows ─PlanRealign─▶ what a device realigns, or Realign
 #ifndef ROUTING_REPLAY_TRAINER_FETCH_H_
 #define ROUTING_REPLAY_TRAINER_FETCH_H_
 
@@ -11,6 +12,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/realign.h"
+#include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/source.h"
 #include "routing_replay/wire/sample.h"
 
@@ -23,6 +26,22 @@ namespace routing_replay::trainer {
 // read completely is kNotReady and falls back, unless the ranks had agreed on its content.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
+
+// The index buffer and the row states of a micro-batch on one rank, for FetchInto.
+struct IndexBuffer {
+  const BufferLayout& layout;               // Of the plan's layers and rows.
+  const ShownRows& rows;                    // Of the plan's row map.
+  absl::Span<const int64_t> last_rows = {};  // As in RealignInput.
+  absl::Span<uint8_t> indices;               // layout.bytes() of them.
+  absl::Span<RowState> states;               // layout.rows() of them.
+};
+
+struct RealignedRows : FetchedSamples, RowCounts {};
+
+// FetchSlices, PlanRealign and Realign in one, without staging: rows are moved when they arrive. Errors of all three.
+// After an error `out` holds anything.
+absl::StatusOr<RealignedRows> FetchInto(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                        const FetchOptions& options, const IndexBuffer& out);
 
 // The records that FetchSlices would return for each sample (StagedRows::records), before any of its rows is fetched,
 // at the cost of one row of one layer: the input of an agreement (routing_replay/trainer/agreement.h). A sample that is

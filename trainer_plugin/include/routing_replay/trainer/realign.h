@@ -1,7 +1,9 @@
 #ifndef ROUTING_REPLAY_TRAINER_REALIGN_H_
 #define ROUTING_REPLAY_TRAINER_REALIGN_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -83,10 +85,42 @@ struct StagedPiece {
   int64_t offset = 0;      // Offset of the first cut in the staging buffer.
 };
 
+// What the local rows show, in the form in which realigning needs it: made once per plan. Immutable.
+class ShownRows {
+ public:
+  // Rows `rows` of a sequence at consecutive local rows.
+  struct Run {
+    RowRange rows;
+    int64_t local_row = 0;
+  };
+  struct Sequence {
+    std::vector<Run> runs;  // Of its replayed rows, by their first row. They overlap where a row is shown twice.
+    int64_t longest_run = 0;
+  };
+  // `row_map`: of ExpandRowMap. A row may be shown more than once. INVALID_ARGUMENT (kField) naming a local row that
+  // shows what cannot be.
+  static absl::StatusOr<ShownRows> Create(absl::Span<const LocalRow> row_map);
+
+  int64_t size() const { return static_cast<int64_t>(states_.size()); }
+  const std::vector<RowState>& states() const { return states_; }
+  // Those that are not replayed, ascending.
+  const std::vector<std::pair<int64_t, LocalRow>>& others() const { return others_; }
+  // Up to the last one that a replayed row is of.
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+  // Calls `body(part, local_row)` for the parts of `rows` that local rows show, each run by itself.
+  template <typename Body>
+  void ForEachPart(int32_t sequence, RowRange rows, Body&& body) const;
+
+ private:
+  std::vector<RowState> states_;
+  std::vector<std::pair<int64_t, LocalRow>> others_;
+  std::vector<Sequence> sequences_;
+};
+
 struct RealignInput {
   int64_t staging_bytes = 0;
   absl::Span<const StagedPiece> pieces;  // Any order; no (sequence, layer, row) twice.
-  absl::Span<const LocalRow> row_map;    // ExpandRowMap, layout.rows() entries; a row may be shown more than once.
+  const ShownRows& rows;                 // layout.rows() of them.
   // Per sequence the rows without a route (a normal list): they become kUnrecorded, staged or not. A sequence that
   // falls back to live routing lists all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
@@ -110,21 +144,29 @@ struct RealignFill {
   int64_t ordinal = 0;
 };
 
-struct RealignPlan {
-  int64_t staging_bytes = 0;
-  std::vector<StagedPiece> pieces;
-  std::vector<RealignCopy> copies;
-  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the following ordinals:
-  // filler is balanced over the pads alone and over all together.
-  std::vector<RealignFill> fills;
-  std::vector<RowState> states;  // Per local row.
+// Local rows by state.
+struct RowCounts {
   int64_t replayed_rows = 0;
   int64_t unrecorded_rows = 0;
   int64_t pad_rows = 0;
 };
 
+// What is written beside the ids that pieces bring.
+struct RowPlan : RowCounts {
+  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the following ordinals:
+  // filler is balanced over the pads alone and over all together.
+  std::vector<RealignFill> fills;
+  std::vector<RowState> states;  // Per local row.
+};
+
+struct RealignPlan : RowPlan {
+  int64_t staging_bytes = 0;
+  std::vector<StagedPiece> pieces;
+  std::vector<RealignCopy> copies;
+};
+
 // INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and for a
-// row map of another size. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first sequence and
+// rows of another number or sequence. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first sequence and
 // layer concerned) if a row that the map replays is neither staged in every local layer nor listed as unrecorded: a row
 // is never replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
@@ -134,6 +176,32 @@ absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const Realig
 // with this layout. INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
+
+// Without staging: each piece is moved when it arrives, while its bytes are in the cache. At the end PlanRows checks all
+// of them, as PlanRealign would if they were staged one after the other, and FinishRealign writes what no piece brings.
+
+// Moves the ids of a piece of a checked read to the local rows that show them. `bytes`: its cuts. Requires CheckTargets.
+void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
+               absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
+absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input);
+// Writes filler and states. Requires CheckTargets.
+void FinishRealign(const BufferLayout& layout, const RowPlan& plan, absl::Span<uint8_t> indices,
+                   absl::Span<RowState> states);
+// INVALID_ARGUMENT (kLength) unless these are an index buffer and row states of the layout.
+absl::Status CheckTargets(const BufferLayout& layout, absl::Span<uint8_t> indices, absl::Span<RowState> states);
+
+template <typename Body>
+void ShownRows::ForEachPart(int32_t sequence, RowRange rows, Body&& body) const {
+  if (static_cast<size_t>(sequence) >= sequences_.size()) return;
+  const auto& [runs, longest_run] = sequences_[sequence];
+  // A run that begins earlier than `rows` by more than the longest run's length cannot reach them.
+  auto run = std::lower_bound(runs.begin(), runs.end(), rows.begin - longest_run,
+                              [](const Run& r, int64_t begin) { return r.rows.begin < begin; });
+  for (; run != runs.end() && run->rows.begin < rows.end; ++run) {
+    const RowRange part = Intersect(run->rows, rows);
+    if (!part.empty()) body(part, run->local_row + part.begin - run->rows.begin);
+  }
+}
 
 // A realign plan in one block of bytes without pointers, to be copied to a device next to the staged bytes.
 //

@@ -57,15 +57,19 @@ struct FetchSequence {
   bool live = false;  // Falls back: nothing is read, the whole sequence is unrecorded.
 };
 
-struct StagedRows {
-  std::vector<uint8_t> staging;
-  std::vector<StagedPiece> pieces;    // layer_begin is an index in plan.layers.
+// What a fetch says about the samples.
+struct FetchedSamples {
   std::vector<SampleRecord> records;  // One per plan slice, in its order; kUnspecified if it was not read.
+  int64_t fallback_sequences = 0;
+  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which they were found.
+};
+
+struct StagedRows : FetchedSamples {
+  std::vector<uint8_t> staging;
+  std::vector<StagedPiece> pieces;  // layer_begin is an index in plan.layers.
   // Per sequence of the micro-batch: rows without a route (normal lists), or all rows if it falls back. The value of
   // RealignInput::unrecorded.
   std::vector<std::vector<RowRange>> unrecorded;
-  int64_t fallback_sequences = 0;
-  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which they were found.
 };
 
 class StagingSink;  // Collects the answer of a read.

@@ -65,6 +65,15 @@ class Target(Structure):
     _fields_ = _native.fields("p:indices z:indices_size p:states z:states_size")
 
 
+class RowFetch(Structure):
+    _fields_ = (
+        ("plan", c_void_p),
+        ("options", FetchOptions),
+        ("target", Target),
+        ("records", c_void_p),  # NULL until all rows are there.
+    )
+
+
 class Router(Structure):
     _fields_ = (
         *_native.fields("w:dtype,score_function,pre_softmax,rounding,num_experts,top_k,num_groups,group_topk"),
@@ -124,7 +133,7 @@ declare(
         "rrt_judge_alignment": "ppp",
         "rrt_fetch_new": "ppp",
         "rrt_fetch_read": "ppp",
-        "rrt_fetch_rows": "pppppp",
+        "rrt_fetch_rows": "ppzp",
         "rrt_fetch_give_up": "pt",
         "rrt_fetch_result": "ppp",
         "rrt_inspect": "pppp",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,7 @@ from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY, geometry_json, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
+T = TypeVar("T")
 _ENDLESS = 1e9  # Seconds. A call does not accept infinity.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts.
 _BYTE = np.dtype(np.uint8)
@@ -180,9 +181,9 @@ class _Fetch:
         LIBRARY.rrt_fetch_give_up(self.pointer, _native.Text(encoded, len(encoded)))
 
 
-def _batch(plan: Plan, indices: Any, states: Any, records: c_void_p, counted: Any = None) -> Batch:
+def _batch(plan: Plan, indices: Any, states: Any, records: int | None, counted: Any = None) -> Batch:
     """records: rrt_records, freed with the batch; counted: has the counts of rows, if the records lack them"""
-    owner = _native.Handle(LIBRARY.rr_free, records.value)
+    owner = _native.Handle(LIBRARY.rr_free, records)
     found = _core.Records.from_address(owner.pointer or 0)
     counted = found if counted is None else counted
     counts = counted.replayed_rows, counted.unrecorded_rows, counted.pad_rows, found.fallback_sequences
@@ -194,7 +195,7 @@ def _batch(plan: Plan, indices: Any, states: Any, records: c_void_p, counted: An
 class _Target:
     """The destination of a fetch's rows."""
 
-    __slots__ = ("_buffer", "_plan", "_states", "native", "records")
+    __slots__ = ("_buffer", "_plan", "_states", "native")
 
     def __init__(self, plan: Plan, out: NDArray[np.uint8] | None) -> None:
         self._plan = plan
@@ -203,14 +204,10 @@ class _Target:
         self.native = _core.Target(
             _native.data_of(self._buffer), plan.buffer_bytes, _native.data_of(self._states), plan.rows
         )
-        self.records = c_void_p()  # NULL until the rows are there.
 
-    def discard(self) -> None:
-        LIBRARY.rr_free(self.records)
-
-    def batch(self) -> Batch:
-        """Once the rows are there."""
-        return _batch(self._plan, slabs(self._plan, self._buffer), self._states, self.records)
+    def batch(self, records: int | None) -> Batch:
+        """Once the rows are there. records: rrt_records, freed with the batch"""
+        return _batch(self._plan, slabs(self._plan, self._buffer), self._states, records)
 
 
 def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> Sequence[NDArray[Any]] | NDArray[Any]:
@@ -244,7 +241,7 @@ class Staged:
         states = block[begin : begin + self._fetch.plan.rows].copy()
         records = c_void_p()
         LIBRARY.rrt_fetch_result(self._fetch.pointer, None, byref(records))
-        return _batch(self._fetch.plan, (), states, records, self.shape)
+        return _batch(self._fetch.plan, (), states, records.value, self.shape)
 
 
 def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
@@ -284,15 +281,27 @@ class Source:
             naming it, "live" leaves all its rows to live routing, and counts it, "drop" does as well, and names it in
             `Batch.dropped`, for the caller to leave it out of the loss
         out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
-            batch's indices are views of it. A new one if absent; untouched where an error is raised
+            batch's indices are views of it. A new one if absent; it holds anything where an error is raised
 
         Errors of a service or its connection are raised as routing_replay raises them.
         """
-        target = _Target(plan, out)
+        target, records = _Target(plan, out), c_void_p()
         fetch = self._start(plan, sequences, missing)
         self._bring(fetch, None)
-        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(target.records))
-        return target.batch()
+        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(records))
+        return target.batch(records.value)
+
+    def fetch_all(
+        self,
+        plans: Sequence[Plan],
+        *,
+        sequences: Sequence[Sequence[FetchSequence] | None] | None = None,
+        missing: Missing = "strict",
+        out: Sequence[NDArray[np.uint8] | None] | None = None,
+    ) -> list[Batch]:
+        """`fetch` of several micro-batches, one after the other: those of a step, say. sequences, out: one per plan"""
+        every = zip(plans, _one_each(sequences, plans, "sequences"), _one_each(out, plans, "out"), strict=True)
+        return [self.fetch(plan, sequences=named, missing=missing, out=into) for plan, named, into in every]
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
@@ -332,6 +341,19 @@ class Source:
 def _sequences(count: int) -> Any:
     """The ctypes array type of this length; cached, because ctypes makes a new one if nobody holds it."""
     return _core.Sequence * count
+
+
+@functools.lru_cache
+def _fetches(count: int) -> Any:
+    return _core.RowFetch * count
+
+
+def _one_each(given: Sequence[T] | None, plans: Sequence[Plan], name: str) -> Sequence[T | None]:
+    if given is None:
+        return (None,) * len(plans)
+    if len(given) != len(plans):
+        raise invalid(name, f"must be one per plan, got {len(given)} for {len(plans)} plans", "LENGTH")
+    return given
 
 
 class _HostSource(Source):
@@ -497,17 +519,32 @@ class ServiceSource(Source):
         missing: Missing = "strict",
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
-        """See Source.fetch."""
-        target, options = _Target(plan, out), self._options(sequences, missing)
-        native = self._run.native
+        """See Source.fetch. With missing="live" or "drop", a sample that is not there in time falls back."""
+        (batch,) = self.fetch_all((plan,), sequences=(sequences,), missing=missing, out=(out,))
+        return batch
+
+    def fetch_all(
+        self,
+        plans: Sequence[Plan],
+        *,
+        sequences: Sequence[Sequence[FetchSequence] | None] | None = None,
+        missing: Missing = "strict",
+        out: Sequence[NDArray[np.uint8] | None] | None = None,
+    ) -> list[Batch]:
+        """See Source.fetch_all. One call of the library: cheaper than a `fetch` each. `timeout` is that of all."""
+        native, fetches = self._run.native, _fetches(len(plans))()
+        targets = [_Target(plan, into) for plan, into in zip(plans, _one_each(out, plans, "out"), strict=True)]
+        named = _one_each(sequences, plans, "sequences")
+        for fetch, plan, one, target in zip(fetches, plans, named, targets, strict=True):
+            fetch.plan, fetch.options, fetch.target = plan.pointer, self._options(one, missing), target.native
         return Operation(
             LIBRARY.rrt_fetch_rows,
-            (native.pointer, plan.pointer, byref(options)),
-            (byref(target.native), byref(target.records)),
-            target.batch,
-            target.discard,
+            (native.pointer, fetches, len(fetches)),
+            (),
+            lambda: [target.batch(fetch.records) for target, fetch in zip(targets, fetches, strict=True)],
+            lambda: [LIBRARY.rr_free(fetch.records) for fetch in fetches],
             timeout=min(max(self._timeout, 0.0), _ENDLESS),
-            kept=(native, plan, options, target),
+            kept=(native, plans, targets),
         ).wait()
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
