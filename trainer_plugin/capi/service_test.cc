@@ -79,8 +79,6 @@ TEST_F(TrainerServiceTest, AFetchBlocksOrEndsInAQueue) {
   ExpectReplayed(fetch);
   TestQueue queue;
   const rr_call call = queue.Call(5);
-  std::vector<uint8_t> ids(6), states(6, 9);
-  const rrt_target target{ids.data(), ids.size(), states.data(), states.size()};
   ASSERT_DONE(rrt_fetch_read(fetch, c_run_, &call));
   EXPECT_EQ(queue.Wait(1).at(5).message, "");
   ExpectReplayed(fetch);

@@ -27,12 +27,14 @@ class ScriptedRun final : public Run {
       const RowRange rows = request.samples[record.index].rows.front();
       const auto layers = static_cast<int32_t>(request.layers.size());
       const int64_t bytes = layers * rows.size() * geometry_.layer(0).top_k;
-      sink.staging()->insert(sink.staging()->end(), bytes, 3);
+      std::vector<uint8_t> brief;
+      std::vector<uint8_t>& received = sink.staging() == nullptr ? brief : *sink.staging();
+      received.insert(received.end(), bytes, 3);
       const ReadPiece piece{.sample_index = record.index,
                             .layer_begin = 0,
                             .layer_count = layers,
                             .rows = rows,
-                            .bytes = absl::MakeConstSpan(*sink.staging()).last(bytes)};
+                            .bytes = absl::MakeConstSpan(received).last(bytes)};
       if (absl::Status status = sink.OnPiece(piece); !status.ok()) return status;
     }
     return end;
@@ -80,17 +82,43 @@ class ScriptedRun final : public Run {
 // Two sequences of four tokens and three rows on one rank that owns both layers.
 class FetchTest : public ::testing::Test {
  protected:
+  // Staged, and moved at once.
   absl::StatusOr<StagedRows> Fetch(MissingPolicy missing) {
-    return FetchSlices(run_, plan_, sequences_, {.missing = missing, .timeout = kTimeout});
+    const FetchOptions options{.missing = missing, .timeout = kTimeout};
+    auto staged = FetchSlices(run_, plan_, sequences_, options);
+    std::vector<uint8_t> indices(layout_.bytes(), 9);
+    std::vector<RowState> states(layout_.rows());
+    const auto moved = FetchInto(run_, plan_, sequences_, options,
+                                 {layout_, rows_, {}, absl::MakeSpan(indices), absl::MakeSpan(states)});
+    EXPECT_EQ(moved.status(), staged.status());
+    if (moved.ok() && staged.ok()) ExpectSame(*moved, indices, states, *staged);
+    return staged;
+  }
+
+  void ExpectSame(const RealignedRows& moved, const std::vector<uint8_t>& moved_indices,
+                  const std::vector<RowState>& moved_states, const StagedRows& staged) const {
+    EXPECT_EQ(moved.fallback_sequences, staged.fallback_sequences);
+    EXPECT_EQ(moved.dropped, staged.dropped);
+    ASSERT_EQ(moved.records.size(), staged.records.size());
+    for (size_t i = 0; i < moved.records.size(); ++i) EXPECT_EQ(moved.records[i].status, staged.records[i].status);
+    ASSERT_OK_AND_ASSIGN(const RealignPlan plan, Plan(staged));
+    std::vector<uint8_t> indices(layout_.bytes());
+    std::vector<RowState> states(layout_.rows());
+    ASSERT_OK(Realign(layout_, plan, staged.staging, absl::MakeSpan(indices), absl::MakeSpan(states)));
+    EXPECT_EQ(moved_indices, indices);
+    EXPECT_EQ(moved_states, states);
+    EXPECT_EQ(moved.replayed_rows, plan.replayed_rows);
+  }
+
+  absl::StatusOr<RealignPlan> Plan(const StagedRows& staged) const {
+    return PlanRealign(layout_, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
+                                 .pieces = staged.pieces,
+                                 .rows = rows_,
+                                 .unrecorded = staged.unrecorded});
   }
 
   std::vector<RowState> StatesOf(const StagedRows& staged) const {
-    const auto layout = BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = plan_.row_map.rows});
-    const auto rows = ShownRows::Create(ExpandRowMap(plan_.row_map));
-    const auto plan = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
-                                            .pieces = staged.pieces,
-                                            .rows = *rows,
-                                            .unrecorded = staged.unrecorded});
+    const auto plan = Plan(staged);
     EXPECT_OK(plan);
     return plan.ok() ? plan->states : std::vector<RowState>();
   }
@@ -99,6 +127,8 @@ class FetchTest : public ::testing::Test {
   const ReplayPlan plan_ =
       *MakeReplayPlan(geometry_, *LayerTable::Create({.num_layers = 2}),
                       {.sequences = {{4, 3}, {4, 3}}, .cu_seqlens_padded = {0, 4, 8}, .total_rows = 8}, {});
+  const BufferLayout layout_ = *BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = plan_.row_map.rows});
+  const ShownRows rows_ = *ShownRows::Create(ExpandRowMap(plan_.row_map));
   std::vector<FetchSequence> sequences_ = {{.sample = "a", .num_tokens = 4}, {.sample = "b"}};
   ScriptedRun run_{geometry_};
 };
@@ -230,6 +260,21 @@ TEST_F(FetchTest, RejectsAPlanOfAnotherGeometry) {
   ScriptedRun run(other);
   EXPECT_THAT(FetchSlices(run, plan_, sequences_, {.missing = MissingPolicy::kLive}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kGeometryMismatch));
+}
+
+TEST_F(FetchTest, RejectsABufferOfAnotherPlan) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk}, {.index = 1, .status = SampleStatus::kOk}};
+  std::vector<uint8_t> indices(layout_.bytes());
+  std::vector<RowState> states(layout_.rows());
+  const auto fetch = [&](const BufferLayout& layout, const ShownRows& rows, size_t bytes) {
+    return FetchInto(run_, plan_, sequences_, {.timeout = kTimeout},
+                     {layout, rows, {}, absl::MakeSpan(indices).first(bytes), absl::MakeSpan(states)});
+  };
+  const auto one_layer = BufferLayout::Create(geometry_, {.ordinals = {0}, .rows = layout_.rows()});
+  EXPECT_THAT(fetch(*one_layer, rows_, one_layer->bytes()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(fetch(layout_, {}, indices.size()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(fetch(layout_, rows_, indices.size() - 1), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  EXPECT_OK(fetch(layout_, rows_, indices.size()));
 }
 
 TEST_F(FetchTest, RejectsAPlanOfMoreSequences) {

@@ -136,8 +136,9 @@ absl::Status CheckInput(const BufferLayout& layout, const RealignInput& input) {
     return Reject(Reason::kLength, "rows", absl::StrCat("must be ", layout.rows(), ", got ", input.rows.size()));
   }
   if (input.rows.sequences().size() > input.unrecorded.size()) {
-    return Reject(Reason::kField, "rows", absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, ",
-                                                       input.unrecorded.size(), " sequences exist"));
+    return Reject(Reason::kField, "rows",
+                  absl::StrCat("of sequence ", input.rows.sequences().size() - 1, " are shown, ",
+                               input.unrecorded.size(), " sequences exist"));
   }
   return absl::OkStatus();
 }
@@ -149,8 +150,7 @@ struct SequenceWork {
 };
 
 // Sets the states of rows that are listed as unrecorded, adds those to `others`, and returns what is left.
-std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& plan,
-                                            std::vector<int64_t>& others) {
+std::vector<SequenceWork> TakeOutUnrecorded(const RealignInput& input, RowPlan& plan, std::vector<int64_t>& others) {
   std::vector<SequenceWork> work(input.unrecorded.size());
   for (size_t i = 0; i < input.rows.sequences().size(); ++i) {
     const std::vector<ShownRows::Run>& runs = input.rows.sequences()[i].runs;
@@ -386,8 +386,7 @@ absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices) {
   rows.ForEachPart(piece.sequence, piece.rows, [&](RowRange part, int64_t local_row) {
-    const RealignCopy copy{
-        .first_row = part.begin - piece.rows.begin, .rows = part.size(), .local_row = local_row};
+    const RealignCopy copy{.first_row = part.begin - piece.rows.begin, .rows = part.size(), .local_row = local_row};
     CopyLayers(layout, piece, copy, bytes, indices);
   });
 }

@@ -56,6 +56,19 @@ void ExpectPackedExact(const Scenario& s, const RealignPlan& plan) {
   EXPECT_EQ(packed[size.bytes], 0xEE);
 }
 
+// Each piece by itself, as it would arrive.
+void ExpectMovedExact(const Scenario& s) {
+  ASSERT_OK_AND_ASSIGN(const ShownRows rows, ShownRows::Create(s.row_map));
+  std::vector<uint8_t> indices(s.layout.bytes(), 0xCD);
+  std::vector<RowState> states(s.layout.rows(), RowState::kPad);
+  for (const StagedPiece& piece : s.pieces) {
+    MovePiece(s.layout, rows, piece, absl::MakeConstSpan(s.staging).subspan(piece.offset), absl::MakeSpan(indices));
+  }
+  ASSERT_OK_AND_ASSIGN(const RowPlan plan, PlanRows(s.layout, s.input(rows)));
+  FinishRealign(s.layout, plan, absl::MakeSpan(indices), absl::MakeSpan(states));
+  ExpectExact(s, indices, states);
+}
+
 void RunAndExpectExact(const Scenario& s) {
   ASSERT_OK_AND_ASSIGN(const RealignPlan plan, s.Plan());
   std::vector<uint8_t> indices(s.layout.bytes(), 0xCD);
@@ -63,6 +76,7 @@ void RunAndExpectExact(const Scenario& s) {
   ASSERT_OK(Realign(s.layout, plan, s.staging, absl::MakeSpan(indices), absl::MakeSpan(states)));
   ExpectExact(s, indices, states);
   ExpectPackedExact(s, plan);
+  ExpectMovedExact(s);
   EXPECT_EQ(plan.replayed_rows, std::count(states.begin(), states.end(), RowState::kReplayed));
   EXPECT_EQ(plan.unrecorded_rows, std::count(states.begin(), states.end(), RowState::kUnrecorded));
   EXPECT_EQ(plan.pad_rows, std::count(states.begin(), states.end(), RowState::kPad));

@@ -136,6 +136,15 @@ class SourcesTest(unittest.TestCase):
                 self.assertEqual(batch.fallback_sequences, batches[0].fallback_sequences)
                 told = [(s["sample"], s["status"], s["unrecorded"]) for s in batch.sequences]
                 self.assertEqual(told, [(s["sample"], s["status"], s["unrecorded"]) for s in batches[0].sequences])
+        plans = [scenario.plan(pp, cp) for pp, cp in np.ndindex(scenario.pp, scenario.cp)]
+        for source in sources:
+            named, out = [scenario.sequences()] * len(plans), [np.empty(plan.buffer_bytes, np.uint8) for plan in plans]
+            together = source.fetch_all(plans, sequences=named, missing="live", out=out)
+            for (_, cp), plan, batch in zip(np.ndindex(scenario.pp, scenario.cp), plans, together, strict=True):
+                self.check(scenario, plan, batch, cp)
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                source.fetch_all(plans, sequences=[], missing="live")
+            self.assertEqual(caught.exception.field, "sequences")
 
     def test_local_source_on_random_runs(self) -> None:
         for seed in range(24):

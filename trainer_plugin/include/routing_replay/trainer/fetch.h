@@ -29,8 +29,8 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
 
 // The index buffer and the row states of a micro-batch on one rank, for FetchInto.
 struct IndexBuffer {
-  const BufferLayout& layout;               // Of the plan's layers and rows.
-  const ShownRows& rows;                    // Of the plan's row map.
+  const BufferLayout& layout;                // Of the plan's layers and rows.
+  const ShownRows& rows;                     // Of the plan's row map.
   absl::Span<const int64_t> last_rows = {};  // As in RealignInput.
   absl::Span<uint8_t> indices;               // layout.bytes() of them.
   absl::Span<RowState> states;               // layout.rows() of them.

@@ -166,9 +166,9 @@ struct RealignPlan : RowPlan {
 };
 
 // INVALID_ARGUMENT (kField, kLength) for pieces that contradict the layout, the staging buffer or each other, and for a
-// rows of another number or sequence. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first sequence and
-// layer concerned) if a row that the map replays is neither staged in every local layer nor listed as unrecorded: a row
-// is never replayed in only some of the layers.
+// rows of another number or sequence. FAILED_PRECONDITION (kNotCommitted, with layer and missing_rows of the first
+// sequence and layer concerned) if a row that the map replays is neither staged in every local layer nor listed as
+// unrecorded: a row is never replayed in only some of the layers.
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
 // Executes the plan on the CPU. `staging` has the input.staging_bytes bytes that were planned; `indices` has
@@ -177,10 +177,12 @@ absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const Realig
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
-// Without staging: each piece is moved when it arrives, while its bytes are in the cache. At the end PlanRows checks all
-// of them, as PlanRealign would if they were staged one after the other, and FinishRealign writes what no piece brings.
+// Without staging: each piece is moved when it arrives, while its bytes are in the cache. At the end PlanRows checks
+// all of them, as PlanRealign would if they were staged one after the other, and FinishRealign writes what no piece
+// brings.
 
-// Moves the ids of a piece of a checked read to the local rows that show them. `bytes`: its cuts. Requires CheckTargets.
+// Moves the ids of a piece of a checked read to the local rows that show them. `bytes`: its cuts. Requires
+// CheckTargets.
 void MovePiece(const BufferLayout& layout, const ShownRows& rows, const StagedPiece& piece,
                absl::Span<const uint8_t> bytes, absl::Span<uint8_t> indices);
 absl::StatusOr<RowPlan> PlanRows(const BufferLayout& layout, const RealignInput& input);
