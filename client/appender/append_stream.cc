@@ -86,12 +86,13 @@ DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) 
     if (!broken_.ok()) return {.end = broken_};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::Real().Now());
     std::array<pollfd, 2> ready = {
-        {{.fd = connection_->fd(), .events = POLLIN, .revents = 0}, {.fd = wake, .events = POLLIN, .revents = 0}}};
+        {{.fd = connection_->fd(), .events = 0, .revents = 0}, {.fd = wake, .events = POLLIN, .revents = 0}}};
     const bool sending = connection_->sending();
-    if (sending) ready[0].events |= POLLOUT;
+    const uint32_t to_send = sending ? connection_->send_events() : 0;
+    ready[0].events = static_cast<short>(connection_->receive_events() | to_send);
     const int count = poll(ready.data(), ready.size(), static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
     if (count == 0 && left.count() <= 60'000) return {};
-    if ((ready[0].revents & POLLOUT) != 0) broken_ = connection_->TrySend();
+    if ((ready[0].revents & to_send) != 0) broken_ = connection_->TrySend();
     if ((ready[1].revents & POLLIN) != 0) {
       eventfd_t times = 0;
       eventfd_read(wake, &times);

@@ -4,13 +4,10 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -33,11 +30,6 @@ absl::Status AdmitAnswer(const Frame& frame) {
     return absl::InternalError("no frame of an answer");
   }
   return absl::OkStatus();
-}
-
-int MsUntil(Clock::Time deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
 }
 
 // Connects `fd`, which does not block until then. Whether it did.
@@ -106,59 +98,58 @@ absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const D
                                                                          Clock::Time deadline) {
   RR_ASSIGN_OR_RETURN(const int fd, address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
                                                                 : DialUnix(address.unix_socket, deadline));
-  return std::unique_ptr<DirectConnection>(new DirectConnection(fd, address));
+  return std::unique_ptr<DirectConnection>(new DirectConnection(std::make_unique<SocketStream>(fd), address));
 }
 
-DirectConnection::DirectConnection(int fd, DirectAddress address)
-    : fd_(fd), address_(std::move(address)), reader_(AdmitAnswer) {}
-
-DirectConnection::~DirectConnection() { close(fd_); }
+DirectConnection::DirectConnection(std::unique_ptr<ByteStream> stream, DirectAddress address)
+    : stream_(std::move(stream)), address_(std::move(address)), reader_(AdmitAnswer) {}
 
 bool DirectConnection::IsFresh() const {
-  pollfd now{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
-  return reader_.at_start() && !sending() && poll(&now, 1, 0) == 0;
+  pollfd now{.fd = fd(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return reader_.at_start() && !sending() && !stream_->HasBytes() && poll(&now, 1, 0) == 0;
 }
 
-void DirectConnection::Break() { shutdown(fd_, SHUT_RDWR); }
-
-absl::Status DirectConnection::Broken(const char* what) {
-  const absl::Status status = Unavailable(absl::StrCat(what, ": ", errno == 0 ? "closed" : std::strerror(errno)));
+absl::Status DirectConnection::Broken(absl::string_view what, const absl::Status& why) {
   Break();
-  return status;
+  return Unavailable(absl::StrCat(what, why.message()));
 }
 
-absl::Status DirectConnection::SendSome(int flags) {
-  return writer_.SendTo(fd_, flags) ? absl::OkStatus() : Broken("send");
+absl::Status DirectConnection::TrySend() {
+  const absl::Status status = writer_.SendTo(*stream_);
+  return status.ok() ? status : Broken("send: ", status);
 }
 
-absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::ReceiveSome(bool wait) {
-  while (!reader_.done()) {
-    const absl::Span<const iovec> space = reader_.Space();
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(space.data());
-    message.msg_iovlen = std::min<size_t>(space.size(), IOV_MAX);
-    errno = 0;
-    const ssize_t bytes = recvmsg(fd_, &message, wait ? MSG_WAITALL : MSG_DONTWAIT);
-    if (bytes < 0 && errno == EINTR && !wait) continue;
-    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<ReceivedFrame>();
-    if (bytes <= 0) return Broken("receive");
-    if (absl::Status status = reader_.Advance(static_cast<size_t>(bytes)); !status.ok()) {
-      Break();
-      return Unavailable(status.message());
-    }
+absl::Status DirectConnection::Send(Clock::Time deadline) {
+  while (true) {
+    RR_RETURN_IF_ERROR(TrySend());
+    if (!sending()) return absl::OkStatus();
+    if (MsUntil(deadline) == 0) return Broken("send: ", absl::DeadlineExceededError("not done in time"));
+    stream_->Wait(stream_->write_events(), deadline);
   }
-  return std::optional<ReceivedFrame>(reader_.Take());
+}
+
+absl::StatusOr<bool> DirectConnection::OnBytes(const absl::StatusOr<size_t>& bytes) {
+  if (!bytes.ok()) return Broken("receive: ", bytes.status());
+  const absl::Status status = *bytes == 0 ? absl::OkStatus() : reader_.Advance(*bytes);
+  if (!status.ok()) return Broken("", status);
+  return reader_.done();
+}
+
+absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::TryReceive() {
+  while (true) {
+    const auto bytes = stream_->Read(reader_.Space());
+    RR_ASSIGN_OR_RETURN(const bool done, OnBytes(bytes));
+    if (done) return std::optional<ReceivedFrame>(reader_.Take());
+    if (*bytes == 0) return std::optional<ReceivedFrame>();
+  }
 }
 
 absl::StatusOr<std::optional<ReceivedFrame>> DirectConnection::Receive(Clock::Time deadline) {
-  while (true) {
-    const int ms = MsUntil(deadline);
-    if (ms == 0) return std::optional<ReceivedFrame>();
-    const timeval patience{.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    auto frame = ReceiveSome(/*wait=*/true);
-    if (!frame.ok() || frame->has_value()) return frame;
+  while (MsUntil(deadline) > 0) {
+    RR_ASSIGN_OR_RETURN(const bool done, OnBytes(stream_->ReadBy(reader_.Space(), deadline)));
+    if (done) return std::optional<ReceivedFrame>(reader_.Take());
   }
+  return std::optional<ReceivedFrame>();
 }
 
 }  // namespace routing_replay::client

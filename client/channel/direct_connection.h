@@ -2,8 +2,6 @@
 #ifndef CLIENT_CHANNEL_DIRECT_CONNECTION_H_
 #define CLIENT_CHANNEL_DIRECT_CONNECTION_H_
 
-#include <sys/socket.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/message/byte_stream.h"
 #include "proto/wire/message/frame.h"
 
 namespace routing_replay::client {
@@ -32,38 +31,38 @@ class DirectConnection {
  public:
   // Waits for the server until `deadline`.
   static absl::StatusOr<std::unique_ptr<DirectConnection>> Dial(const DirectAddress& address, Clock::Time deadline);
-  ~DirectConnection();
-  DirectConnection(const DirectConnection&) = delete;
-  DirectConnection& operator=(const DirectConnection&) = delete;
 
-  int fd() const { return fd_; }
+  // What poll looks at, and the events after which more may be received and sent.
+  int fd() const { return stream_->fd(); }
+  uint32_t receive_events() const { return stream_->read_events(); }
+  uint32_t send_events() const { return stream_->write_events(); }
   const DirectAddress& address() const { return address_; }
   // Whether another call may begin: nothing of the last one is left, and the server has not closed it.
   bool IsFresh() const;
   // From any thread: everything that waits, and what comes after, fails.
-  void Break();
+  void Break() { stream_->Break(); }
 
   // What is sent next, header and then payload, which must live until all is sent. Requires that nothing is being sent.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
     writer_.Put(type, std::move(header), payload, /*in_parts=*/true);
   }
   bool sending() const { return !writer_.done(); }
-  // Sends what can be sent without waiting; or all of it.
-  absl::Status TrySend() { return SendSome(MSG_DONTWAIT); }
-  absl::Status Send() { return SendSome(0); }
+  // Sends what can be sent without waiting; or all of it, if that goes before the deadline.
+  absl::Status TrySend();
+  absl::Status Send(Clock::Time deadline);
   // The next frame, if it is there as a whole, or comes before the deadline.
-  absl::StatusOr<std::optional<ReceivedFrame>> TryReceive() { return ReceiveSome(/*wait=*/false); }
+  absl::StatusOr<std::optional<ReceivedFrame>> TryReceive();
   absl::StatusOr<std::optional<ReceivedFrame>> Receive(Clock::Time deadline);
   // A frame that is done with: its memory is used again.
   void Recycle(ReceivedFrame frame) { reader_.Recycle(std::move(frame)); }
 
  private:
-  DirectConnection(int fd, DirectAddress address);
-  absl::Status SendSome(int flags);
-  absl::StatusOr<std::optional<ReceivedFrame>> ReceiveSome(bool wait);
-  absl::Status Broken(const char* what);
+  DirectConnection(std::unique_ptr<ByteStream> stream, DirectAddress address);
+  // What reading gave. Whether the frame is there as a whole.
+  absl::StatusOr<bool> OnBytes(const absl::StatusOr<size_t>& bytes);
+  absl::Status Broken(absl::string_view what, const absl::Status& why);
 
-  const int fd_;
+  const std::unique_ptr<ByteStream> stream_;
   const DirectAddress address_;
   FrameReader reader_;
   FrameWriter writer_;

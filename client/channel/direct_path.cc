@@ -68,7 +68,7 @@ std::string CallOf(const std::string& ticket, const std::string& method, Clock::
 // Another program may listen there, or another server behind the same address.
 absl::Status Greet(DirectConnection& connection, const std::string& ticket, Clock::Time deadline) {
   connection.Put(FrameType::kCall, CallOf(ticket, "", deadline), {});
-  RR_RETURN_IF_ERROR(connection.Send());
+  RR_RETURN_IF_ERROR(connection.Send(deadline));
   RR_ASSIGN_OR_RETURN(const auto answer, connection.Receive(deadline));
   if (!answer) return absl::UnavailableError("no answer");
   const bool greeted = answer->type() == FrameType::kEnd && answer->header().empty();
@@ -102,7 +102,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   const auto begin = [&](absl::StatusOr<Connection> connection, const Offer& offer) -> absl::StatusOr<Connection> {
     if (!connection.ok()) return connection;
     (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline), {});
-    RR_RETURN_IF_ERROR((*connection)->Send());
+    RR_RETURN_IF_ERROR((*connection)->Send(soon));
     return connection;
   };
   if (const auto known = Known(server)) {

@@ -177,7 +177,7 @@ Answer AskDirect(Link& link, const ServerConnection& connection, DirectConnectio
                  Clock::Time deadline) {
   const OnCancel on_cancel([&] { direct.Break(); });
   direct.Put(FrameType::kMessage, EncodeReadRequest(*read.part()), {});
-  const absl::Status sent = direct.Send();
+  const absl::Status sent = direct.Send(deadline);
   for (Answer answer;; answer.brought = true) {
     auto frame = sent.ok() ? NextFrame(direct, deadline) : sent;
     answer.status = link.OnEnd(connection, frame.status());

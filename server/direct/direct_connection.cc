@@ -1,13 +1,9 @@
 #include "server/direct/direct_connection.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <climits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,8 +26,6 @@ absl::Status TooMuch(Reason reason, const char* field, absl::string_view what) {
                    {.reason = reason, .field = field});
 }
 
-bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
-
 }  // namespace
 
 // The call's end of a connection, which may be over before the call is.
@@ -52,19 +46,21 @@ class DirectStream final : public CallStream {
   const std::shared_ptr<DirectConnection> connection_;
 };
 
-void DirectConnection::Open(const DirectHome& home, DirectLoop& loop, int fd, std::string peer,
-                            std::function<void()> closed) {
+void DirectConnection::Open(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
+                            std::string peer, std::function<void()> closed) {
+  const int fd = stream->fd();
+  const uint32_t wanted = stream->read_events() | EPOLLRDHUP;
   std::shared_ptr<DirectConnection> connection(
-      new DirectConnection(home, loop, fd, std::move(peer), std::move(closed)));
-  connection->watched_ = EPOLLIN | EPOLLRDHUP;
-  connection->number_ = loop.Add(connection, fd, connection->watched_);
+      new DirectConnection(home, loop, std::move(stream), std::move(peer), std::move(closed)));
+  connection->watched_ = wanted;
+  connection->number_ = loop.Add(connection, fd, wanted);
 }
 
-DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, int fd, std::string peer,
-                                   std::function<void()> closed)
+DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream,
+                                   std::string peer, std::function<void()> closed)
     : home_(home),
       loop_(loop),
-      fd_(fd),
+      stream_(std::move(stream)),
       closed_(std::move(closed)),
       since_(std::chrono::steady_clock::now()),
       reader_([this](const Frame& frame) { return Admit(frame); }),
@@ -73,9 +69,7 @@ DirectConnection::DirectConnection(const DirectHome& home, DirectLoop& loop, int
 }
 
 DirectConnection::~DirectConnection() {
-  if (fd_ < 0) return;
-  close(fd_);
-  closed_();
+  if (stream_ != nullptr) closed_();
 }
 
 void DirectConnection::Complete(CallEvent*& event, bool ok) {
@@ -85,8 +79,8 @@ void DirectConnection::Complete(CallEvent*& event, bool ok) {
 void DirectConnection::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
-  loop_.Forget(number_, fd_);
-  close(std::exchange(fd_, -1));
+  loop_.Forget(number_, stream_->fd());
+  stream_.reset();
   Complete(came_, false);
   Complete(sent_, false);
   sending_.clear();
@@ -95,7 +89,8 @@ void DirectConnection::Close() {
 }
 
 void DirectConnection::OnReady(uint32_t events) {
-  if ((events & EPOLLOUT) != 0) Flush();
+  if (state_ == State::kClosed) return;
+  if ((events & stream_->write_events()) != 0) Flush();
   if (state_ == State::kLingering) return Discard();
   const bool hung_up = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
   if (WantsBytes()) {
@@ -118,9 +113,10 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
 void DirectConnection::Watch() {
   if (state_ == State::kClosed) return;
   uint32_t wanted = EPOLLRDHUP;
-  if (WantsBytes() || state_ == State::kLingering) wanted |= EPOLLIN;
-  if (!writer_.done()) wanted |= EPOLLOUT;
-  if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, fd_, wanted);
+  if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();
+  if (!writer_.done()) wanted |= stream_->write_events();
+  if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, stream_->fd(), wanted);
+  if (WantsBytes() && stream_->HasBytes()) loop_.Run([self = shared_from_this()] { self->OnReady(0); });
 }
 
 absl::Status DirectConnection::Admit(const Frame& frame) {
@@ -148,13 +144,11 @@ absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
 
 void DirectConnection::Fill() {
   for (size_t taken = 0; WantsBytes() && taken < kBytesPerTurn;) {
-    const absl::Span<const iovec> space = reader_.Space();
-    const ssize_t bytes = readv(fd_, space.data(), static_cast<int>(std::min<size_t>(space.size(), IOV_MAX)));
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0 && WouldBlock()) break;
-    if (bytes <= 0) return Close();
-    taken += static_cast<size_t>(bytes);
-    if (absl::Status status = reader_.Advance(static_cast<size_t>(bytes)); !status.ok()) return OnBadFrame(status);
+    const auto bytes = stream_->Read(reader_.Space());
+    if (!bytes.ok()) return Close();
+    if (*bytes == 0) return Watch();
+    taken += *bytes;
+    if (absl::Status status = reader_.Advance(*bytes); !status.ok()) return OnBadFrame(status);
     if (reader_.done()) OnFrame();
   }
   Watch();
@@ -251,7 +245,7 @@ void DirectConnection::SendFrame(FrameType type, SentMessage message, CallEvent*
 
 void DirectConnection::Flush() {
   if (writer_.done()) return;
-  if (!writer_.SendTo(fd_, 0)) return Close();
+  if (!writer_.SendTo(*stream_).ok()) return Close();
   if (!writer_.done()) return Watch();
   sending_.clear();
   Complete(sent_, true);
@@ -270,16 +264,19 @@ void DirectConnection::OnEndSent() {
     return;
   }
   state_ = State::kLingering;
-  shutdown(fd_, SHUT_WR);
+  stream_->EndWrites();
 }
 
 void DirectConnection::Discard() {
   static thread_local std::array<char, 64 << 10> nothing;
-  while (true) {
-    const ssize_t bytes = recv(fd_, nothing.data(), nothing.size(), MSG_DONTWAIT);
-    if (bytes < 0 && (errno == EINTR || WouldBlock())) return;
-    if (bytes <= 0) return Close();
+  const iovec space{nothing.data(), nothing.size()};
+  for (size_t taken = 0; taken < kBytesPerTurn;) {
+    const auto bytes = stream_->Read({&space, 1});
+    if (!bytes.ok()) return Close();
+    if (*bytes == 0) break;
+    taken += *bytes;
   }
+  Watch();
 }
 
 }  // namespace routing_replay::server

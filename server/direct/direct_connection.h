@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/wire/message/byte_stream.h"
 #include "proto/wire/message/frame.h"
 #include "server/direct/direct_loop.h"
 #include "server/security/tickets.h"
@@ -29,8 +30,9 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   // second.
   static constexpr std::chrono::seconds kFirstCall{20}, kNextCall{60};
 
-  // Takes `fd`, which does not block. `peer`: as gRPC names it. `closed` is called once.
-  static void Open(const DirectHome& home, DirectLoop& loop, int fd, std::string peer, std::function<void()> closed);
+  // `peer`: as gRPC names it. `closed` is called once.
+  static void Open(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream, std::string peer,
+                   std::function<void()> closed);
   ~DirectConnection() override;
 
   void OnReady(uint32_t events) override;
@@ -48,7 +50,8 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
     kClosed,
   };
 
-  DirectConnection(const DirectHome& home, DirectLoop& loop, int fd, std::string peer, std::function<void()> closed);
+  DirectConnection(const DirectHome& home, DirectLoop& loop, std::unique_ptr<ByteStream> stream, std::string peer,
+                   std::function<void()> closed);
 
   // As those of CallStream.
   void Arrive(CallEvent& arrived, CallEvent& gone);
@@ -80,7 +83,7 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
 
   const DirectHome home_;
   DirectLoop& loop_;
-  int fd_;
+  std::unique_ptr<ByteStream> stream_;  // Null: closed.
   const std::function<void()> closed_;
   uint64_t number_ = 0;
   uint32_t watched_ = 0;

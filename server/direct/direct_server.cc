@@ -129,7 +129,7 @@ void DirectServer::TakeIn(int fd, const Peer& peer) {
     told_(ConnectionEvent::kEnded);
   };
   loop.Run([this, &loop, fd, name = peer.name, closed] {
-    DirectConnection::Open({context_, tickets_}, loop, fd, name, closed);
+    DirectConnection::Open({context_, tickets_}, loop, std::make_unique<SocketStream>(fd), name, closed);
   });
 }
 

@@ -1,11 +1,7 @@
 #include "proto/wire/message/frame.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -166,19 +162,13 @@ void FrameWriter::Put(FrameType type, std::string header, absl::Span<const absl:
   left_[1] = {header_.data(), header_.size()};
 }
 
-bool FrameWriter::SendTo(int fd, int flags) {
+absl::Status FrameWriter::SendTo(ByteStream& stream) {
   while (!done()) {
-    msghdr message{};
-    message.msg_iov = &left_[next_];
-    message.msg_iovlen = std::min<size_t>(left_.size() - next_, IOV_MAX);
-    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
-    if (sent >= 0) {
-      Pass(left_, next_, static_cast<size_t>(sent));
-    } else if (errno != EINTR) {
-      return errno == EAGAIN || errno == EWOULDBLOCK;
-    }
+    RR_ASSIGN_OR_RETURN(const size_t sent, stream.Write(absl::MakeConstSpan(left_).subspan(next_)));
+    if (sent == 0) break;
+    Pass(left_, next_, sent);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace wire

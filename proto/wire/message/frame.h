@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 #include "proto/wire/message/byte_chain.h"
+#include "proto/wire/message/byte_stream.h"
 
 namespace routing_replay {
 inline namespace wire {
@@ -101,9 +102,8 @@ class FrameWriter {
   // parts, where it can, and its receiver keeps each by itself.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
-  // Until all is sent, or a socket that does not wait takes no more. Whether the connection holds; if not, errno says
-  // why. `flags`: of sendmsg.
-  bool SendTo(int fd, int flags);
+  // Until all is sent, or the stream takes no more for now. Errors of the stream.
+  absl::Status SendTo(ByteStream& stream);
 
  private:
   std::string frame_, header_;

@@ -1,0 +1,81 @@
+#include "proto/wire/message/byte_stream.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+namespace routing_replay {
+inline namespace wire {
+namespace {
+
+msghdr MessageOf(absl::Span<const iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = std::min<size_t>(pieces.size(), IOV_MAX);
+  return message;
+}
+
+// Of what a call on a socket gave.
+absl::StatusOr<size_t> Moved(ssize_t bytes) {
+  if (bytes >= 0) return static_cast<size_t>(bytes);
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
+  return absl::UnavailableError(std::strerror(errno));
+}
+
+absl::StatusOr<size_t> Came(ssize_t bytes) { return bytes == 0 ? absl::UnavailableError("closed") : Moved(bytes); }
+
+}  // namespace
+
+int MsUntil(Clock::Time deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+absl::StatusOr<size_t> ByteStream::ReadBy(absl::Span<const iovec> space, Clock::Time deadline) {
+  auto bytes = Read(space);
+  if (!bytes.ok() || *bytes > 0) return bytes;
+  Wait(read_events(), deadline);
+  return Read(space);
+}
+
+void ByteStream::Wait(uint32_t events, Clock::Time deadline) const {
+  pollfd wait{.fd = fd(), .events = static_cast<short>(events), .revents = 0};
+  poll(&wait, 1, MsUntil(deadline));
+}
+
+void ByteStream::EndWrites() { shutdown(fd(), SHUT_WR); }
+
+void ByteStream::Break() { shutdown(fd(), SHUT_RDWR); }
+
+SocketStream::~SocketStream() { close(fd_); }
+
+absl::StatusOr<size_t> SocketStream::Read(absl::Span<const iovec> space) {
+  msghdr message = MessageOf(space);
+  return Came(recvmsg(fd_, &message, MSG_DONTWAIT));
+}
+
+absl::StatusOr<size_t> SocketStream::Write(absl::Span<const iovec> bytes) {
+  const msghdr message = MessageOf(bytes);
+  return Moved(sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+// In one call, which is why the socket has the patience.
+absl::StatusOr<size_t> SocketStream::ReadBy(absl::Span<const iovec> space, Clock::Time deadline) {
+  const int left = MsUntil(deadline);
+  if (left == 0) return 0;
+  if (patience_ms_ > left || patience_ms_ <= left / 2) {
+    patience_ms_ = left;
+    const timeval patience{.tv_sec = left / 1000, .tv_usec = (left % 1000) * 1000};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  msghdr message = MessageOf(space);
+  return Came(recvmsg(fd_, &message, MSG_WAITALL));
+}
+
+}  // namespace wire
+}  // namespace routing_replay
