@@ -97,6 +97,8 @@ void DirectConnection::OnReady(uint32_t events) {
     Fill();
   } else if (hung_up) {
     Close();
+  } else {
+    Watch(events);
   }
 }
 
@@ -110,9 +112,10 @@ void DirectConnection::OnSecond(std::chrono::steady_clock::time_point now) {
   if (now - since_ > longest) Close();
 }
 
-void DirectConnection::Watch() {
+void DirectConnection::Watch(uint32_t too_early) {
   if (state_ == State::kClosed) return;
-  uint32_t wanted = EPOLLRDHUP;
+  // What is watched for between two messages stays so until it comes: most often that is when it is wanted.
+  uint32_t wanted = EPOLLRDHUP | (watched_ & stream_->read_events() & ~too_early);
   if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();
   if (!writer_.done()) wanted |= stream_->write_events();
   if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, stream_->fd(), wanted);

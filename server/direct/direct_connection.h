@@ -77,7 +77,8 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   void Flush();
   void OnEndSent();
   void Discard();
-  void Watch();
+  // `too_early`: events that came while none was wanted.
+  void Watch(uint32_t too_early = 0);
   bool WantsBytes() const { return state_ == State::kIdle || (state_ == State::kInCall && came_ != nullptr); }
   void Complete(CallEvent*& event, bool ok);
 

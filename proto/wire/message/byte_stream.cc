@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -27,7 +28,8 @@ absl::StatusOr<size_t> Moved(ssize_t bytes) {
   return absl::UnavailableError(std::strerror(errno));
 }
 
-absl::StatusOr<size_t> Came(ssize_t bytes) { return bytes == 0 ? absl::UnavailableError("closed") : Moved(bytes); }
+// Less space than this is for a part of a frame, or for a small one.
+constexpr size_t kSmallRead = 16 << 10;
 
 }  // namespace
 
@@ -54,10 +56,29 @@ void ByteStream::Break() { shutdown(fd(), SHUT_RDWR); }
 
 SocketStream::~SocketStream() { close(fd_); }
 
-absl::StatusOr<size_t> SocketStream::Read(absl::Span<const iovec> space) {
-  msghdr message = MessageOf(space);
-  return Came(recvmsg(fd_, &message, MSG_DONTWAIT));
+absl::StatusOr<size_t> SocketStream::Receive(absl::Span<const iovec> space, int flags) {
+  if (HasBytes()) {
+    const auto& [into, room] = space.front();
+    const size_t bytes = std::min(room, ahead_.size() - next_);
+    std::memcpy(into, ahead_.data() + next_, bytes);
+    next_ += bytes;
+    if (!HasBytes()) ahead_ = {};
+    return bytes;
+  }
+  const size_t wanted = space.size() == 1 ? space.front().iov_len : SIZE_MAX;
+  const bool small = wanted < kSmallRead;
+  std::array<uint8_t, kSmallRead> more;
+  const std::array<iovec, 2> with_more = {{space.front(), {more.data(), more.size()}}};
+  msghdr message = MessageOf(small ? absl::MakeConstSpan(with_more) : space);
+  const ssize_t bytes = recvmsg(fd_, &message, small ? flags & ~MSG_WAITALL : flags);
+  if (bytes == 0) return absl::UnavailableError("closed");
+  if (bytes < 0 || static_cast<size_t>(bytes) <= wanted) return Moved(bytes);
+  ahead_.assign(more.data(), more.data() + bytes - wanted);
+  next_ = 0;
+  return wanted;
 }
+
+absl::StatusOr<size_t> SocketStream::Read(absl::Span<const iovec> space) { return Receive(space, MSG_DONTWAIT); }
 
 absl::StatusOr<size_t> SocketStream::Write(absl::Span<const iovec> bytes) {
   const msghdr message = MessageOf(bytes);
@@ -73,8 +94,7 @@ absl::StatusOr<size_t> SocketStream::ReadBy(absl::Span<const iovec> space, Clock
     const timeval patience{.tv_sec = left / 1000, .tv_usec = (left % 1000) * 1000};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
-  msghdr message = MessageOf(space);
-  return Came(recvmsg(fd_, &message, MSG_WAITALL));
+  return Receive(space, MSG_WAITALL);
 }
 
 }  // namespace wire

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,7 +49,8 @@ class ByteStream {
   virtual void Break();
 };
 
-// Of a socket that is connected.
+// Of a socket that is connected. A small read takes what has come behind it as well: a call to the system costs as much
+// as a small message.
 class SocketStream final : public ByteStream {
  public:
   // Takes it. For ReadBy it must be one that blocks.
@@ -59,10 +61,15 @@ class SocketStream final : public ByteStream {
   absl::StatusOr<size_t> Write(absl::Span<const iovec> bytes) override;
   absl::StatusOr<size_t> ReadBy(absl::Span<const iovec> space, Clock::Time deadline) override;
   int fd() const override { return fd_; }
+  bool HasBytes() const override { return next_ < ahead_.size(); }
 
  private:
+  absl::StatusOr<size_t> Receive(absl::Span<const iovec> space, int flags);
+
   const int fd_;
-  int patience_ms_ = 0;  // Of the socket; 0: not set.
+  std::vector<uint8_t> ahead_;  // Has come, …
+  size_t next_ = 0;             // … and was not read from here on.
+  int patience_ms_ = 0;         // Of the socket; 0: not set.
 };
 
 // In ms, up; 0: it is over.
