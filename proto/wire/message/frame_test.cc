@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
@@ -153,6 +154,41 @@ TEST(FrameTest, AWriterSendsItsFramesAsTheSocketTakesThem) {
   close(ends[1]);
   writer.Put(FrameType::kEnd, "", {}, /*in_parts=*/false);
   EXPECT_EQ(writer.SendTo(stream), absl::UnavailableError("Broken pipe"));
+}
+
+// What came behind a part of a frame is read before the socket says anything again.
+TEST(FrameTest, SmallFramesThatComeTogetherAreReadTogether) {
+  std::array<int, 2> ends;
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  SocketStream from(ends[0]), to(ends[1]);
+  std::vector<uint8_t> longer(100'000);
+  for (size_t i = 0; i < longer.size(); ++i) longer[i] = static_cast<uint8_t>(i % 251);
+  FrameWriter writer;
+  const auto send = [&](const std::string& header, size_t bytes) {
+    const absl::Span<const uint8_t> payload = absl::MakeConstSpan(longer).first(bytes);
+    writer.Put(FrameType::kMessage, header, {&payload, 1}, /*in_parts=*/true);
+    ASSERT_OK(writer.SendTo(from));
+    ASSERT_TRUE(writer.done());
+  };
+  const std::vector<size_t> sizes = {0, 3, 20'000, 1, 70'000, 5, 0};
+  for (size_t i = 0; i < sizes.size(); ++i) send(absl::StrCat("header ", i), sizes[i]);
+  FrameReader reader(AdmitAll);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    while (!reader.done()) {
+      ASSERT_OK_AND_ASSIGN(const size_t came,
+                           i % 2 == 0 ? to.Read(reader.Space())
+                                      : to.ReadBy(reader.Space(), Clock::Real().Now() + std::chrono::seconds(5)));
+      ASSERT_GT(came, 0);
+      ASSERT_OK(reader.Advance(came));
+    }
+    EXPECT_EQ(to.HasBytes(), i != 4 && i != 6) << i;  // What is long is read by itself.
+    const ReceivedFrame frame = reader.Take();
+    EXPECT_EQ(frame.header(), absl::StrCat("header ", i));
+    const std::string payload(longer.begin(), longer.begin() + static_cast<ptrdiff_t>(sizes[i]));
+    EXPECT_EQ(Text(frame.chain()), absl::StrCat("header ", i, payload));
+  }
+  ASSERT_OK_AND_ASSIGN(const size_t nothing, to.Read(reader.Space()));
+  EXPECT_EQ(nothing, 0);
 }
 
 }  // namespace
