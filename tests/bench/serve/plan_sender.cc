@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/channel/channel.h"
+#include "client/channel/link.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/grpc_bytes.h"
 
@@ -17,8 +18,8 @@ constexpr std::chrono::seconds kTimeout(60);
 
 }  // namespace
 
-PlanSender::PlanSender(const std::shared_ptr<grpc::Channel>& channel, const std::string& run)
-    : connection_{.channel = channel}, session_({.run = run, .append_timeout = kTimeout}) {}
+PlanSender::PlanSender(std::shared_ptr<Link> link, const std::string& run)
+    : link_(std::move(link)), session_({.run = run, .append_timeout = kTimeout}) {}
 
 PlanSender::~PlanSender() {
   if (stream_) stream_->Cancel();
@@ -44,37 +45,63 @@ absl::Status PlanSender::Send(std::vector<AppendPlan> plans) {
   return session_.TakeError();
 }
 
+absl::Status PlanSender::Connect() {
+  auto connection = link_->Connect();
+  if (!connection.ok()) return connection.status();
+  connection_ = *std::move(connection);
+  auto direct = link_->BeginDirect(connection_, "Append", Clock::Time::max());
+  if (direct) {
+    direct_ = std::make_unique<DirectAppendStream>(std::move(direct));
+  } else {
+    stream_ = std::make_unique<AppendStream>(connection_, events_);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanSender::Step() {
-  AppendSession::Action action = session_.Next(Clock::Real().Now(), stream_ && stream_->CanWrite());
+  const bool can_write = direct_ ? direct_->CanWrite() : stream_ && stream_->CanWrite();
+  AppendSession::Action action = session_.Next(Clock::Real().Now(), can_write);
   switch (action.step) {
     case AppendSession::Step::kConnect:
-      stream_ = std::make_unique<AppendStream>(connection_, events_);
-      return absl::OkStatus();
+      return Connect();
     case AppendSession::Step::kSend:
-      stream_->Write(std::move(action.message));
+      direct_ ? direct_->Write(std::move(action.message)) : stream_->Write(std::move(action.message));
       return absl::OkStatus();
     case AppendSession::Step::kCancel:
       return absl::UnavailableError("the server does not take the appends");
     case AppendSession::Step::kWait:
-      break;
+      return Wait(action.until);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanSender::Wait(Clock::Time until) {
+  if (direct_) {
+    constexpr int kNothingWakes = -1;
+    const DirectAppendStream::Event event = direct_->Wait(kNothingWakes, until);
+    if (event.message) return OnMessage(event.message->chain());
+    return event.end ? OnEnd(*event.end) : absl::OkStatus();
   }
   void* tag = nullptr;
   bool ok = false;
-  if (events_.AsyncNext(&tag, &ok, GrpcDeadline(action.until)) != grpc::CompletionQueue::GOT_EVENT) {
-    return absl::OkStatus();
-  }
-  return OnEvent(stream_->OnEvent(static_cast<AppendStream::Tag>(reinterpret_cast<intptr_t>(tag)), ok));
-}
-
-absl::Status PlanSender::OnEvent(AppendStream::Event event) {
+  if (events_.AsyncNext(&tag, &ok, GrpcDeadline(until)) != grpc::CompletionQueue::GOT_EVENT) return absl::OkStatus();
+  AppendStream::Event event = stream_->OnEvent(static_cast<AppendStream::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
   if (event.message) {
     const auto bytes = ReceivedBytes::From(*event.message);
-    if (!bytes.ok()) return bytes.status();
-    session_.OnMessage(bytes->chain(), Clock::Real().Now());
+    return bytes.ok() ? OnMessage(bytes->chain()) : bytes.status();
   }
-  if (!event.end) return absl::OkStatus();
+  return event.end ? OnEnd(*event.end) : absl::OkStatus();
+}
+
+absl::Status PlanSender::OnMessage(const absl::StatusOr<ByteChain>& message) {
+  session_.OnMessage(message, Clock::Real().Now());
+  return absl::OkStatus();
+}
+
+absl::Status PlanSender::OnEnd(const absl::Status& end) {
   stream_.reset();
-  return event.end->ok() ? absl::UnavailableError("the server ended the stream") : *event.end;
+  direct_.reset();
+  return end.ok() ? absl::UnavailableError("the server ended the stream") : end;
 }
 
 }  // namespace routing_replay::bench

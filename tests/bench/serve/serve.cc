@@ -31,7 +31,8 @@ struct WayPasses {
 // By number of the message size and name of the way; passes of one round stand at the same index.
 using Passes = std::map<std::pair<size_t, std::string>, WayPasses>;
 
-constexpr const char* kWays[] = {"tcp", "grpc", "service", "appender"};
+constexpr const char* kWays[] = {"tcp", "grpc", "service", "direct", "appender"};
+constexpr const char* kSmallWays[] = {"tcp", "appender"};
 
 // All processes, under one setting of the allocator.
 class Setup {
@@ -42,11 +43,14 @@ class Setup {
   // Through all ways and sizes once.
   absl::Status Play(bool counts);
   const Passes& passes() const { return passes_; }
+  // Microseconds of small appends and reads by the way, a pass each.
+  const std::map<std::string, std::vector<double>>& small(bool puts) const { return puts ? small_puts_ : small_gets_; }
 
  private:
   absl::Status StartTeam(const std::string& name, bool tuned, const MakeRole& make, std::optional<Team>& team);
   absl::StatusOr<Pass> Measure(const std::string& command, const std::string& way);
   absl::Status PlayWay(size_t size, const std::string& way, bool counts);
+  absl::Status PlaySmall(const std::string& way, bool counts);
 
   const Transfer transfer_;
   const Tuning tuning_;
@@ -54,6 +58,7 @@ class Setup {
   std::optional<Team> hub_, bytes_server_, client_;
   int64_t number_ = 0;  // Of the transfer.
   Passes passes_;
+  std::map<std::string, std::vector<double>> small_puts_, small_gets_;
 };
 
 absl::Status Setup::StartTeam(const std::string& name, bool tuned, const MakeRole& make, std::optional<Team>& team) {
@@ -112,7 +117,20 @@ absl::Status Setup::PlayWay(size_t size, const std::string& way, bool counts) {
   return absl::OkStatus();
 }
 
+absl::Status Setup::PlaySmall(const std::string& way, bool counts) {
+  const std::string what = absl::StrCat(way, " ", ++number_);
+  for (auto& [command, times] : {std::pair("small-put ", &small_puts_), std::pair("small-get ", &small_gets_)}) {
+    const auto seconds = client_->Call(absl::StrCat(command, what));
+    if (!seconds.ok()) return seconds.status();
+    if (counts) (*times)[way].push_back(1e6 * std::atof(seconds->front().c_str()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Setup::Play(bool counts) {
+  for (const char* way : kSmallWays) {
+    if (absl::Status status = PlaySmall(way, counts); !status.ok()) return status;
+  }
   for (size_t size = 0; size < Transfer::Sizes().size(); ++size) {
     for (const char* way : kWays) {
       if (absl::Status status = PlayWay(size, way, counts); !status.ok()) return status;
@@ -164,8 +182,10 @@ void AddFigures(const Passes& passes, std::vector<Figure>& figures) {
       figures.push_back(maker.Speed(absl::StrCat(name, ".service"), "service", "tcp"));
       figures.push_back(maker.Speed(absl::StrCat(name, ".service/grpc"), "service", "grpc"));
       figures.push_back(maker.Speed(absl::StrCat(name, ".grpc"), "grpc", "tcp"));
+      figures.push_back(maker.Speed(absl::StrCat(name, ".direct"), "direct", "tcp"));
       if (direction.name == "ingest")
         figures.push_back(maker.Speed(absl::StrCat(name, ".appender"), "appender", "tcp"));
+      figures.push_back(maker.Cpu(absl::StrCat(name, ".direct.cpu"), "direct", "tcp"));
       figures.push_back(maker.Cpu(absl::StrCat(name, ".service.cpu"), "service", "tcp"));
       figures.push_back(maker.Cpu(absl::StrCat(name, ".grpc.cpu"), "grpc", "tcp"));
     }
@@ -208,6 +228,11 @@ absl::StatusOr<std::vector<Figure>> BenchServe(const BenchOptions& options) {
   }
   std::vector<Figure> figures;
   AddFigures(setups[0]->passes(), figures);
+  for (const bool puts : {true, false}) {
+    const auto& times = setups[0]->small(puts);
+    figures.push_back(MakeFigure(puts ? "serve.small.append" : "serve.small.read", "us", times.at("appender"),
+                                 "empty TCP", times.at("tcp")));
+  }
   if (options.beside_untuned) AddUntuned(setups[1]->passes(), setups[0]->passes(), figures);
   return figures;
 }

@@ -27,6 +27,9 @@ class ServeClient final : public Role {
     if (command[0] == "poison") return Done(Poison());
     if (command[0] == "check") return Done(Check());
     Way& way = *ways_.at(command[1]);
+    if (command[0] == "small-put" || command[0] == "small-get") {
+      return PlaySmall(way, command[0] == "small-put", std::atoll(command[2].c_str()));
+    }
     const MessageSize& size = sizes_[std::atoi(command[2].c_str())];
     const int64_t number = std::atoll(command[3].c_str());
     if (command[0] == "prepare") return Done(way.Prepare(size, number));
@@ -45,7 +48,10 @@ class ServeClient final : public Role {
   absl::Status Open(const std::string& endpoint, int hub_port, int grpc_port) {
     absl::Status status = Add("tcp", ConnectTcp(hub_port, transfer_, data_));
     status.Update(Add("grpc", ConnectGrpc(grpc_port, transfer_, data_)));
-    status.Update(Add("service", ConnectService(endpoint, transfer_, data_)));
+    for (const char* name : {"service", "direct"}) {
+      const std::string transport = name == std::string("direct") ? name : "grpc";
+      status.Update(Add(name, ConnectService(endpoint, transport, transfer_, data_)));
+    }
     status.Update(Add("appender", ConnectAppender(endpoint, transfer_, data_)));
     return status;
   }
@@ -53,6 +59,19 @@ class ServeClient final : public Role {
     if (!way.ok()) return way.status();
     ways_[name] = *std::move(way);
     return absl::OkStatus();
+  }
+
+  static absl::StatusOr<std::string> PlaySmall(Way& way, bool put, int64_t number) {
+    constexpr int64_t kTimes = 200;
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < kTimes; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      absl::Status status = put ? way.PutSmall(number * kTimes + i) : way.GetSmall(number * kTimes + i);
+      if (!status.ok()) return status;
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + kTimes / 2, seconds.end());
+    return absl::StrCat(seconds[kTimes / 2]);
   }
 
   absl::Status Poison() {

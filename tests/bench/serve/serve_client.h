@@ -10,10 +10,13 @@
 
 namespace routing_replay::bench {
 
-// Commands: "open ENDPOINT HUB_PORT GRPC_PORT" connects every way. WAY is tcp, grpc, service or appender, SIZE the
+// Commands: "open ENDPOINT HUB_PORT GRPC_PORT" connects every way. WAY is one of kWays (serve.cc), SIZE the
 // number of a message size, NUMBER that of the transfer, ascending:
 //   "prepare WAY SIZE NUMBER"                          before put, outside the clock
 //   "put WAY SIZE NUMBER", "get WAY SIZE NUMBER"       answer with the seconds that they took
+//   "small-put WAY NUMBER", "small-get WAY NUMBER"     answer with the median of the seconds of many small ones
+//   (appender
+//                                                      and tcp)
 //   "poison", "check"                                  overwrite the bytes that get fills, compare them
 absl::StatusOr<std::unique_ptr<Role>> MakeServeClient(const Transfer& transfer);
 

@@ -1,10 +1,11 @@
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel/channel.h"
-#include "client/channel/endpoint.h"
+#include "client/channel/direct_path.h"
+#include "client/channel/link.h"
 #include "routing_replay/client.h"
 #include "tests/bench/serve/plan_sender.h"
 #include "tests/bench/serve/way.h"
@@ -16,6 +17,7 @@ using namespace client;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr std::chrono::seconds kTimeout(60);
+constexpr int64_t kSmallRows = 8;
 
 std::string SampleId(const MessageSize& size, int64_t round, int32_t message) {
   return absl::StrCat(size.name, "/", round, "/", message);
@@ -41,6 +43,15 @@ class BlockSink final : public ReadSink {
  private:
   const int64_t bytes_;
   const absl::Span<uint8_t> out_;
+};
+
+struct SmallSink final : ReadSink {
+  absl::Status OnRecord(const SampleRecord&) override { return absl::OkStatus(); }
+  absl::Status OnPiece(const ReadPiece& piece) override {
+    rows += piece.rows.size() * piece.layer_count;
+    return absl::OkStatus();
+  }
+  int64_t rows = 0;
 };
 
 // What both ways into the service share.
@@ -72,8 +83,8 @@ class ServiceWay : public Way {
 class PlannedWay final : public ServiceWay {
  public:
   PlannedWay(std::unique_ptr<Client> client, std::shared_ptr<Run> run, const Transfer& transfer,
-             const TransferData& data, const std::shared_ptr<grpc::Channel>& channel)
-      : ServiceWay(std::move(client), std::move(run), transfer, data), sender_(channel, run_->name()) {}
+             const TransferData& data, std::shared_ptr<Link> link)
+      : ServiceWay(std::move(client), std::move(run), transfer, data), sender_(std::move(link), run_->name()) {}
 
   absl::Status Prepare(const MessageSize& size, int64_t round) override {
     plans_.clear();
@@ -127,6 +138,26 @@ class AppenderWay final : public ServiceWay {
     return appender_->Flush(kTimeout);
   }
 
+  absl::Status PutSmall(int64_t round) override {
+    const Geometry& geometry = Transfer::geometry();
+    const TensorDescription tensor{.dtype = DType::kU8,
+                                   .shape = {kSmallRows, geometry.num_moe_layers(), geometry.layer(0).top_k}};
+    const auto bytes = static_cast<size_t>(kSmallRows * geometry.raw_row_bytes());
+    absl::Status status =
+        appender_->Append({.sample = absl::StrCat("small/", round), .group = round, .seal_num_tokens = kSmallRows + 1},
+                          tensor, data_.rows().first(bytes));
+    return status.ok() ? appender_->Flush(kTimeout) : status;
+  }
+
+  absl::Status GetSmall(int64_t round) override {
+    SmallSink sink;
+    ReadRequest request;
+    request.samples.push_back({.sample = absl::StrCat("small/", round)});
+    absl::Status status = run_->Read(std::move(request), sink, kTimeout);
+    if (!status.ok() || sink.rows == kSmallRows * Transfer::geometry().num_moe_layers()) return status;
+    return absl::DataLossError(absl::StrCat("read ", sink.rows, " rows of all layers"));
+  }
+
  private:
   const std::unique_ptr<Appender> appender_;
 };
@@ -146,18 +177,20 @@ absl::StatusOr<Connection> OpenRun(const std::string& endpoint, const std::strin
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const Transfer& transfer,
-                                                    const TransferData& data) {
-  auto connection = OpenRun(endpoint, "planned");
+absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const std::string& transport,
+                                                    const Transfer& transfer, const TransferData& data) {
+  setenv(kTransportVariable, transport.c_str(), 1);
+  auto connection = OpenRun(endpoint, absl::StrCat("planned-", transport));
   if (!connection.ok()) return connection.status();
-  const auto target = GrpcTarget(endpoint);
-  if (!target.ok()) return target.status();
+  auto link = Link::Open(endpoint, /*use_http_proxy=*/false, {}, kTimeout);
+  if (!link.ok()) return link.status();
   return std::make_unique<PlannedWay>(std::move(connection->client), std::move(connection->run), transfer, data,
-                                      MakeChannel({*target}, {}, false));
+                                      *std::move(link));
 }
 
 absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,
                                                      const TransferData& data) {
+  setenv(kTransportVariable, "direct", 1);
   auto connection = OpenRun(endpoint, "appended");
   if (!connection.ok()) return connection.status();
   return std::make_unique<AppenderWay>(std::move(connection->client), std::move(connection->run), transfer, data);

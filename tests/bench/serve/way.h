@@ -22,6 +22,10 @@ class Way {
   virtual absl::Status Put(const MessageSize& size, int64_t round) = 0;
   // Everything that was put, as blocks.
   virtual absl::Status Get(const MessageSize& size, int64_t round, absl::Span<uint8_t> out) = 0;
+
+  // One small append, from the call to its acknowledgement, and a read of the same rows, of TCP: an empty round trip.
+  virtual absl::Status PutSmall(int64_t round) { return absl::UnimplementedError("no small appends"); }
+  virtual absl::Status GetSmall(int64_t round) { return PutSmall(round); }
 };
 
 // Plain TCP: the floor, at a hub that stores HubSizes.
@@ -33,10 +37,10 @@ std::vector<size_t> HubSizes(const Transfer& transfer);
 absl::StatusOr<std::unique_ptr<Way>> ConnectGrpc(int port, const Transfer& transfer, const TransferData& data);
 
 // The service with messages that are made outside the clock, so that the server is measured and not what the client
-// does to rows before.
-absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const Transfer& transfer,
-                                                    const TransferData& data);
-// The service from an engine's rows: the client checks, tiles and sums them inside the clock.
+// does to rows before. `transport`: "direct", over TCP, or "grpc".
+absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const std::string& transport,
+                                                    const Transfer& transfer, const TransferData& data);
+// The service from an engine's rows over the direct path: the client checks, tiles and sums them inside the clock.
 absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,
                                                      const TransferData& data);
 
