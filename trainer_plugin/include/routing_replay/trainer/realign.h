@@ -48,7 +48,7 @@ class BufferLayout {
   const LayerRouting& layer(int32_t slot) const { return geometry_.layer(ordinals_[slot]); }
 
   // Bytes of one row of a layer, of its slab, and of the whole buffer, which is the sum of its slabs.
-  int64_t row_bytes(int32_t slot) const;
+  int64_t row_bytes(int32_t slot) const { return row_bytes_[slot]; }
   int64_t slab_bytes(int32_t slot) const { return rows_ * row_bytes(slot); }
   int64_t bytes() const { return bytes_; }
   int64_t slab_offset(int32_t slot) const { return offsets_[slot]; }
@@ -62,7 +62,7 @@ class BufferLayout {
 
   Geometry geometry_;
   std::vector<int32_t> ordinals_;
-  std::vector<int64_t> offsets_;
+  std::vector<int64_t> row_bytes_, offsets_;
   int64_t rows_ = 0;
   int64_t bytes_ = 0;
   int32_t ep_size_ = 1;
