@@ -10,7 +10,8 @@
 #   --python PYTHON  an interpreter with torch (default: python3), for torch's unfused path; without torch it is left out
 #
 # Realign, and router forward and backward for 8192 rows, K = 8, E = 128, 256 and 384, fp32 and bf16, each beside an empty
-# launch and a device copy of the bytes that must be moved at least. Without a GPU, or without nvcc and a built
+# launch and a device copy of the bytes that must be moved at least; in bf16 also 131072 rows, rows that route live, and
+# 10 of 512 experts; and where the interpreter has them torch's operators and Transformer Engine's router. Without a GPU, or without nvcc and a built
 # gpu_bench: exit status 77 and the reason. A machine that only runs it needs CUDA's driver, python3 and the libraries
 # that gpu_bench is linked to.
 # Nothing else should run on the GPU.

@@ -3,8 +3,9 @@
 
     unfused.py FIGURES.json [--rounds N] [--launches N]
 
-Adds to the file, for each router.*.forward_backward of it, "….unfused": microseconds of one forward and backward pass
-of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster they are. Exit
+Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward of it, "….unfused": microseconds of one forward and
+backward pass of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster they
+are; and "….transformer-engine", where that is installed: its fused router, which chooses the experts itself. Exit
 status 77, with the reason, where torch or a GPU is missing.
 """
 
@@ -31,7 +32,29 @@ def forward(torch, logits, ids, score, scale):
     return dense, routed
 
 
-def measure(torch, experts, dtype, score, rows, rounds, launches):
+def transformer_engine():
+    """Its router as Megatron-Core calls it, or None."""
+    try:
+        from transformer_engine.pytorch.router import fused_topk_with_score_function
+    except ImportError:
+        return None
+
+    def route(torch, logits, ids, score, scale):
+        return fused_topk_with_score_function(
+            logits=logits,
+            topk=ROUTED,
+            use_pre_softmax=False,
+            num_groups=None,
+            group_topk=None,
+            scaling_factor=1.0 if score == "softmax" else scale,
+            score_function=score,
+            expert_bias=None,
+        )
+
+    return route
+
+
+def measure(torch, route, experts, dtype, score, rows, rounds, launches):
     """Microseconds of forward and backward, one value per round."""
     logits = torch.randn(rows, experts, device="cuda", dtype=dtype, requires_grad=True)
     ids = torch.rand(rows, experts, device="cuda").topk(ROUTED, dim=1).indices
@@ -41,7 +64,7 @@ def measure(torch, experts, dtype, score, rows, rounds, launches):
     for _ in range(rounds + 2):
         begin.record()
         for _ in range(launches):
-            dense, _ = forward(torch, logits, ids, score, 2.5)
+            dense, _ = route(torch, logits, ids, score, 2.5)
             torch.autograd.grad(dense, logits, upstream)
         end.record()
         end.synchronize()
@@ -49,10 +72,10 @@ def measure(torch, experts, dtype, score, rows, rounds, launches):
     return times[2:]
 
 
-def figure(name, times, fused):
+def figure(name, way, times, fused):
     low, middle, high = min(times), statistics.median(times), max(times)
     return {
-        "name": f"{name}.unfused",
+        "name": f"{name}.{way}",
         "unit": "us",
         "median": middle,
         "min": low,
@@ -81,17 +104,21 @@ def main():
         return 77
     results = json.loads(options.figures.read_text())
     rows = results["host"]["rows"]
-    kept = [f for f in results["figures"] if not f["name"].endswith(".unfused")]
+    ways = {"unfused": forward, "transformer-engine": transformer_engine()}
+    kept = [f for f in results["figures"] if not f["name"].endswith(tuple(f".{way}" for way in ways))]
     added = []
     for fused in kept:
         parts = fused["name"].split(".")
-        if parts[0] != "router" or parts[-1] != "forward_backward":
+        if len(parts) != 5 or parts[0] != "router" or parts[-1] != "forward_backward":
             continue
         _, score, dtype, experts, _ = parts
         torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-        times = measure(torch, int(experts[1:]), torch_dtype, score, rows, options.rounds, options.launches)
-        added.append(figure(fused["name"], times, fused))
-        print(f"{added[-1]['name']}: {added[-1]['median']:.1f} us, {added[-1]['ratio']:.1f} x the kernels' time")
+        for way, route in ways.items():
+            if route is None:
+                continue
+            times = measure(torch, route, int(experts[1:]), torch_dtype, score, rows, options.rounds, options.launches)
+            added.append(figure(fused["name"], way, times, fused))
+            print(f"{added[-1]['name']}: {added[-1]['median']:.1f} us, {added[-1]['ratio']:.1f} x the kernels' time")
     results["figures"] = kept + added
     results["host"]["torch"] = torch.__version__
     options.figures.write_text(json.dumps(results, indent=2) + "\n")

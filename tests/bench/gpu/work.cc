@@ -54,7 +54,8 @@ struct Router {
   DeviceArray<RowState> states;
   DeviceCounters<trainer::RouterCounters> counters;
 
-  Router(const trainer::RouterConfig& config, trainer::Dtype dtype, int64_t rows)
+  // One row in `live_every` routes live; 0: none.
+  Router(const trainer::RouterConfig& config, trainer::Dtype dtype, int64_t rows, int64_t live_every)
       : config(config),
         dtype(dtype),
         rows(rows),
@@ -64,10 +65,15 @@ struct Router {
         grad_logits(logits.size()),
         map(static_cast<size_t>(rows * config.num_experts)),
         indices(RandomIds(config, rows)),
-        states(std::vector<RowState>(rows, RowState::kReplayed)) {
+        states(States(rows, live_every)) {
     logits.Fill(0x3C), grad_probs.Fill(0x3C);
   }
 
+  static std::vector<RowState> States(int64_t rows, int64_t live_every) {
+    std::vector<RowState> states(rows, RowState::kReplayed);
+    for (int64_t row = 0; live_every > 0 && row < rows; row += live_every) states[row] = RowState::kUnrecorded;
+    return states;
+  }
   int64_t element_bytes() const { return dtype == trainer::Dtype::kFloat32 ? 4 : 2; }
   // K single elements of each row of a tensor.
   int64_t gathered_bytes() const {
@@ -108,8 +114,8 @@ struct Router {
 };
 
 void AddRouter(const std::string& name, const trainer::RouterConfig& config, trainer::Dtype dtype, int64_t rows,
-               std::vector<GpuWork>& work) {
-  const auto router = std::make_shared<Router>(config, dtype, rows);
+               std::vector<GpuWork>& work, int64_t live_every = 0) {
+  const auto router = std::make_shared<Router>(config, dtype, rows, live_every);
   work.push_back({name + ".forward", router->forward_bytes(), [router](CudaStream s) { router->Forward(s); }});
   work.push_back({name + ".backward", router->backward_bytes(), [router](CudaStream s) { router->Backward(s); }});
   work.push_back({name + ".forward_backward", router->forward_bytes() + router->backward_bytes(),
@@ -201,6 +207,13 @@ std::vector<GpuWork> MakeGpuWork(int64_t rows) {
                 dtype, rows, work);
     }
   }
+  // Rows of which the second cache holds none, rows without a route, and a wide pre-softmax router.
+  const trainer::RouterConfig softmax{.num_experts = 128, .top_k = 8};
+  AddRouter("router.softmax.bf16.e128.hbm", softmax, trainer::Dtype::kBfloat16, rows * 16, work);
+  AddRouter("router.softmax.bf16.e128.some-live", softmax, trainer::Dtype::kBfloat16, rows, work, 1024);
+  AddRouter("router.softmax.bf16.e128.all-live", softmax, trainer::Dtype::kBfloat16, rows, work, 1);
+  AddRouter("router.pre-softmax.bf16.e512.k10", {.pre_softmax = true, .num_experts = 512, .top_k = 10},
+            trainer::Dtype::kBfloat16, rows, work);
   return work;
 }
 

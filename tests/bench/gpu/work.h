@@ -17,8 +17,9 @@ struct GpuWork {
   std::function<void(CUstream_st*)> launch;
 };
 
-// Router forward, backward and both in turn, softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and 384,
-// and realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. Their tensors live as long as
+// Router forward, backward and both in turn, softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and 384;
+// in bf16 also 16 times the rows, one row of 1024 or all of them live, and softmax before a choice of 10 of 512; and
+// realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. Their tensors live as long as
 // they do.
 std::vector<GpuWork> MakeGpuWork(int64_t rows);
 
