@@ -3,9 +3,9 @@
 
     unfused.py FIGURES.json [--rounds N] [--launches N]
 
-Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward of it, "….unfused": microseconds of one forward and
-backward pass of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster they
-are; and "….transformer-engine", where that is installed: its fused router, which chooses the experts itself. Exit
+Adds to the file, for each router.SCORE.DTYPE.EXPERTS.forward_backward of it, "….unfused": microseconds of one forward
+and backward pass of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster
+they are; and "….transformer-engine", where that is installed: its fused router, which chooses the experts itself. Exit
 status 77, with the reason, where torch or a GPU is missing.
 """
 
