@@ -283,7 +283,7 @@ absl::Status GrpcServer::Listen() {
     loops_.push_back(std::make_unique<GrpcLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
   }
   if (const auto listener = DirectListenerOf(config_)) {
-    RR_ASSIGN_OR_RETURN(direct_, DirectServer::Listen(context_, *listener, LimitsOf(config_),
+    RR_ASSIGN_OR_RETURN(direct_, DirectServer::Listen(context_, *listener, tls_.get(), LimitsOf(config_),
                                                       [this](ConnectionEvent event) { Count(event); }));
     for (const std::string& address : addresses_) {
       int port = 0;  // That of a Unix socket is none.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/sockets.h"
 #include "proto/wire/status_macros.h"
+#include "proto/wire/tls/tls_stream.h"
 
 namespace routing_replay::client {
 namespace {
@@ -94,11 +95,21 @@ bool IsOfThisMachine(const std::string& host) {
   return is;
 }
 
-absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address,
+absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const DirectAddress& address, DirectTls* tls,
                                                                          Clock::Time deadline) {
+  DirectTls::Ends ends;
+  if (tls != nullptr) {
+    RR_ASSIGN_OR_RETURN(ends, tls->Look());
+  }
   RR_ASSIGN_OR_RETURN(const int fd, address.unix_socket.empty() ? DialTcp(address.host, address.port, deadline)
                                                                 : DialUnix(address.unix_socket, deadline));
-  return std::unique_ptr<DirectConnection>(new DirectConnection(std::make_unique<SocketStream>(fd), address));
+  std::unique_ptr<ByteStream> stream;
+  if (tls != nullptr) {
+    stream = TlsStream::Connect(ends.own, fd, ends.server_name);
+  } else {
+    stream = std::make_unique<SocketStream>(fd);
+  }
+  return std::unique_ptr<DirectConnection>(new DirectConnection(std::move(stream), address));
 }
 
 DirectConnection::DirectConnection(std::unique_ptr<ByteStream> stream, DirectAddress address)

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/channel/direct_tls.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/byte_stream.h"
 #include "proto/wire/message/frame.h"
@@ -29,8 +30,9 @@ bool IsOfThisMachine(const std::string& host);
 // Not thread-safe, but for Break. All errors are UNAVAILABLE: the connection is broken then, and stays so.
 class DirectConnection {
  public:
-  // Waits for the server until `deadline`.
-  static absl::StatusOr<std::unique_ptr<DirectConnection>> Dial(const DirectAddress& address, Clock::Time deadline);
+  // Waits for the server until `deadline`. `tls`: null: without. Errors of DirectTls::Look, too.
+  static absl::StatusOr<std::unique_ptr<DirectConnection>> Dial(const DirectAddress& address, DirectTls* tls,
+                                                                Clock::Time deadline);
 
   // What poll looks at, and the events after which more may be received and sent.
   int fd() const { return stream_->fd(); }

@@ -123,7 +123,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
     return nullptr;
   }
   MutexLock lock(mutex_);
-  if (offer_ && offer_->target != server.target) idle_.clear();
+  if (offer_ && (offer_->target != server.target || offer_->tls != server.tls)) idle_.clear();
   offer_ = *offer;
   told_.clear();
   return *std::move(connection);
@@ -135,14 +135,15 @@ absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
   RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
   RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(offer, soon));
   const DirectAddress& address = connection->address();
-  return address.unix_socket.empty() ? absl::StrCat("TCP to ", address.host, " port ", address.port)
-                                     : "a Unix socket of this machine";
+  return address.unix_socket.empty()
+             ? absl::StrCat(server.tls == nullptr ? "TCP" : "TLS", " to ", address.host, " port ", address.port)
+             : "a Unix socket of this machine";
 }
 
 std::optional<DirectPath::Offer> DirectPath::Known(const Server& server) {
   MutexLock lock(mutex_);
   const bool same = offer_ && offer_->target == server.target && offer_->authorization == server.authorization &&
-                    Clock::Real().Now() < offer_->renew;
+                    offer_->tls == server.tls && Clock::Real().Now() < offer_->renew;
   return same ? offer_ : std::nullopt;
 }
 
@@ -168,6 +169,10 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
   const Clock::Time now = Clock::Real().Now();
   RR_ASSIGN_OR_RETURN(const auto response, CallOpenDirect(server, deadline, peer));
   if (response.ticket().empty()) return absl::NotFoundError("the server has no direct path");
+  if (response.encrypted() != (server.tls != nullptr)) {
+    return absl::NotFoundError(absl::StrCat("the direct path of the server is ", response.encrypted() ? "" : "not ",
+                                            "encrypted, unlike this connection"));
+  }
   const auto& ports = response.grpc_ports();
   if (!peer.host.empty() && std::find(ports.begin(), ports.end(), peer.port) == ports.end()) {
     return absl::NotFoundError(absl::StrCat("something between here and the server listens on port ", peer.port,
@@ -175,6 +180,7 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
   }
   Offer offer{.target = server.target,
               .authorization = server.authorization,
+              .tls = server.tls,
               .addresses = {},
               .ticket = response.ticket(),
               .renew = now + std::chrono::milliseconds(response.ticket_ms() / 4)};
@@ -191,7 +197,7 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
 
 DirectPath::Connection DirectPath::TakeIdle(const Offer& offer) {
   MutexLock lock(mutex_);
-  if (idle_.empty() || !offer_ || offer_->target != offer.target) return nullptr;
+  if (idle_.empty() || !offer_ || offer_->target != offer.target || offer_->tls != offer.tls) return nullptr;
   Connection idle = std::move(idle_.back());
   idle_.pop_back();
   return idle;
@@ -203,7 +209,7 @@ absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer,
   }
   absl::Status last;
   for (const DirectAddress& address : offer.addresses) {
-    auto connection = DirectConnection::Dial(address, deadline);
+    auto connection = DirectConnection::Dial(address, offer.tls.get(), deadline);
     last = connection.ok() ? Greet(**connection, offer.ticket, deadline) : connection.status();
     if (last.ok()) return connection;
   }
@@ -212,7 +218,7 @@ absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer,
 
 void DirectPath::GiveBack(const Server& server, Connection connection) {
   MutexLock lock(mutex_);
-  const bool same = offer_ && offer_->target == server.target;
+  const bool same = offer_ && offer_->target == server.target && offer_->tls == server.tls;
   if (same && idle_.size() < kMostIdle) idle_.push_back(std::move(connection));
 }
 

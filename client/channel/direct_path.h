@@ -29,7 +29,8 @@ class DirectPath {
   struct Server {
     std::shared_ptr<grpc::Channel> channel;
     std::string authorization;
-    std::string target;  // Of the channel.
+    std::string target;              // Of the channel.
+    std::shared_ptr<DirectTls> tls;  // Null where it is not encrypted, and neither is the direct path.
   };
 
   DirectPath();
@@ -54,6 +55,7 @@ class DirectPath {
   enum class Transport { kAuto, kGrpc, kTcp, kUnix };
   struct Offer {
     std::string target, authorization;
+    std::shared_ptr<DirectTls> tls;
     std::vector<DirectAddress> addresses;  // What comes first is tried first.
     std::string ticket;
     Clock::Time renew;

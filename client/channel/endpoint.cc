@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/call/cancellation.h"
@@ -126,6 +127,11 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   if (!IsPort(endpoint.substr(colon + 1))) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
   // With an explicit scheme, a host named like a scheme ("unix") stays a host.
   return absl::StrCat("dns:///", endpoint);
+}
+
+std::string HostOf(absl::string_view target) {
+  absl::ConsumePrefix(&target, kDnsPrefix);
+  return absl::StrReplaceAll(target.substr(0, target.rfind(':')), {{"%5B", ""}, {"%5D", ""}, {"%25", "%"}});
 }
 
 absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint) {

@@ -23,6 +23,9 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);
 // resolve names.
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
 
+// The host of a target that is no Unix socket's: a name, or an address without brackets.
+std::string HostOf(absl::string_view target);
+
 // What a channel connects to.
 struct ServerTarget {
   std::string target;

@@ -22,6 +22,13 @@ TEST(EndpointTest, GoodOnes) {
   EXPECT_EQ(*GrpcTarget("unix:/run/rr.sock"), "unix:/run/rr.sock");
 }
 
+TEST(EndpointTest, HostsOfTargets) {
+  EXPECT_EQ(HostOf(*GrpcTarget("server:7400")), "server");
+  EXPECT_EQ(HostOf(*GrpcTarget("10.0.0.1:1")), "10.0.0.1");
+  EXPECT_EQ(HostOf(*GrpcTarget("[::1]:7400")), "::1");
+  EXPECT_EQ(HostOf(*GrpcTarget("[fe80::1%eth0]:7400")), "fe80::1%eth0");
+}
+
 TEST(EndpointTest, BadOnesAreRejected) {
   for (const char* bad : {"", "server", "server:", ":7400", "server:0", "server:65536", "server:74a", "server:-1",
                           "::1:7400", "[::1]", "[::1]:", "[::1", "[server]:7400", "[]:1", "unix:", "a b:7400",

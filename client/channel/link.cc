@@ -25,12 +25,12 @@ absl::StatusOr<ServerConnection> Link::Connect() {
   MutexLock lock(mutex_);
   if (!channel_.ok() || *channel_ == nullptr) Follow();
   if (!channel_.ok()) return channel_.status();
-  // What gRPC keeps secret, or leads through a proxy, or to one of several, the direct path would not.
-  const char* why_not = keys_.encrypted       ? "the connection is encrypted"
-                        : use_http_proxy_     ? "calls may go through an HTTP proxy"
+  // What gRPC leads through a proxy, or to one of several, the direct path would not.
+  const char* why_not = use_http_proxy_       ? "calls may go through an HTTP proxy"
                         : target_.round_robin ? "the endpoint is a name of several servers"
                                               : "";
-  return ServerConnection{*channel_, std::move(authorization), *why_not == '\0' ? target_.target : "", why_not};
+  return ServerConnection{*channel_, std::move(authorization), *why_not == '\0' ? target_.target : "", why_not,
+                          direct_tls_};
 }
 
 std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& connection, const std::string& method,
@@ -102,6 +102,7 @@ void Link::Follow() {
   }
   if (is_there && *keys == keys_) return;
   keys_ = *std::move(keys);
+  direct_tls_ = keys_.encrypted ? std::make_shared<DirectTls>(security_, target_) : nullptr;
   channel_ = MakeChannel(target_, keys_, use_http_proxy_);
 }
 

@@ -27,8 +27,9 @@ struct ServerConnection {
   std::string authorization;
   std::string direct_target = {};  // Of the channel, where its server may be asked for a direct path; else …
   const char* why_not = "";        // … why it is not.
+  std::shared_ptr<DirectTls> direct_tls = {};  // Where the channel is encrypted.
 
-  DirectPath::Server ForDirect() const { return {channel, authorization, direct_target}; }
+  DirectPath::Server ForDirect() const { return {channel, authorization, direct_target, direct_tls}; }
   // Call it before the call begins.
   void Authorize(grpc::ClientContext& context) const {
     if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
@@ -85,6 +86,7 @@ class Link final : private ForkPart {
   ClientMetrics metrics_ ABSL_GUARDED_BY(mutex_);
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
   ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<DirectTls> direct_tls_ ABSL_GUARDED_BY(mutex_);  // Null: keys_ are none.
   // To target_ with keys_, or the error; null: not made yet.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };

@@ -23,6 +23,7 @@
 #include "proto/wire/human.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
+#include "proto/wire/tls/tls_context.h"
 
 namespace routing_replay::client {
 namespace {
@@ -92,63 +93,9 @@ struct TlsProbe {
 using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
 using Connection = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
-
-Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
-
-// The oldest reason in OpenSSL's queue; empties the queue.
-std::string Reason(const char* otherwise) {
-  const unsigned long error = ERR_get_error();
-  ERR_clear_error();
-  const char* reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? otherwise : reason;
-}
-
-absl::Status AddAuthorities(SSL_CTX* context, const std::string& pem) {
-  if (pem.empty()) {
-    SSL_CTX_set_default_verify_paths(context);
-    return absl::OkStatus();
-  }
-  const Bio reader = Reader(pem);
-  int added = 0;
-  while (const Certificate authority{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
-    added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
-  }
-  ERR_clear_error();
-  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must have a certificate in PEM");
-}
-
-absl::Status AddIdentity(SSL_CTX* context, const ChannelKeys& keys) {
-  if (keys.certificate.empty()) return absl::OkStatus();
-  const Bio certificates = Reader(keys.certificate);
-  const Certificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
-  if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("cert: ", Reason("must have a certificate in PEM")));
-  }
-  while (X509* signer = PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr)) {
-    SSL_CTX_add_extra_chain_cert(context, signer);  // Takes ownership.
-  }
-  ERR_clear_error();
-  const Key key(PEM_read_bio_PrivateKey(Reader(keys.key).get(), nullptr, nullptr, nullptr));
-  if (key == nullptr || SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("key: ", Reason("must have a key in PEM")));
-  }
-  return absl::OkStatus();
-}
-
-void ExpectName(SSL* connection, const std::string& name) {
-  in6_addr any;
-  const bool address = inet_pton(AF_INET, name.c_str(), &any) == 1 || inet_pton(AF_INET6, name.c_str(), &any) == 1;
-  if (address) {
-    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection), name.c_str());
-  } else {
-    SSL_set1_host(connection, name.c_str());
-    SSL_set_tlsext_host_name(connection, name.c_str());
-  }
-}
 
 // The text that `print` writes.
 template <typename Print>
@@ -197,8 +144,8 @@ void Describe(SSL* connection, TlsProbe& probe) {
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys) {
   ERR_clear_error();
   const Context context(SSL_CTX_new(TLS_client_method()));
-  RR_RETURN_IF_ERROR(AddAuthorities(context.get(), keys.root_certificates));
-  RR_RETURN_IF_ERROR(AddIdentity(context.get(), keys));
+  RR_RETURN_IF_ERROR(TrustAuthorities(context.get(), keys.root_certificates));
+  RR_RETURN_IF_ERROR(ShowCertificate(context.get(), keys.certificate, keys.key));
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
   // Verification is off, so that the handshake continues and its details can be reported.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
@@ -206,14 +153,14 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const ChannelKeys& keys)
   if (!keys.server_name.empty()) ExpectName(connection.get(), keys.server_name);
   SSL_set_fd(connection.get(), socket.descriptor());
   if (SSL_connect(connection.get()) != 1)
-    return absl::UnavailableError(Reason("no answer, or the connection was closed"));
+    return absl::UnavailableError(TakeTlsReason("no answer, or the connection was closed"));
   TlsProbe probe{.version = SSL_get_version(connection.get())};
   Describe(connection.get(), probe);
   // With TLS 1.3, a server that rejects the client's certificate says so only now, when others send their settings.
   char byte;
   if (const int read = SSL_read(connection.get(), &byte, 1); read <= 0) {
     const bool closed = SSL_get_error(connection.get(), read) == SSL_ERROR_ZERO_RETURN;
-    probe.ended = Reason(closed ? "closed" : "");
+    probe.ended = TakeTlsReason(closed ? "closed" : "");
   }
   SSL_shutdown(connection.get());
   return probe;

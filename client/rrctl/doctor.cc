@@ -107,9 +107,8 @@ ServerAddress AddressOf(const ServerTarget& target) {
   }
   absl::ConsumePrefix(&rest, "dns:///");
   const std::string plain = absl::StrReplaceAll(rest, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
-  const size_t colon = plain.rfind(':');
-  address.host = absl::StrReplaceAll(plain.substr(0, colon), {{"[", ""}, {"]", ""}});
-  address.port = plain.substr(colon + 1);
+  address.host = HostOf(target.target);
+  address.port = plain.substr(plain.rfind(':') + 1);
   address.endpoint = absl::StrCat(target.round_robin ? "dns:///" : "", plain);
   return address;
 }

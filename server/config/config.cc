@@ -111,8 +111,9 @@ class Parser {
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH")->check(kListener);
     Key("direct-listen", config_.direct_listen,
-        "address for appends and reads without gRPC, which this machine's clients get over a Unix socket as well; off: "
-        "none; empty: three ports above the first of --listen, and none with --tls-cert")
+        "address for appends and reads without gRPC, with TLS where gRPC has it, and otherwise for this machine's "
+        "clients "
+        "over a Unix socket as well; off: none; empty: three ports above the first of --listen")
         ->check(kPortOrOff);
     Key("advertise", config_.advertise, "address that the server reports to clients");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
@@ -313,14 +314,6 @@ absl::Status CheckEncrypted(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDirect(const ServerConfig& config) {
-  const bool wanted = !config.direct_listen.empty() && config.direct_listen != kOff;
-  if (!wanted || config.tls.certificate.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "--direct-listen: must be off or empty with --tls-cert: the direct path has no TLS, so that what is encrypted "
-      "over gRPC would not be");
-}
-
 absl::Status CheckTokenFile(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   const auto control = AccessControl::Create(path, Clock::Real(), [](const absl::Status&) {});
@@ -350,7 +343,7 @@ void WarnOfMode(const char* key, const std::string& path, mode_t others, const c
 }  // namespace
 
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config) {
-  if (config.direct_listen == kOff || !config.tls.certificate.empty()) return std::nullopt;
+  if (config.direct_listen == kOff) return std::nullopt;
   if (!config.direct_listen.empty()) return DirectListener{.address = config.direct_listen};
   for (const std::string& address : config.listen) {
     if (absl::StartsWith(address, "unix:")) continue;
@@ -360,6 +353,7 @@ std::optional<DirectListener> DirectListenerOf(const ServerConfig& config) {
     const int beside = fixed && port + kDirectPortsAbove <= 65535 ? port + kDirectPortsAbove : 0;
     return DirectListener{.address = absl::StrCat(address.substr(0, colon), ":", beside), .or_any_port = true};
   }
+  if (!config.tls.certificate.empty()) return std::nullopt;
   return DirectListener{};
 }
 
@@ -380,7 +374,6 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   absl::Status store = CheckStore(config.store, config.durability, config.spill_directory);
   if (!store.ok()) return store;
   RR_RETURN_IF_ERROR(CheckTls(config));
-  RR_RETURN_IF_ERROR(CheckDirect(config));
   RR_RETURN_IF_ERROR(CheckEncrypted(config));
   RR_RETURN_IF_ERROR(CheckTokenFile(config.token_file));
   WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);

@@ -84,7 +84,7 @@ struct DirectListener {
   std::string address;       // host:port or [v6]:port; empty: nowhere, as gRPC does not either.
   bool or_any_port = false;  // The port was not asked for: where it is taken, another one is as good.
 };
-// Nothing: there is no direct path; so it is with TLS, which it does not have.
+// Nothing: there is no direct path.
 std::optional<DirectListener> DirectListenerOf(const ServerConfig& config);
 
 // Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED

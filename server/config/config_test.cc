@@ -210,7 +210,8 @@ TEST(ConfigTest, TheDirectPathIsBesideGrpcUnlessItIsSaid) {
   EXPECT_EQ(Direct({"unix:/tmp/x"}, ""), "");
   EXPECT_EQ(Direct({"unix:/tmp/x"}, "127.0.0.1:9"), "127.0.0.1:9");
   EXPECT_EQ(Direct({"127.0.0.1:7400"}, "off"), "none");
-  EXPECT_EQ(Direct({"127.0.0.1:7400"}, "", "server.crt"), "none");
+  EXPECT_EQ(Direct({"127.0.0.1:7400"}, "", "server.crt"), "127.0.0.1:7403…");
+  EXPECT_EQ(Direct({"unix:/tmp/x"}, "", "server.crt"), "none");
 }
 
 TEST(ConfigTest, PortsForOperators) {

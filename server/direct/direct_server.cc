@@ -14,6 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/sockets.h"
+#include "proto/wire/status_macros.h"
+#include "proto/wire/tls/tls_stream.h"
 
 namespace routing_replay::server {
 
@@ -48,18 +50,20 @@ class DirectServer::Acceptor final : public LoopSocket {
   bool resting_ = false;
 };
 
-DirectServer::DirectServer(ServiceContext& context, const ConnectionLimits& limits, Told told)
-    : context_(context), told_(std::move(told)), tickets_(context.clock), table_(limits) {
+DirectServer::DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told)
+    : context_(context), tls_(tls), told_(std::move(told)), tickets_(context.clock), table_(limits) {
   for (int i = 0; i < context.config.threads; ++i) loops_.push_back(std::make_unique<DirectLoop>());
 }
 
 absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Listen(ServiceContext& context,
-                                                                   const DirectListener& listener,
+                                                                   const DirectListener& listener, const ServedTls* tls,
                                                                    const ConnectionLimits& limits, Told told) {
-  std::unique_ptr<DirectServer> server(new DirectServer(context, limits, std::move(told)));
-  absl::Status status = server->Open(listener);
-  if (status.ok()) status = server->OpenUnix();
-  if (!status.ok()) return status;
+  std::unique_ptr<DirectServer> server(new DirectServer(context, tls, limits, std::move(told)));
+  RR_RETURN_IF_ERROR(server->FollowTls());
+  RR_RETURN_IF_ERROR(server->Open(listener));
+  // Everybody on this machine reaches the socket, and it shows no certificate.
+  if (tls == nullptr) RR_RETURN_IF_ERROR(server->OpenUnix());
+  context.direct.encrypted = tls != nullptr;
   context.direct.tickets = &server->tickets_;
   return server;
 }
@@ -110,6 +114,17 @@ void DirectServer::Start() {
   for (const auto& one : loops_) one->Start();
 }
 
+absl::Status DirectServer::FollowTls() {
+  if (tls_ == nullptr) return absl::OkStatus();
+  auto texts = tls_->texts();
+  if (texts == tls_texts_) return absl::OkStatus();
+  tls_texts_ = std::move(texts);
+  auto context = ServerTlsContext(tls_texts_->certificate, tls_texts_->key, tls_texts_->client_ca);
+  if (!context.ok()) return absl::UnavailableError(absl::StrCat("--tls-cert, --tls-key: ", context.status().message()));
+  tls_context_ = *std::move(context);
+  return absl::OkStatus();
+}
+
 void DirectServer::TakeIn(int fd, const Peer& peer) {
   std::optional<ConnectionTable::Id> id;
   {
@@ -128,8 +143,15 @@ void DirectServer::TakeIn(int fd, const Peer& peer) {
     table_.Leave(id);
     told_(ConnectionEvent::kEnded);
   };
-  loop.Run([this, &loop, fd, name = peer.name, closed] {
-    DirectConnection::Open({context_, tickets_}, loop, std::make_unique<SocketStream>(fd), name, closed);
+  FollowTls().IgnoreError();  // The last ones that could be used stay in use.
+  loop.Run([this, &loop, fd, name = peer.name, closed, tls = tls_context_] {
+    std::unique_ptr<ByteStream> stream;
+    if (tls != nullptr) {
+      stream = TlsStream::Accept(tls, fd);
+    } else {
+      stream = std::make_unique<SocketStream>(fd);
+    }
+    DirectConnection::Open({context_, tickets_}, loop, std::move(stream), name, closed);
   });
 }
 

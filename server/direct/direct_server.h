@@ -10,9 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
+#include "proto/wire/tls/tls_context.h"
 #include "server/connections/accept_loop.h"
 #include "server/direct/direct_connection.h"
 #include "server/direct/direct_loop.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay::server {
 
@@ -21,10 +23,12 @@ class DirectServer {
   // Of connections of the direct path alone. From any of its threads.
   using Told = std::function<void(ConnectionEvent event)>;
 
-  // Listens there, and on an abstract Unix socket of this machine; sets `context.direct`. Nobody is served before
-  // Start. UNAVAILABLE naming the address. `context` must outlive this.
+  // Listens there with `tls`; where that is null, without TLS and on an abstract Unix socket of this machine as well.
+  // Sets `context.direct`. Nobody is served before Start. UNAVAILABLE naming the address, or the settings of TLS.
+  // `context` and `tls` must outlive this.
   static absl::StatusOr<std::unique_ptr<DirectServer>> Listen(ServiceContext& context, const DirectListener& listener,
-                                                              const ConnectionLimits& limits, Told told);
+                                                              const ServedTls* tls, const ConnectionLimits& limits,
+                                                              Told told);
   ~DirectServer();
 
   // With the port that was chosen; empty: the Unix socket alone.
@@ -38,19 +42,26 @@ class DirectServer {
  private:
   class Acceptor;
 
-  DirectServer(ServiceContext& context, const ConnectionLimits& limits, Told told);
+  DirectServer(ServiceContext& context, const ServedTls* tls, const ConnectionLimits& limits, Told told);
   absl::Status Open(const DirectListener& listener);
   absl::Status OpenUnix();
+  // Follows the files of TLS, as far as they can be used.
+  absl::Status FollowTls();
   // On the first loop's thread.
   void TakeIn(int fd, const Peer& peer);
 
   ServiceContext& context_;
+  const ServedTls* const tls_;
   const Told told_;
   Tickets tickets_;
   Mutex mutex_;
   ConnectionTable table_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<DirectLoop>> loops_;
-  size_t next_loop_ = 0;  // Of the first loop's thread.
+  // Of the first loop's thread:
+  size_t next_loop_ = 0;
+  std::shared_ptr<const TlsTexts> tls_texts_;  // That were looked at last.
+  TlsContext tls_context_;                     // Null: without TLS.
+
   std::string address_;
   std::vector<ListeningSocket> sockets_;
   std::vector<int> fds_;  // That listen; those of sockets_ and the Unix socket.

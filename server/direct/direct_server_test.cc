@@ -2,19 +2,24 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/message/read_message.h"
+#include "proto/wire/sockets.h"
+#include "proto/wire/tls/tls_stream.h"
 #include "routing_replay/v1/routing_replay.pb.h"
 #include "server/store/memory/memory_store.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_certificates.h"
 
 namespace routing_replay::server {
 namespace {
@@ -23,30 +28,34 @@ using testing::Fails;
 
 constexpr std::chrono::seconds kPatience(30);
 
-// A peer that says whatever the test wants.
+// A peer that says whatever the test wants, with TLS or without.
 class Peer final {
  public:
-  explicit Peer(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // `tls`: null: without.
+  Peer(const std::string& address, const TlsContext& tls) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
     int port = 0;
     EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
     to.sin_family = AF_INET;
     to.sin_port = htons(static_cast<uint16_t>(port));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    PrepareTcp(fd);
+    if (tls == nullptr) {
+      stream_ = std::make_unique<SocketStream>(fd);
+    } else {
+      stream_ = TlsStream::Connect(tls, fd, "localhost");
+    }
   }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-  ~Peer() { close(fd_); }
 
-  void Say(const std::string& bytes) {
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const ssize_t some = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (some <= 0) return;
-      sent += static_cast<size_t>(some);
+  void Say(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+      const auto sent = stream_->Write({&piece, 1});
+      if (!sent.ok()) return;
+      bytes.remove_prefix(*sent);
+      if (*sent == 0) stream_->Wait(stream_->write_events(), DeadlineAfter(Clock::Real().Now(), kPatience));
     }
   }
   void Frame(FrameType type, const std::string& header, const std::string& payload = "") {
@@ -61,14 +70,27 @@ class Peer final {
   // Nothing: the server has closed the connection.
   std::optional<ReceivedFrame> Hear() {
     FrameReader reader([](const routing_replay::Frame&) { return absl::OkStatus(); });
+    const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), kPatience);
     while (!reader.done()) {
-      const iovec space = reader.Space().front();
-      const ssize_t bytes = recv(fd_, space.iov_base, space.iov_len, 0);
-      if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) ADD_FAILURE() << "the server says nothing";
-      if (bytes <= 0) return std::nullopt;
-      EXPECT_OK(reader.Advance(static_cast<size_t>(bytes)));
+      const auto bytes = stream_->ReadBy(reader.Space(), deadline);
+      if (!bytes.ok()) return std::nullopt;
+      if (*bytes == 0 && MsUntil(deadline) == 0) {
+        ADD_FAILURE() << "the server says nothing";
+        return std::nullopt;
+      }
+      EXPECT_OK(reader.Advance(*bytes));
     }
     return reader.Take();
+  }
+  // Whether anything comes that is one; what a TLS server says is none.
+  bool HearsAFrame() {
+    FrameReader reader([](const routing_replay::Frame&) { return absl::OkStatus(); });
+    const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), kPatience);
+    while (!reader.done() && MsUntil(deadline) > 0) {
+      const auto bytes = stream_->ReadBy(reader.Space(), deadline);
+      if (!bytes.ok() || !reader.Advance(*bytes).ok()) return false;
+    }
+    return true;
   }
   // The end that comes next.
   absl::Status End() {
@@ -79,15 +101,25 @@ class Peer final {
   }
 
  private:
-  const int fd_;
+  std::unique_ptr<ByteStream> stream_;
 };
 
-class DirectServerTest : public ::testing::Test {
+// Whether with TLS.
+class DirectServerTest : public ::testing::TestWithParam<bool> {
  protected:
   void Start(ConnectionLimits limits = {}) {
     config_.threads = 2;
     context_ = std::make_unique<ServiceContext>(config_, Clock::Real(), access_, budget_, *store_, metrics_);
-    auto server = DirectServer::Listen(*context_, {.address = "127.0.0.1:0"}, limits, [this](ConnectionEvent event) {
+    if (encrypted_) {
+      SetIdentity(authority_.Issue(testing::kLocalNames));
+      tls_ = *ServedTls::Create({.certificate = File("cert"), .key = File("key"), .client_ca = client_ca_});
+      if (!client_ca_.empty()) {
+        certificates_.emplace(*tls_, Clock::Real());
+        context_->client_certificates = &*certificates_;
+      }
+    }
+    const DirectListener listener{.address = "127.0.0.1:0"};
+    auto server = DirectServer::Listen(*context_, listener, tls_.get(), limits, [this](ConnectionEvent event) {
       if (event == ConnectionEvent::kOpened) ++open_;
       if (event == ConnectionEvent::kEnded) --open_;
       if (event == ConnectionEvent::kRejected) ++rejected_;
@@ -98,6 +130,18 @@ class DirectServerTest : public ::testing::Test {
     const Geometry geometry =
         *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {8}, .top_k = {1}});
     ASSERT_OK(store_->OpenRun("run", &geometry, RunOptions{}));
+  }
+  std::string File(const std::string& name) const { return files_.path() + "/" + name; }
+  void SetIdentity(const testing::TestIdentity& identity) const {
+    std::ofstream(File("cert")) << identity.certificate;
+    std::ofstream(File("key")) << identity.key;
+  }
+  Peer Dial() const { return Dial(authority_, {}); }
+  // With the certificate of `identity`, if it has one.
+  Peer Dial(const testing::TestAuthority& trusted, const testing::TestIdentity& identity) const {
+    TlsContext tls;
+    if (encrypted_) tls = *ClientTlsContext(identity.certificate, identity.key, trusted.certificate());
+    return Peer(server_->address(), tls);
   }
   std::string Ticket() { return context_->direct.tickets->Issue("").secret; }
   // The loop counts a connection after its peer has seen what happens to it.
@@ -113,6 +157,12 @@ class DirectServerTest : public ::testing::Test {
     return EncodeReadRequest({.run = run, .samples = {{.sample = "s"}}});
   }
 
+  bool encrypted_ = GetParam();
+  const testing::ScratchDirectory files_;
+  const testing::TestAuthority authority_;
+  std::string client_ca_;
+  std::unique_ptr<ServedTls> tls_;
+  std::optional<ClientCertificates> certificates_;
   ServerConfig config_;
   AccessControl access_;
   ByteBudget budget_{int64_t{64} << 20};
@@ -123,9 +173,9 @@ class DirectServerTest : public ::testing::Test {
   std::unique_ptr<DirectServer> server_;
 };
 
-TEST_F(DirectServerTest, AConnectionServesReadsOneAfterTheOther) {
+TEST_P(DirectServerTest, AConnectionServesReadsOneAfterTheOther) {
   Start();
-  Peer peer(server_->address());
+  Peer peer = Dial();
   for (int i = 0; i < 3; ++i) {
     peer.Call("Read", Ticket());
     peer.Frame(FrameType::kMessage, ReadOf("run"));
@@ -138,9 +188,9 @@ TEST_F(DirectServerTest, AConnectionServesReadsOneAfterTheOther) {
   }
 }
 
-TEST_F(DirectServerTest, WhoseTicketItIsIsGreeted) {
+TEST_P(DirectServerTest, WhoseTicketItIsIsGreeted) {
   Start();
-  Peer peer(server_->address());
+  Peer peer = Dial();
   for (int i = 0; i < 2; ++i) {
     peer.Call("", Ticket());
     EXPECT_OK(peer.End());
@@ -154,39 +204,40 @@ TEST_F(DirectServerTest, WhoseTicketItIsIsGreeted) {
   EXPECT_FALSE(peer.Hear());
 }
 
-TEST_F(DirectServerTest, APortThatWasNotAskedForMayBeAnother) {
+TEST_P(DirectServerTest, APortThatWasNotAskedForMayBeAnother) {
   Start();
   const DirectListener taken{.address = server_->address()};
   ServiceContext other(config_, Clock::Real(), access_, budget_, *store_, metrics_);
-  EXPECT_TRUE(absl::IsUnavailable(DirectServer::Listen(other, taken, {}, nullptr).status()));
-  const auto moved = DirectServer::Listen(other, {.address = taken.address, .or_any_port = true}, {}, nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(DirectServer::Listen(other, taken, tls_.get(), {}, nullptr).status()));
+  const DirectListener wish{.address = taken.address, .or_any_port = true};
+  const auto moved = DirectServer::Listen(other, wish, tls_.get(), {}, nullptr);
   ASSERT_OK(moved);
   EXPECT_NE((*moved)->address(), taken.address);
   EXPECT_EQ((*moved)->address(), absl::StrCat("127.0.0.1:", other.direct.port));
 }
 
-TEST_F(DirectServerTest, WithoutGrpcOverTcpThereIsTheUnixSocketAlone) {
+TEST_P(DirectServerTest, WithoutGrpcOverTcpThereIsTheUnixSocketAlone) {
   ServiceContext context(config_, Clock::Real(), access_, budget_, *store_, metrics_);
-  const auto server = DirectServer::Listen(context, {}, {}, nullptr);
+  const auto server = DirectServer::Listen(context, {}, nullptr, {}, nullptr);
   ASSERT_OK(server);
   EXPECT_EQ((*server)->address(), "");
   EXPECT_EQ(context.direct.port, 0);
   EXPECT_FALSE(context.direct.unix_socket.empty());
 }
 
-TEST_F(DirectServerTest, ARejectedCallHasItsReason) {
+TEST_P(DirectServerTest, ARejectedCallHasItsReason) {
   Start();
-  Peer peer(server_->address());
+  Peer peer = Dial();
   peer.Call("Read", Ticket());
   peer.Frame(FrameType::kMessage, ReadOf("other"));
   EXPECT_THAT(peer.End(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   EXPECT_FALSE(peer.Hear());
 }
 
-TEST_F(DirectServerTest, TicketsThatAreNoneOpenNothing) {
+TEST_P(DirectServerTest, TicketsThatAreNoneOpenNothing) {
   Start();
   for (const std::string& ticket : {std::string(), std::string(16, '\0'), std::string(1000, 'x')}) {
-    Peer peer(server_->address());
+    Peer peer = Dial();
     peer.Call("Read", ticket);
     peer.Frame(FrameType::kMessage, ReadOf("run"));
     EXPECT_TRUE(absl::IsUnavailable(peer.End()));
@@ -195,7 +246,7 @@ TEST_F(DirectServerTest, TicketsThatAreNoneOpenNothing) {
   AwaitOpen(0);
 }
 
-TEST_F(DirectServerTest, WhatIsNoCallEndsTheConnection) {
+TEST_P(DirectServerTest, WhatIsNoCallEndsTheConnection) {
   Start();
   const std::string call = [&] {
     v1::DirectCall message;
@@ -213,32 +264,32 @@ TEST_F(DirectServerTest, WhatIsNoCallEndsTheConnection) {
       EncodeFrame(FrameType::kCall, call.size(), 0) + call,
   };
   for (const std::string& bytes : bad) {
-    Peer peer(server_->address());
+    Peer peer = Dial();
     peer.Say(bytes);
     EXPECT_FALSE(peer.Hear());
   }
   AwaitOpen(0);
 }
 
-TEST_F(DirectServerTest, NothingIsTakenThatWasNotGranted) {
+TEST_P(DirectServerTest, NothingIsTakenThatWasNotGranted) {
   Start();
   const int64_t before = budget_.used();
   for (const uint64_t payload : {uint64_t{1}, uint64_t{1} << 20, uint64_t{1} << 62}) {
-    Peer peer(server_->address());
+    Peer peer = Dial();
     peer.Call("Append", Ticket());
     peer.Say(EncodeFrame(FrameType::kMessage, 0, payload));
     EXPECT_EQ(peer.End().code(), absl::StatusCode::kResourceExhausted);
   }
-  Peer peer(server_->address());
+  Peer peer = Dial();
   peer.Call("Append", Ticket());
   peer.Say(EncodeFrame(FrameType::kMessage, 0xFFFFFFFF, 0));
   EXPECT_THAT(peer.End(), Fails(absl::StatusCode::kResourceExhausted, Reason::kLength));
   EXPECT_EQ(budget_.used(), before);
 }
 
-TEST_F(DirectServerTest, AnAppendComesInPartsThatAreKept) {
+TEST_P(DirectServerTest, AnAppendComesInPartsThatAreKept) {
   Start();
-  Peer peer(server_->address());
+  Peer peer = Dial();
   peer.Call("Append", Ticket());
   peer.Frame(FrameType::kMessage, EncodeAppendRequest({.run = "run", .want_bytes = 1 << 20}, 0));
   const auto credit = peer.Hear();
@@ -257,13 +308,13 @@ TEST_F(DirectServerTest, AnAppendComesInPartsThatAreKept) {
   EXPECT_EQ(response->ack->committed_rows, 3);
 }
 
-TEST_F(DirectServerTest, WhoSaysNothingIsCutOff) {
+TEST_P(DirectServerTest, WhoSaysNothingIsCutOff) {
   config_.stall_timeout = std::chrono::milliseconds(300);
   Start();
-  Peer silent(server_->address());
-  Peer half(server_->address());
+  Peer silent = Dial();
+  Peer half = Dial();
   half.Say(EncodeFrame(FrameType::kCall, 20, 0) + "half");
-  Peer without_request(server_->address());
+  Peer without_request = Dial();
   without_request.Call("Read", Ticket());
   EXPECT_FALSE(silent.Hear());
   EXPECT_FALSE(half.Hear());
@@ -271,18 +322,18 @@ TEST_F(DirectServerTest, WhoSaysNothingIsCutOff) {
   AwaitOpen(0);
 }
 
-TEST_F(DirectServerTest, ConnectionsAreCounted) {
+TEST_P(DirectServerTest, ConnectionsAreCounted) {
   Start({.connections = 4, .per_address = 2});
-  Peer first(server_->address()), second(server_->address());
+  Peer first = Dial(), second = Dial();
   AwaitOpen(2);
-  Peer third(server_->address());
+  Peer third = Dial();
   EXPECT_FALSE(third.Hear());
   Await(rejected_, 1);
 }
 
-TEST_F(DirectServerTest, CallsEndWithTheServer) {
+TEST_P(DirectServerTest, CallsEndWithTheServer) {
   Start();
-  Peer waiting(server_->address()), idle(server_->address());
+  Peer waiting = Dial(), idle = Dial();
   waiting.Call("Append", Ticket());
   waiting.Frame(FrameType::kMessage, EncodeAppendRequest({.run = "run", .want_bytes = 1}, 0));
   ASSERT_TRUE(waiting.Hear());
@@ -293,6 +344,83 @@ TEST_F(DirectServerTest, CallsEndWithTheServer) {
   EXPECT_FALSE(idle.Hear());
   EXPECT_EQ(open_, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(PlainAndTls, DirectServerTest, ::testing::Bool(),
+                         [](const auto& tls) { return tls.param ? "Tls" : "Plain"; });
+
+class DirectTlsTest : public DirectServerTest {};
+
+TEST_P(DirectTlsTest, ThereIsNoSocketThatIsNotEncrypted) {
+  Start();
+  EXPECT_TRUE(context_->direct.encrypted);
+  EXPECT_EQ(context_->direct.unix_socket, "");
+  EXPECT_NE(context_->direct.port, 0);
+}
+
+TEST_P(DirectTlsTest, WhatIsNoHandshakeIsCutOff) {
+  config_.stall_timeout = std::chrono::milliseconds(300);
+  Start();
+  v1::DirectCall call;
+  call.set_ticket(Ticket());
+  const std::string plain = EncodeFrame(FrameType::kCall, call.ByteSizeLong(), 0) + call.SerializeAsString();
+  // The others say nothing more: a hello that breaks off, and none.
+  for (const std::string& said : {plain, std::string("\x16\x03\x01\x02\x00\x01", 6), std::string()}) {
+    Peer peer(server_->address(), nullptr);
+    peer.Say(said);
+    EXPECT_FALSE(peer.HearsAFrame());
+  }
+  Peer stranger = Dial(testing::TestAuthority(), {});
+  stranger.Call("", Ticket());
+  EXPECT_FALSE(stranger.Hear());
+  Peer known = Dial();
+  known.Call("", Ticket());
+  EXPECT_OK(known.End());
+}
+
+TEST_P(DirectTlsTest, NewCertificatesAreForNewConnections) {
+  Start();
+  Peer before = Dial();
+  before.Call("", Ticket());
+  EXPECT_OK(before.End());
+  const testing::TestAuthority next;
+  SetIdentity(next.Issue(testing::kLocalNames));
+  ASSERT_TRUE(*tls_->Reload());
+  before.Call("", Ticket());
+  EXPECT_OK(before.End());
+  Peer late = Dial();
+  late.Call("", Ticket());
+  EXPECT_FALSE(late.Hear());
+  Peer after = Dial(next, {});
+  after.Call("", Ticket());
+  EXPECT_OK(after.End());
+}
+
+TEST_P(DirectTlsTest, ClientsNeedACertificateWhereTheyAreAskedForOne) {
+  const testing::TestAuthority clients, next;
+  client_ca_ = File("clients");
+  std::ofstream(client_ca_) << clients.certificate();
+  Start();
+  for (const testing::TestIdentity& identity : {testing::TestIdentity{}, next.Issue("DNS:worker")}) {
+    Peer peer = Dial(authority_, identity);
+    peer.Call("", Ticket());
+    EXPECT_FALSE(peer.Hear());
+  }
+  Peer peer = Dial(authority_, clients.Issue("DNS:worker"));
+  const auto read = [&] {
+    peer.Call("Read", Ticket());
+    peer.Frame(FrameType::kMessage, ReadOf("run"));
+  };
+  read();
+  ASSERT_TRUE(peer.Hear());
+  EXPECT_OK(peer.End());
+  // Taken back: also on the connection that it has opened.
+  std::ofstream(client_ca_) << next.certificate();
+  ASSERT_TRUE(*tls_->Reload());
+  read();
+  EXPECT_TRUE(absl::IsUnavailable(peer.End()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tls, DirectTlsTest, ::testing::Values(true));
 
 }  // namespace
 }  // namespace routing_replay::server

@@ -48,6 +48,7 @@ inline int64_t ControlBytes(const ServerConfig& config) {
 struct DirectOffer {
   int port = 0;                 // Of TCP; 0: none.
   std::string unix_socket;      // The name of an abstract one.
+  bool encrypted = false;       // TLS, on the port.
   std::vector<int> grpc_ports;  // Of the listeners of gRPC.
   Tickets* tickets = nullptr;
 };

@@ -455,6 +455,7 @@ absl::Status DoOpenDirect(ServiceContext& context, const UnaryCaller& caller, co
   const Tickets::Ticket ticket = context.direct.tickets->Issue(token);
   response.set_port(context.direct.port);
   response.set_unix_socket(context.direct.unix_socket);
+  response.set_encrypted(context.direct.encrypted);
   for (const int port : context.direct.grpc_ports) response.add_grpc_ports(port);
   response.set_ticket(ticket.secret);
   response.set_ticket_ms(ToMs(ticket.expires - context.clock.Now()).count());

@@ -2,6 +2,8 @@
 #ifndef TESTS_INTEGRATION_FIXTURE_H_
 #define TESTS_INTEGRATION_FIXTURE_H_
 
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +13,9 @@
 #include "routing_replay/client.h"
 #include "server/server.h"
 #include "tests/support/random_routes.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_certificates.h"
 
 namespace routing_replay::testing {
 
@@ -25,6 +29,7 @@ class ServerTest : public ::testing::Test {
  protected:
   void StartServer(ServerConfig config = {}) {
     config.listen = {"127.0.0.1:0"};
+    if (std::getenv("RR_TEST_TLS") != nullptr) UseTls(config);
     auto server = Server::Start(std::move(config));
     ASSERT_OK(server);
     server_ = *std::move(server);
@@ -43,6 +48,18 @@ class ServerTest : public ::testing::Test {
     return *std::move(run);
   }
 
+  // Of the server and of all clients that are made from here on.
+  void UseTls(ServerConfig& config) {
+    const auto made = MakeTestCertificates(certificates_.path(), kLocalNames);
+    ASSERT_OK(made);
+    config.tls = {.certificate = made->cert_file, .key = made->key_file};
+    std::ifstream file(made->ca_file);
+    authority_.assign(std::istreambuf_iterator<char>(file), {});
+    setenv("ROUTING_REPLAY_CACERT", made->ca_file.c_str(), /*overwrite=*/1);
+  }
+
+  const ScratchDirectory certificates_;
+  std::string authority_;  // Of the server's certificate; empty: it has none.
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 };

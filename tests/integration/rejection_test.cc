@@ -146,7 +146,9 @@ TEST_F(RejectionTest, ByPut) {
 }
 
 TEST_F(RejectionTest, BytesThatAreNoMessage) {
-  grpc::GenericStub stub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
+  const auto credentials =
+      authority_.empty() ? grpc::InsecureChannelCredentials() : grpc::SslCredentials({.pem_root_certs = authority_});
+  grpc::GenericStub stub(grpc::CreateChannel(server_->advertised(), credentials));
   for (const char* method : {"OpenRun", "Seal", "Put"}) {
     const grpc::Slice slice("\xff\xff\xff\xff");
     grpc::ClientContext call;

@@ -62,7 +62,7 @@ std::vector<Row> Rows(const std::string& page) {
 std::set<std::string> TestsThatAreThere() {
   std::set<std::string> tests;
   const std::regex declared("TEST(?:_F|_P)?[(]([A-Za-z0-9]+),\\s*([A-Za-z0-9]+)[)]");
-  for (const char* folder : {"tests/security", "tests/integration", "server", "trainer_plugin"}) {
+  for (const char* folder : {"proto", "tests/security", "tests/integration", "server", "trainer_plugin"}) {
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
       if (!absl::EndsWith(file.path().string(), "_test.cc")) continue;
       const std::string source = TextOf(file.path());

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import numpy as np
@@ -71,6 +77,10 @@ class Forwarder:
 
 
 class TransportTest(unittest.TestCase):
+    flags: tuple[str, ...] = ()  # Of every server, and …
+    security: ClassVar[dict[str, str]] = {}  # … what clients need for it.
+    local = "unix"  # What is used on the server's machine.
+
     def setUp(self) -> None:
         self.lines: list[str] = []
         handler = logging.Handler()
@@ -79,9 +89,12 @@ class TransportTest(unittest.TestCase):
         self.addCleanup(logging.getLogger(LOG).removeHandler, handler)
 
     def start(self, *flags: str, listen: str | None = None) -> Server:
-        server = Server(*flags, listen=listen)
+        server = Server(*self.flags, *flags, listen=listen)
         self.addCleanup(server.stop)
         return server
+
+    def client(self, endpoint: str) -> rr.Client:
+        return rr.Client(endpoint, **self.security)
 
     def run_of(self, client: rr.Client, name: str = "run") -> rr.Run:
         """With a sample."""
@@ -95,7 +108,7 @@ class TransportTest(unittest.TestCase):
 
     def use(self, endpoint: str, transport: str = "") -> dict[str, object]:
         """What the client says after an append and two reads."""
-        with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), rr.Client(endpoint) as client:
+        with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(endpoint) as client:
             self.assertIsNone(client.metrics()["transport"])
             run = client.run("run", GEOMETRY)
             run.append(f"s{transport}", ROWS, seal=True)
@@ -113,12 +126,14 @@ class TransportTest(unittest.TestCase):
 
     def test_what_is_fastest_or_what_is_asked_for(self) -> None:
         server = self.start()
-        for asked, used in (("", "unix"), ("auto", "unix"), ("unix", "unix"), ("direct", "direct"), ("grpc", "grpc")):
+        unix = "unix" if self.local == "unix" else "grpc"
+        used = {"": self.local, "auto": self.local, "unix": unix, "direct": "direct", "grpc": "grpc"}
+        for asked, name in used.items():
             with self.subTest(asked=asked):
-                self.check(self.use(server.endpoint, asked), used)
-        with rr.Client(server.endpoint) as client:
+                self.check(self.use(server.endpoint, asked), name)
+        with self.client(server.endpoint) as client:
             counters = client.server_info().counters
-        for name, times in (("unix", 3), ("direct", 1), ("grpc", 1)):
+        for name, times in collections.Counter(used.values()).items():
             self.assertEqual(counters[f'routing_replay_streams_total{{transport="{name}"}}'], 3 * times)
         self.assertEqual(self.direct_lines(), [])
 
@@ -129,7 +144,7 @@ class TransportTest(unittest.TestCase):
     def test_a_server_that_listens_on_a_socket_alone(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = self.start(listen=f"unix:{directory}/socket")
-            self.check(self.use(server.endpoint), "unix")
+            self.check(self.use(server.endpoint), "unix" if self.local == "unix" else "grpc")
 
     def test_a_port_of_its_own(self) -> None:
         server = self.start("--direct-listen", reserve_address())
@@ -175,7 +190,7 @@ class TransportTest(unittest.TestCase):
         """The other does not know the ticket."""
         direct = reserve_address()
         server, other = self.start("--direct-listen", direct), self.start("--direct-listen", reserve_address())
-        with rr.Client(other.endpoint) as client:  # It has tickets of its own.
+        with self.client(other.endpoint) as client:  # It has tickets of its own.
             client.run("run", GEOMETRY).append("s", ROWS)
         self.elsewhere(port_of(server.endpoint), server.endpoint)
         self.elsewhere(port_of(direct), f"127.0.0.1:{port_of(other.endpoint)}")
@@ -186,10 +201,10 @@ class TransportTest(unittest.TestCase):
         address, direct = reserve_address(), reserve_address()
         store = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, store, ignore_errors=True)
-        flags = ("--direct-listen", direct, "--store", f"rocksdb:{store}", "--durability", "written")
-        for transport in ("direct", "unix"):
+        flags = (*self.flags, "--direct-listen", direct, "--store", f"rocksdb:{store}", "--durability", "written")
+        for transport in sorted({"direct", self.local}):
             server = Server(*flags, listen=address)
-            with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), rr.Client(address) as client:
+            with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(address) as client:
                 run = self.run_of(client, transport)
                 server.stop()
                 run.append("b", ROWS)
@@ -203,7 +218,7 @@ class TransportTest(unittest.TestCase):
 
     def test_a_server_that_says_nothing_costs_no_call_its_time(self) -> None:
         server = self.start()
-        with rr.Client(server.endpoint) as client:
+        with self.client(server.endpoint) as client:
             run = self.run_of(client)
             server.pause()
             threading.Timer(3, lambda: server.process.send_signal(signal.SIGCONT)).start()
@@ -211,12 +226,11 @@ class TransportTest(unittest.TestCase):
 
     def test_a_child_has_connections_of_its_own(self) -> None:
         server = self.start()
-        with rr.Client(server.endpoint) as client:
+        with self.client(server.endpoint) as client:
             run = self.run_of(client)
             np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
 
             def sockets() -> set[str]:
-                """Of Unix, that are connected."""
                 mine = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if self.is_open(fd)}
                 return {one for one in mine if one.startswith("socket:")}
 
@@ -226,16 +240,118 @@ class TransportTest(unittest.TestCase):
                 run.append("b", ROWS)
                 run.flush(30)
                 assert sockets() > before
-                assert client.metrics()["transport"] == "unix", client.metrics()
+                assert client.metrics()["transport"] == self.local, client.metrics()
 
             self.assertEqual(in_child(child), 0)
             for name in ("a", "b"):
                 np.testing.assert_array_equal(run.read_one(name).rows, ROWS)
-            self.assertEqual(client.metrics()["transport"], "unix")
+            self.assertEqual(client.metrics()["transport"], self.local)
 
     @staticmethod
     def is_open(fd: str) -> bool:
         return Path(f"/proc/self/fd/{fd}").is_symlink()
+
+
+def openssl(directory: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "there is no openssl program")
+class TlsTransportTest(TransportTest):
+    """The same with TLS, and certificates of both sides."""
+
+    local = "direct"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = Path(directory.name)
+        cls.new_authority("ca")
+        cls.issue("ca", "server")
+        cls.issue("ca", "worker")
+        path = str(cls.directory) + "/"
+        cls.security = {"cacert": path + "ca.crt", "cert": path + "worker.crt", "key": path + "worker.key"}
+        cls.flags = ("--tls-cert", path + "server.crt", "--tls-key", path + "server.key")
+        cls.flags += ("--tls-client-ca", path + "ca.crt")
+
+    @classmethod
+    def new_authority(cls, name: str) -> None:
+        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
+        openssl(cls.directory, "req", "-x509", *key, "-out", f"{name}.crt", "-days", "1", "-subj", f"/CN={name}")
+
+    @classmethod
+    def issue(cls, authority: str, name: str) -> None:
+        """NAME.crt and NAME.key, for this machine."""
+        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
+        openssl(cls.directory, "req", *key, "-out", "request", "-subj", f"/CN={name}")
+        (cls.directory / "names").write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1,IP:{ELSEWHERE}\n")
+        signer = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "1")
+        openssl(cls.directory, "x509", "-req", "-in", "request", *signer, "-extfile", "names", "-out", f"{name}.crt")
+
+    def test_a_name_that_is_expected_instead(self) -> None:
+        server = self.start()
+        with mock.patch.dict(self.security, server_name="localhost"):
+            self.check(self.use(server.endpoint), "direct")
+
+    def test_another_server_with_a_certificate_of_somebody_else(self) -> None:
+        """Where the direct path should be; no ticket is shown to it."""
+        self.new_authority("stranger")
+        self.issue("stranger", "other")
+        direct = reserve_address()
+        path = str(self.directory) + "/"
+        server, other = self.start("--direct-listen", direct), reserve_address()
+        stranger = Server("--direct-listen", other, "--tls-cert", path + "other.crt", "--tls-key", path + "other.key")
+        self.addCleanup(stranger.stop)
+        self.elsewhere(port_of(server.endpoint), server.endpoint)
+        self.elsewhere(port_of(direct), other)
+        self.check(self.use(f"{ELSEWHERE}:{port_of(server.endpoint)}"), "grpc")
+        self.assertEqual(len(self.direct_lines()), 1, self.lines)
+        self.assertIn("certificate", self.direct_lines()[0])
+
+    def test_certificates_of_another_authority_are_taken_while_it_goes_on(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            for name in ("ca.crt", "server.crt", "server.key", "worker.crt", "worker.key"):
+                shutil.copy(self.directory / name, directory)
+            moved = [word.replace(str(self.directory), directory) for word in self.flags]
+            server = Server(*moved)
+            self.addCleanup(server.stop)
+            self.new_authority("next")
+            for name in ("server", "worker"):
+                self.issue("next", f"next-{name}")
+            trusted = (self.directory / "ca.crt").read_text() + (self.directory / "next.crt").read_text()
+            security = {key: value.replace(str(self.directory), directory) for key, value in self.security.items()}
+            with rr.Client(server.endpoint, **security) as client:
+                run = self.run_of(client)
+                Path(directory, "ca.crt").write_text(trusted)
+                for name in ("server", "worker"):
+                    for kind in ("key", "crt"):
+                        shutil.copy(self.directory / f"next-{name}.{kind}", f"{directory}/{name}.{kind}")
+                self.await_certificate(server.endpoint, "next")
+                Path(directory, "ca.crt").write_text((self.directory / "next.crt").read_text())
+                for _ in range(3):
+                    np.testing.assert_array_equal(run.read_one("a").rows, ROWS)
+                    time.sleep(1)
+                with rr.Client(server.endpoint, **security) as late:
+                    np.testing.assert_array_equal(late.run("run", GEOMETRY).read_one("a").rows, ROWS)
+                    self.assertEqual(late.metrics()["transport"], "direct")
+                self.assertEqual(client.metrics()["transport"], "direct")
+        self.assertEqual(self.direct_lines(), [])
+
+    def await_certificate(self, endpoint: str, authority: str) -> None:
+        """Until the server shows one of that authority."""
+        issuer, deadline = ((("commonName", authority),),), time.monotonic() + 30
+        context = ssl.create_default_context(cafile=str(self.directory / f"{authority}.crt"))
+        while time.monotonic() < deadline:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port_of(endpoint))) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as shown,
+            ):
+                self.assertEqual(shown.getpeercert()["issuer"], issuer)
+                return
+            time.sleep(0.1)
+        self.fail("the server keeps its certificate")
 
 
 if __name__ == "__main__":

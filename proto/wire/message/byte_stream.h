@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,11 @@
 
 namespace routing_replay {
 inline namespace wire {
+
+// What an end has shown of itself: PEM, and names for people, which allow nothing. Empty: nothing was shown.
+struct PeerCertificate {
+  std::string certificate, chain, names;
+};
 
 // One end of a connection, which ends with the object. Not thread-safe, but for Break. All errors are UNAVAILABLE,
 // saying why: the connection is over then, and whoever is told of an error does not go on.
@@ -40,6 +46,7 @@ class ByteStream {
   virtual uint32_t write_events() const { return POLLOUT; }
   // Whether there are bytes to be read of which fd() does not tell.
   virtual bool HasBytes() const { return false; }
+  virtual PeerCertificate peer_certificate() const { return {}; }
   // Waits for the events until the deadline, if not interrupted.
   void Wait(uint32_t events, Clock::Time deadline) const;
 

@@ -1,0 +1,42 @@
+// TLS of the direct path, by what the gRPC channel beside it has.
+#ifndef CLIENT_CHANNEL_DIRECT_TLS_H_
+#define CLIENT_CHANNEL_DIRECT_TLS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "client/channel/client_security.h"
+#include "client/channel/endpoint.h"
+#include "proto/wire/mutex.h"
+#include "proto/wire/tls/tls_context.h"
+
+namespace routing_replay::client {
+
+// Of one server. Thread-safe.
+class DirectTls {
+ public:
+  // `target`: that of the channel, which is encrypted.
+  DirectTls(std::shared_ptr<const ClientSecurity> security, const ServerTarget& target)
+      : security_(std::move(security)), judged_(target.judged()), host_(HostOf(target.target)) {}
+
+  // What a new connection is made with.
+  struct Ends {
+    TlsContext own;
+    std::string server_name;
+  };
+  // By the files as they are now. Errors of ClientSecurity::KeysFor and of ClientTlsContext.
+  absl::StatusOr<Ends> Look();
+
+ private:
+  const std::shared_ptr<const ClientSecurity> security_;
+  const std::string judged_, host_;
+  Mutex mutex_;
+  ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
+  TlsContext context_ ABSL_GUARDED_BY(mutex_);  // With keys_; null: none yet.
+};
+
+}  // namespace routing_replay::client
+
+#endif  // CLIENT_CHANNEL_DIRECT_TLS_H_

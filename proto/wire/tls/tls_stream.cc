@@ -1,0 +1,224 @@
+#include "proto/wire/tls/tls_stream.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+inline namespace wire {
+namespace {
+
+// Of one Read, before its caller looks at others.
+constexpr size_t kBytesAtATime = 1 << 20;
+
+using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
+using NamesPtr = std::unique_ptr<GENERAL_NAMES, OpenSslFree<GENERAL_NAMES_free>>;
+
+// Of the longest record.
+constexpr size_t kRecordBytes = 16 << 10;
+
+// What goes into the next record: bytes where they lie, if enough of them lie together; otherwise a copy in `room`.
+absl::Span<const uint8_t> NextRecord(absl::Span<const iovec> bytes, size_t skip, uint8_t* room) {
+  const auto rest = [&](const iovec& piece) {
+    return absl::MakeConstSpan(static_cast<const uint8_t*>(piece.iov_base), piece.iov_len).subspan(skip);
+  };
+  if (const auto first = rest(bytes.front()); first.size() >= kRecordBytes || bytes.size() == 1) {
+    return first.first(std::min(first.size(), kRecordBytes));
+  }
+  size_t filled = 0;
+  for (size_t i = 0; i < bytes.size() && filled < kRecordBytes; ++i, skip = 0) {
+    const auto from = rest(bytes[i]);
+    const size_t size = std::min(from.size(), kRecordBytes - filled);
+    if (size > 0) std::memcpy(room + filled, from.data(), size);
+    filled += size;
+  }
+  return absl::MakeConstSpan(room, filled);
+}
+
+// OpenSSL writes to a socket without a word against SIGPIPE, which is the host's affair.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    constexpr timespec kNow{};
+    if (came_ && sigismember(&before_, SIGPIPE) == 0) sigtimedwait(&pipe_, nullptr, &kNow);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  // The last call may have met a closed socket.
+  void SetCame() { came_ = true; }
+
+ private:
+  sigset_t pipe_, before_;
+  bool came_ = false;
+};
+
+std::string TextOf(BIO* bio) {
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(bio, &text);
+  return std::string(text, static_cast<size_t>(size));
+}
+
+std::string Pem(X509* certificate) {
+  const BioPtr bio(BIO_new(BIO_s_mem()));
+  PEM_write_bio_X509(bio.get(), certificate);
+  return TextOf(bio.get());
+}
+
+std::string NameText(const GENERAL_NAME& name) {
+  if (name.type == GEN_IPADD) {
+    char text[INET6_ADDRSTRLEN] = "";
+    const int family = ASN1_STRING_length(name.d.iPAddress) == sizeof(in_addr) ? AF_INET : AF_INET6;
+    inet_ntop(family, ASN1_STRING_get0_data(name.d.iPAddress), text, sizeof(text));
+    return text;
+  }
+  if (name.type != GEN_DNS && name.type != GEN_URI && name.type != GEN_EMAIL) return "";
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name.d.ia5)),
+                     static_cast<size_t>(ASN1_STRING_length(name.d.ia5)));
+}
+
+// Its alternative names, or else its common one.
+std::string NamesOf(const X509* certificate) {
+  std::string all;
+  const NamesPtr names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const std::string name = NameText(*sk_GENERAL_NAME_value(names.get(), i));
+    if (!name.empty()) absl::StrAppend(&all, all.empty() ? "" : " ", name);
+  }
+  if (!all.empty()) return all;
+  char common[256] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, common, sizeof(common));
+  return common;
+}
+
+}  // namespace
+
+TlsStream::TlsStream(const TlsContext& context, int fd) : fd_(fd), ssl_(SSL_new(context.get())) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd) != 1) over_ = absl::UnavailableError("TLS: no memory");
+}
+
+TlsStream::~TlsStream() { close(fd_); }
+
+std::unique_ptr<TlsStream> TlsStream::Accept(const TlsContext& context, int fd) {
+  std::unique_ptr<TlsStream> stream(new TlsStream(context, fd));
+  if (stream->over_.ok()) SSL_set_accept_state(stream->ssl_.get());
+  return stream;
+}
+
+std::unique_ptr<TlsStream> TlsStream::Connect(const TlsContext& context, int fd, const std::string& server_name) {
+  std::unique_ptr<TlsStream> stream(new TlsStream(context, fd));
+  // OpenSSL would take any certificate.
+  if (server_name.empty()) stream->over_ = absl::UnavailableError("TLS: the server has no name");
+  if (!stream->over_.ok()) return stream;
+  SSL_set_connect_state(stream->ssl_.get());
+  ExpectName(stream->ssl_.get(), server_name);
+  return stream;
+}
+
+absl::Status TlsStream::Judge(int result, uint32_t& events) {
+  const int error = errno;
+  switch (SSL_get_error(ssl_.get(), result)) {
+    case SSL_ERROR_WANT_READ:
+      events = POLLIN;
+      return absl::OkStatus();
+    case SSL_ERROR_WANT_WRITE:
+      events = POLLOUT;
+      return absl::OkStatus();
+    case SSL_ERROR_ZERO_RETURN:
+      over_ = absl::UnavailableError("closed");
+      break;
+    case SSL_ERROR_SYSCALL:
+      over_ = absl::UnavailableError(error == 0 ? "closed" : std::strerror(error));
+      break;
+    default:
+      const long verified = SSL_get_verify_result(ssl_.get());
+      over_ = absl::UnavailableError(verified == X509_V_OK
+                                         ? absl::StrCat("TLS: ", TakeTlsReason("broken"))
+                                         : absl::StrCat("TLS: certificate: ", X509_verify_cert_error_string(verified)));
+  }
+  ERR_clear_error();
+  return over_;
+}
+
+absl::StatusOr<size_t> TlsStream::Read(absl::Span<const iovec> space) {
+  if (!over_.ok()) return over_;
+  WithoutSigpipe quiet;
+  size_t came = 0;
+  drained_ = false;
+  for (const iovec& piece : space) {
+    for (size_t filled = 0; filled < piece.iov_len;) {
+      if (came >= kBytesAtATime) return came;
+      const size_t most = std::min<size_t>(piece.iov_len - filled, INT_MAX);
+      ERR_clear_error();
+      errno = 0;
+      const int result = SSL_read(ssl_.get(), static_cast<char*>(piece.iov_base) + filled, static_cast<int>(most));
+      if (result <= 0) {
+        drained_ = true;
+        const absl::Status status = Judge(result, read_events_);
+        if (!status.ok()) quiet.SetCame();
+        if (came == 0 && !status.ok()) return status;
+        return came;
+      }
+      read_events_ = POLLIN;
+      filled += static_cast<size_t>(result);
+      came += static_cast<size_t>(result);
+    }
+  }
+  return came;
+}
+
+absl::StatusOr<size_t> TlsStream::Write(absl::Span<const iovec> bytes) {
+  if (!over_.ok()) return over_;
+  WithoutSigpipe quiet;
+  std::array<uint8_t, kRecordBytes> room;
+  size_t sent = 0, skip = 0;  // Of the first piece that is left.
+  while (true) {
+    while (!bytes.empty() && skip >= bytes.front().iov_len) {
+      skip -= bytes.front().iov_len;
+      bytes.remove_prefix(1);
+    }
+    if (bytes.empty()) return sent;
+    const absl::Span<const uint8_t> record = NextRecord(bytes, skip, room.data());
+    ERR_clear_error();
+    errno = 0;
+    const int result = SSL_write(ssl_.get(), record.data(), static_cast<int>(record.size()));
+    if (result <= 0) {
+      const absl::Status status = Judge(result, write_events_);
+      if (!status.ok()) quiet.SetCame();
+      if (sent == 0 && !status.ok()) return status;
+      return sent;
+    }
+    write_events_ = POLLOUT;
+    sent += static_cast<size_t>(result);
+    skip += static_cast<size_t>(result);
+  }
+}
+
+PeerCertificate TlsStream::peer_certificate() const {
+  X509* const own = SSL_get0_peer_certificate(ssl_.get());
+  if (own == nullptr) return {};
+  PeerCertificate shown{.certificate = Pem(own), .names = NamesOf(own)};
+  const STACK_OF(X509)* chain = SSL_get_peer_cert_chain(ssl_.get());
+  for (int i = 0; i < sk_X509_num(chain); ++i) shown.chain += Pem(sk_X509_value(chain, i));
+  return shown;
+}
+
+}  // namespace wire
+}  // namespace routing_replay
