@@ -17,7 +17,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 from routing_replay import Client, Geometry
-from routing_replay.engines.attach import _sglang
+from routing_replay.engines.attach import _plugin, _sglang
 
 GEOMETRY = Geometry(num_layers=4, num_experts=32, top_k=4)
 ROUTES = random_routes(np.random.default_rng(5), 5, 4, 32, 4)
@@ -43,7 +43,7 @@ class PluginTest(ServerTest):
     def setUp(self) -> None:
         self.client = Client(self.server.endpoint)
         self.addCleanup(self.client.close)
-        patch = mock.patch.object(_sglang, "RETRY_SECONDS", 0.02)
+        patch = mock.patch.object(_plugin, "RETRY_SECONDS", 0.02)
         patch.start()
         self.addCleanup(patch.stop)
 

@@ -8,17 +8,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from typing import Any
 
 import routing_replay as rr
-import tomllib
 from common.answers import MODELS, PeerTest
+from common.entry_points import plugged
 from common.served import PATIENCE, post, served
 from common.support import ROOT
-from kernels import install
 from peer import given_rows, settings
 from routing_replay import http
 from routing_replay.engines import sglang
@@ -33,10 +31,7 @@ class HttpTest(PeerTest):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        project = tomllib.loads((ROOT / "client/python/pyproject.toml").read_text())["project"]
-        install(folder, project["name"], project["entry-points"])
-        around = {"PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}", "ROUTING_REPLAY_RUN": "plugged"}
+        around = cls.enterClassContext(plugged("plugged"))
         cls.url = cls.enterClassContext(served("sglang.launch_server", settings(), around))
         cls.run_ = cls.open_run("http")
 

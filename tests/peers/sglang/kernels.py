@@ -9,21 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 PLUGINS = "sglang.srt.plugins"
-
-
-def install(folder: str, package: str, points: dict[str, dict[str, str]]) -> None:
-    """A package's entry points {group: {name: value}}, as pip leaves them in a folder on the path."""
-    metadata = Path(folder, f"{package.replace('-', '_')}-0.dist-info")
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0\n")
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in of.items()) for group, of in points.items()
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 
 def plug_in() -> None:

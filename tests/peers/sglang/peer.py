@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import sglang
 from common.answers import MODELS, PeerTest
-from kernels import PLUGINS, install
+from common.entry_points import install
+from kernels import PLUGINS
 from sglang.srt.state_capturer.routed_experts import extract_routed_experts_from_meta_info
 
 

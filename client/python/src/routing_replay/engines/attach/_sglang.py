@@ -8,14 +8,12 @@ import importlib
 import inspect
 import logging
 import os
-import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
 from routing_replay.engines import _forms, sglang
-from routing_replay.engines.attach import _attachment
+from routing_replay.engines.attach import _attachment, _plugin
 
 if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, SampleName
@@ -235,7 +233,7 @@ def register() -> None:
     plug-in tries again every few seconds, with a warning, and responses keep their rows. Responses also keep their
     rows, after a warning, if the hook cannot be placed.
     """
-    name = os.environ.get("ROUTING_REPLAY_RUN")
+    name = os.environ.get(_plugin.VARIABLE)
     if not name:
         return
     try:
@@ -246,29 +244,13 @@ def register() -> None:
     hooks.HookRegistry.register(HOOKED, Hook(name), hooks.HookType.AROUND)
 
 
-RETRY_SECONDS = 2.0
-
-
-class Hook:
-    """Around TokenizerManager.generate_request, for requests that ask for routed experts.
-
-    The first request starts a thread that joins the run. It tries again every RETRY_SECONDS until the run exists and
-    can be reached; no request waits for it. Outputs that end before that keep their rows, and are counted.
-
-    attachment: None until the run is joined
-    """
+class Hook(_plugin.Joining):
+    """Around TokenizerManager.generate_request, for requests that ask for routed experts; the first one begins to join
+    the run."""
 
     def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
-        self.attachment: Attachment | None = None
-        self._name = name
-        self._connect = connect
-        self._begun = False
-        self._passed = 0
+        super().__init__(name, "sglang", default_sample, connect)
         self._usable: bool | None = None  # None: unknown yet.
-
-    def metrics(self) -> dict[str, int]:
-        """Flat: not_joined (finished outputs before the run was joined), and then those of the attachment."""
-        return {"not_joined": self._passed, **({} if self.attachment is None else self.attachment.metrics())}
 
     def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
         if self._usable is None:
@@ -280,40 +262,7 @@ class Hook:
         if not self._usable or (asks is not None and not asks):
             return outputs
         collector = _Collector(_fields_of(request), manager, only_with_rows=asks is None)
-
-        async def take(output: Any) -> None:
-            if self.attachment is None:
-                found, unreadable = _attachment.read(collector, output)
-                self._passed += len(found) + unreadable
-            else:
-                await self.attachment.take_async([(collector, output)])
-
-        return _stream(outputs, take)
-
-    def begin(self) -> None:
-        """Starts joining the run. Idempotent, in the thread of SGLang's loop."""
-        if not self._begun:
-            self._begun = True
-            threading.Thread(target=self._join, name="routing-replay-joining", daemon=True).start()
-
-    def _join(self) -> None:
-        client: Client | None = None
-        warned: object = None
-        while self.attachment is None:
-            try:
-                client = client or self._connect()
-                run = client.run(self._name)
-                attachment = _attachment.Attachment(run, _forms.engine_name("sglang"), default_sample)
-                level = logging.WARNING if self._passed else logging.INFO
-                what = "attached to run %s; %d finished outputs were not recorded before"
-                _log.log(level, what, self._name, self._passed)
-                self.attachment = attachment
-            except Exception as error:  # The engine also works without it.
-                kind = type(error), getattr(error, "reason", None)
-                level = logging.DEBUG if kind == warned else logging.WARNING
-                _log.log(level, "run %s cannot be joined yet, rows stay in the outputs: %s", self._name, error)
-                warned = kind
-                time.sleep(RETRY_SECONDS)
+        return _stream(outputs, lambda output: self.take([(collector, output)]))
 
 
 def _fields_of(request: Any) -> dict[str, Any]:
