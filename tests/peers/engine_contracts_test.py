@@ -327,6 +327,31 @@ class VllmTest(PeerTest):
             self.assertIsNone(eval(ast.unparse(node.value), {"numpy2base64": encode, "output": choice}))
 
     @of_each_release
+    def test_the_plug_in_behind_the_servers_own_lines(self, vllm: Path, release: str) -> None:
+        generate = definitions(vllm / "v1/engine/async_llm.py", "AsyncLLM")["generate"]
+        self.assertTrue(any(isinstance(node, ast.Yield) for node in ast.walk(generate)))
+        self.assertEqual([argument.arg for argument in generate.args.args[:3]], ["self", "prompt", "sampling_params"])
+        scope = {"np": np, "io": io, "pybase64": base64}
+        texts = taken(vllm / "utils/serial_utils.py", ("numpy2base64",), **scope)
+        serving = SimpleNamespace(numpy2base64=texts.numpy2base64)
+        engine = SimpleNamespace(AsyncLLM=type("AsyncLLM", (), {"generate": None}))
+        modules = {"vllm.v1.engine.async_llm": engine, "vllm.utils.serial_utils": texts, "serving": serving}
+        with (
+            mock.patch.dict(sys.modules, modules),  # type: ignore[arg-type]
+            mock.patch.dict(os.environ, {"ROUTING_REPLAY_RUN": self.run_name}),
+        ):
+            attach.vllm_plugin()
+        encode, found = serving.numpy2base64, 0
+        for file in ("openai/chat_completion", "openai/completion", "scale_out/token_in_token_out"):
+            for node in ast.walk(ast.parse((vllm / "entrypoints" / file / "serving.py").read_text())):
+                if is_encoding(node):
+                    for rows, text in (("{}", "{}"), (ROUTES, texts.numpy2base64(ROUTES)), (None, None)):
+                        scope = {"numpy2base64": encode, "output": SimpleNamespace(routed_experts=rows)}
+                        self.assertEqual(eval(ast.unparse(node.value), scope), text)
+                    found += 1
+        self.assertEqual(found, 4)
+
+    @of_each_release
     def test_each_method_that_runs_the_engine_is_known(self, vllm: Path, release: str) -> None:
         pooling = {"encode", "embed", "classify", "score"}
         calls: dict[str, set[str]] = {}

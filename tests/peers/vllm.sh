@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# vLLM itself on the CPU: its engines and its server through adapters, trajectories, attachments and the recipes, each
-# stored row beside what the engine gave and beside what transformers choose in fp32 with the same weights.
+# vLLM itself on the CPU: its engines and its server through adapters, trajectories, attachments, the plug-in and the
+# recipes, each stored row beside what the engine gave and beside what transformers choose in fp32 with the same weights.
 #
 #   tests/peers/vllm.sh [--build DIR]
 #
@@ -26,7 +26,7 @@ export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/ro
 export TRITON_INTERPRET=1 VLLM_LOGGING_LEVEL=WARNING VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1
 "$python" -m common.models "$PEER_MODELS"
 status=0
-for test in offline scheduler families async http; do
+for test in offline scheduler families async plugin http; do
   echo "== $test"
   "$python" tests/peers/vllm/${test}_test.py || status=1
 done

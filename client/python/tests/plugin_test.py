@@ -1,4 +1,4 @@
-"""The plug-in of SGLang's server: requests go on whatever becomes of the run."""
+"""The plug-ins of SGLang's and vLLM's servers: requests go on whatever becomes of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import base64
 import json
 import logging
+import os
+import sys
 import threading
 import time
+import types
 import unittest
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +19,8 @@ from unittest import mock
 import numpy as np
 from support import ServerTest, random_routes
 
-from routing_replay import Client, Geometry
+from routing_replay import Client, FailedPreconditionError, Geometry
+from routing_replay.engines import attach
 from routing_replay.engines.attach import _plugin, _sglang
 
 GEOMETRY = Geometry(num_layers=4, num_experts=32, top_k=4)
@@ -43,10 +47,25 @@ class PluginTest(ServerTest):
     def setUp(self) -> None:
         self.client = Client(self.server.endpoint)
         self.addCleanup(self.client.close)
-        patch = mock.patch.object(_plugin, "RETRY_SECONDS", 0.02)
+        self.patch(mock.patch.object(_plugin, "RETRY_SECONDS", 0.02))
+
+    def patch(self, patch: Any) -> None:
         patch.start()
         self.addCleanup(patch.stop)
 
+    async def joined(self, joining: _plugin.Joining) -> Any:
+        joining.begin()
+        deadline = time.monotonic() + 20
+        while joining.attachment is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        self.assertIsNotNone(joining.attachment)
+        return joining.attachment
+
+    def samples(self) -> list[str]:
+        return sorted(state.sample for state in self.client.run(self.run_name, GEOMETRY).list())
+
+
+class SglangTest(PluginTest):
     def hook(self, connect: Any = None) -> _sglang.Hook:
         hook = _sglang.Hook(self.run_name, connect or (lambda: self.client))
         self.addCleanup(lambda: hook.attachment and hook.attachment.detach())
@@ -56,17 +75,6 @@ class PluginTest(ServerTest):
         """The last output's rows."""
         outputs = [output async for output in hook(generate_request, None, asked)]
         return outputs[-1]["meta_info"].get("routed_experts")
-
-    async def joined(self, hook: _sglang.Hook) -> Any:
-        hook.begin()
-        deadline = time.monotonic() + 20
-        while hook.attachment is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.001)
-        self.assertIsNotNone(hook.attachment)
-        return hook.attachment
-
-    def samples(self) -> list[str]:
-        return sorted(state.sample for state in self.client.run(self.run_name, GEOMETRY).list())
 
     def test_rows_of_a_server(self) -> None:
         run = self.client.run(self.run_name, GEOMETRY)
@@ -156,6 +164,70 @@ class PluginTest(ServerTest):
         asyncio.run(play())
         self.assertEqual(self.samples(), ["with"])
         self.assertEqual([hook.metrics()[name] for name in ("without_rows", "unreadable")], [0, 0])
+
+
+def choices(finish_reason: str | None) -> list[SimpleNamespace]:
+    rows = None if finish_reason is None else ROUTES.astype(np.uint8)
+    return [SimpleNamespace(index=0, token_ids=[1, 2, 3, 4], finish_reason=finish_reason, routed_experts=rows)]
+
+
+class VllmTest(PluginTest):
+    """Modules that stand for vLLM's."""
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        class AsyncLLM:
+            async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> Any:
+                for end in (None, "stop"):
+                    yield SimpleNamespace(request_id=request_id, prompt_token_ids=[8, 9], outputs=choices(end))
+
+        def numpy2base64(array: np.ndarray) -> str:
+            return base64.b64encode(array.tobytes()).decode()
+
+        parts = {"v1.engine.async_llm": {"AsyncLLM": AsyncLLM}, "utils.serial_utils": {}, "serving": {}}
+        for name, has in parts.items():
+            module = types.ModuleType(f"vllm.{name}")
+            vars(module).update(has or {"numpy2base64": numpy2base64})
+            self.patch(mock.patch.dict(sys.modules, {module.__name__: module}))
+        self.engine, self.serving = AsyncLLM(), module
+        around = {"ROUTING_REPLAY_RUN": self.run_name, "ROUTING_REPLAY_ENDPOINT": self.server.endpoint}
+        self.patch(mock.patch.dict(os.environ, around))
+
+    async def answer(self, request: str) -> str:
+        """As vLLM's servers send it."""
+        outputs = [output async for output in self.engine.generate("?", None, request)]
+        return self.serving.numpy2base64(outputs[-1].outputs[0].routed_experts)
+
+    def test_rows_of_a_server(self) -> None:
+        own = asyncio.run(self.answer("own"))
+        for _ in range(2):  # As vLLM may load it.
+            attach.vllm_plugin()
+        joining = self.engine._routing_replay_attachment
+
+        async def play() -> str:
+            self.assertEqual(await self.answer("early"), own)
+            await asyncio.to_thread(self.client.run, self.run_name, GEOMETRY)
+            self.addCleanup((await self.joined(joining)).detach)
+            reference = await self.answer("r")
+            await asyncio.to_thread(joining.attachment.flush)
+            return reference
+
+        self.assertEqual(json.loads(asyncio.run(play()))["handle"]["sample"], "r/0")
+        run = self.client.run(self.run_name)
+        np.testing.assert_array_equal(run.read_one("r/0").rows, ROUTES)
+        self.assertEqual((self.samples(), joining.metrics()["not_joined"]), (["r/0"], 1))
+        with self.assertRaises(FailedPreconditionError):  # It would store the rows twice.
+            attach.vllm(self.engine, run)
+
+    def test_without_a_run_nothing_is_wrapped(self) -> None:
+        generate = type(self.engine).generate
+        with mock.patch.dict(os.environ, {"ROUTING_REPLAY_RUN": ""}):
+            attach.vllm_plugin()
+        del sys.modules["vllm.utils.serial_utils"].numpy2base64
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attach.vllm_plugin()
+        self.assertIs(type(self.engine).generate, generate)
 
 
 if __name__ == "__main__":

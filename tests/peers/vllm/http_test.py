@@ -1,4 +1,5 @@
-"""vLLM's server: all of its routes that give routed experts, through the adapter, and the README's rollout worker."""
+"""vLLM's server: its routes that give routed experts, through the adapter and the plug-in, and the README's rollout
+worker."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unittest
 from typing import Any
 
 import numpy as np
 from common.answers import MODELS, PeerTest
+from common.entry_points import plugged
 from common.served import PATIENCE, post, served
 from common.support import ROOT
 from peer import settings
@@ -27,11 +30,14 @@ def rows_of(choice: dict[str, Any]) -> np.ndarray:
 
 
 class HttpTest(PeerTest):
+    """The server has the plug-in, whose run the last test makes: until then answers keep their rows."""
+
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
         flags = {"served_model_name": "m", "enable_scale_out": True}
-        cls.url = cls.enterClassContext(served("vllm.entrypoints.openai.api_server", settings() | flags))
+        around = cls.enterClassContext(plugged("plugged"))
+        cls.url = cls.enterClassContext(served("vllm.entrypoints.openai.api_server", settings() | flags, around))
         cls.run_ = cls.open_run("http")
 
     def post(self, route: str, **body: Any) -> bytes:
@@ -142,6 +148,54 @@ class HttpTest(PeerTest):
             self.check("README", run, f"step1/math-7/{index}", tokens)
             self.assertEqual([span.version for span in run.stat(f"step1/math-7/{index}").weights], [17])
         self.assertEqual(len(run.list()), 2)
+
+    def test_when_the_run_is_made(self) -> None:
+        """Each of the server's routes, before and after."""
+        prompt = self.ids(70)
+        messages = [{"role": "user", "content": "w10 w20 w30 w40"}]
+        openai = {"temperature": 0.0, "return_token_ids": True}
+
+        def answers() -> list[tuple[list[int], dict[str, Any]]]:
+            """Tokens of the prompt, and a choice."""
+            two = json.loads(self.post("/v1/completions", prompt=prompt, n=2, seed=1, **openai | {"temperature": 1.0}))
+            found = [(prompt, choice) for choice in two["choices"]]
+            found += [
+                (
+                    [10, 20, 30, 40],
+                    *json.loads(self.post("/v1/chat/completions", messages=messages, **openai))["choices"],
+                )
+            ]
+            asked = {"token_ids": prompt, "temperature": 0.0}
+            found += [(prompt, *json.loads(self.post("/inference/v1/generate", **asked))["choices"])]
+            text = self.post("/inference/v1/generate", stream=True, **asked)
+            parts = [
+                part
+                for line in text.split(b"\n")
+                if line.startswith(b"data: {")
+                for part in json.loads(line[6:])["choices"]
+            ]
+            ids = [token for part in parts for token in part["token_ids"] or []]
+            [last] = [part for part in parts if part.get("routed_experts")]
+            return [*found, (prompt, last | {"token_ids": ids})]
+
+        before = answers()
+        run = self.open_run("plugged")
+        deadline = time.monotonic() + 60
+        while not json.loads(self.post("/v1/completions", prompt=prompt))["choices"][0]["routed_experts"].startswith(
+            "{"
+        ):
+            self.assertLess(time.monotonic(), deadline, "the plug-in does not join its run")
+        count = len(run.list())
+        after = answers()
+        for (ids, own), (_, choice) in zip(before, after, strict=True):
+            self.assertEqual(own["token_ids"], choice["token_ids"])
+            sample = json.loads(choice["routed_experts"])["handle"]["sample"]
+            run.read_one(sample, wait=True)
+            self.check("plug-in", run, sample, ids + choice["token_ids"], rows_of(own))
+        self.assertEqual(len(run.list()), count + len(after))
+        text = self.post("/v1/completions", prompt=prompt, stream=True, request_id="streamed")
+        self.assertNotIn(b'routed_experts":"', text)
+        run.read_one("cmpl-streamed-0/0", wait=True)  # Also of streams that do not tell it.
 
 
 if __name__ == "__main__":

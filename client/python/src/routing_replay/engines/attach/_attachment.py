@@ -153,7 +153,7 @@ class Attachment:
         self._wrapped_engine = engine
         self._wrapped = {name: make(getattr(engine, name), self) for name, make in around.items()}
         self._before = {name: value for name, value in vars(engine).items() if name in around}
-        vars(engine).update(self._wrapped, **{_MARK: self})
+        vars(engine).update(self._wrapped, **{MARK: self})
 
     def take(self, outputs: Iterable[tuple[Collector, Any]]) -> None:
         """Queues the outputs of one call of the engine, and puts references where rows were taken."""
@@ -238,7 +238,7 @@ class Attachment:
                 delattr(self._wrapped_engine, name)
                 vars(self._wrapped_engine).update({name: self._before[name]} if name in self._before else {})
         if self._wrapped:
-            vars(self._wrapped_engine).pop(_MARK)
+            vars(self._wrapped_engine).pop(MARK)
         self._wrapped = {}
         self._handover.close(timeout)
 
@@ -250,7 +250,7 @@ class Attachment:
 
 
 Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # Makes the replacement of a method.
-_MARK = "_routing_replay_attachment"
+MARK = "_routing_replay_attachment"
 
 
 def attach(
@@ -266,7 +266,7 @@ def attach(
 
     FailedPreconditionError if the engine has an attachment already.
     """
-    if _MARK in vars(engine):
+    if hasattr(engine, MARK):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
     attachment = Attachment(run, _forms.engine_name(package), sample, **options)
     attachment.attached = usable

@@ -1,22 +1,27 @@
-"""Takes rows out of vLLM where its outputs are made: `attach.vllm`."""
+"""Takes rows out of vLLM where its outputs are made: `attach.vllm` and the vLLM plug-in."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
+import logging
+import os
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.engines import vllm
-from routing_replay.engines.attach import _attachment
+from routing_replay.engines.attach import _attachment, _plugin
 
 if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, SampleName
     from routing_replay.geometry import Geometry
     from routing_replay.run import Run
     from routing_replay.types import RecordedRows
+_log = logging.getLogger("routing_replay")
 
 
 def default_sample(output: Any, index: int) -> str:
@@ -91,7 +96,7 @@ class _Offline:
                     asked = self._enqueued.pop(name)
                 else:
                     asked, place = _item(params, place), place + 1
-                of_tokens.append((_Collector(asked), output))
+                of_tokens.append((_Collector(asked, _refer_beside), output))
             attachment.take(of_tokens)
 
         return self._outermost(original, take)
@@ -125,12 +130,20 @@ def _item(params: Any, number: int) -> Any:
 
 
 def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    return _generating(original, attachment.take_async, _refer_beside, 0)
+
+
+def _generating(
+    original: Callable[..., Any], take: Callable[[list[tuple[_Collector, Any]]], Awaitable[None]], refer: Refer, at: int
+) -> Callable[..., Any]:
+    """at: where the prompt is among the positional arguments"""
+
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
-        collector = _Collector(_params(arguments, keywords))
+        collector = _Collector(_params(arguments[at:], keywords), refer)
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                await attachment.take_async([(collector, output)])
+                await take([(collector, output)])
                 yield output
 
     return generate
@@ -144,7 +157,8 @@ def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 class _Collector:
     """The outputs of one request. In DELTA mode an output has only its new tokens; they are joined here."""
 
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params: Any, refer: Refer) -> None:
+        self._refer = refer
         self._deltas = getattr(getattr(params, "output_kind", None), "name", "") == "DELTA"
         self._prompt_start = getattr(params, "routed_experts_prompt_start", None) or 0
         self._tokens: dict[int, list[int]] = {}
@@ -179,10 +193,63 @@ class _Collector:
             row_start=start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
-            refer=functools.partial(_refer, completion),
+            refer=functools.partial(self._refer, completion),
         )
 
 
-def _refer(completion: Any, reference: str) -> None:
+Refer = Callable[[Any, str], None]
+
+
+def _refer_beside(completion: Any, reference: str) -> None:
     """The reference is another attribute, because vLLM's servers send routed_experts as an array."""
     completion.routed_experts, completion.routing_replay = None, reference
+
+
+def _refer_in_place(completion: Any, reference: str) -> None:
+    completion.routed_experts = reference
+
+
+def register() -> None:
+    """The vLLM plug-in `routing_replay` (entry point group vllm.general_plugins): loaded in every process of vLLM.
+
+    Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished answer of a server, or of an
+    AsyncLLM, go to that run at ROUTING_REPLAY_ENDPOINT, as `default_sample` names it, and its routed_experts is the
+    reference. Somebody who knows the model must make the run (`Client.run`): until it exists and can be reached, the
+    plug-in tries again every few seconds, with a warning, and answers keep their rows. They also keep them, after a
+    warning, in a vLLM that encodes them otherwise.
+
+    Rows are taken in the process that talks to clients. The one that schedules does not know where an answer ends:
+    texts that stop it are found here, and so is an abort.
+    """
+    name = os.environ.get(_plugin.VARIABLE)
+    if not name:
+        return
+    try:
+        engine = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
+        encode = importlib.import_module("vllm.utils.serial_utils").numpy2base64
+    except (ImportError, AttributeError):
+        _log.warning("not attached: this vLLM is not known; give its answers to routing_replay.engines.vllm.rows")
+        return
+    if hasattr(engine, _attachment.MARK):  # vLLM may load a plug-in twice.
+        return
+    joining = _plugin.Joining(name, "vllm", default_sample)
+    engine.generate = _plugged(engine.generate, joining)
+    setattr(engine, _attachment.MARK, joining)
+
+    @functools.wraps(encode)
+    def text_or_array(value: Any) -> str:
+        return value if isinstance(value, str) else encode(value)
+
+    for module in tuple(sys.modules.values()):  # The servers' modules have it under the same name.
+        if getattr(module, "__dict__", {}).get(encode.__name__) is encode:
+            setattr(module, encode.__name__, text_or_array)
+
+
+def _plugged(original: Callable[..., Any], joining: _plugin.Joining) -> Callable[..., Any]:
+    """AsyncLLM.generate, which every route of vLLM's servers goes through."""
+
+    async def take(outputs: list[tuple[_Collector, Any]]) -> None:
+        joining.begin()
+        await joining.take(outputs)
+
+    return _generating(original, take, _refer_in_place, 1)
