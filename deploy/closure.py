@@ -24,7 +24,7 @@ class ClosureError(Exception):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Package:
-    """An installed package of Debian, or what of somebody else's a file belongs to."""
+    """An installed Debian package, or third-party software that owns a file."""
 
     name: str
     version: str

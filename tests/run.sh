@@ -138,18 +138,18 @@ for extra in "${extras[@]}"; do
         [ -n "${!name:-}" ] || echo "--peers: $name is not set, so what needs it is skipped"
       done
       rm -rf build/peers/passed # What did not pass this time has no row.
+      long pythons tests/peers/wheels.sh # Makes the wheels, from which users of slime and verl have the packages.
       long megatron tests/peers/megatron.sh
-      long slime tests/peers/slime.sh
+      long slime tests/peers/slime.sh --wheels build/release/wheels/dist
       long miles tests/peers/miles.sh
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
       long vllm tests/peers/vllm.sh
       long sglang tests/peers/sglang.sh
-      long verl tests/peers/verl.sh
+      long verl tests/peers/verl.sh --wheels build/release/wheels/dist
       long nemo-rl tests/peers/nemo_rl.sh
       long skyrl tests/peers/skyrl.sh
       long ms-swift tests/peers/ms_swift.sh
-      long pythons tests/peers/wheels.sh
       long neighbours tests/peers/neighbours.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py || failed+=("rows of what was skipped")

@@ -130,8 +130,9 @@ class Simulation {
     named_ = true;
     AppendResponse response;
     if (request.append) {
-      ASSERT_LE(request.payload.size(), credit_) << "sent without credit";
-      credit_ -= request.payload.size();
+      const bool is_free = static_cast<int64_t>(request.payload.size()) <= kFreePayloadBytes;
+      ASSERT_TRUE(is_free || request.payload.size() <= credit_) << "sent without credit";
+      credit_ -= std::min<uint64_t>(credit_, request.payload.size());
       if (random_() % 15 == 0) {
         response.ack = AppendAck{.append_id = request.append->append_id,
                                  .sample = request.append->sample,
@@ -197,6 +198,10 @@ class AppendQueueStepTest : public ::testing::Test {
   uint64_t Add(const std::string& sample, RowRange rows, milliseconds timeout = milliseconds(1000)) {
     return queue_.Add(MakePlan(sample, ids_, tokens_, rows, kPieceBytes, false), clock_.Now() + timeout);
   }
+  // Of so many rows that it may not be sent without credit.
+  void AddLong(const std::string& sample, RowRange rows) {
+    queue_.Add(MakePlan(sample, long_ids_, {}, rows, 10 * kLong, false), clock_.Now() + milliseconds(1000));
+  }
   // The next message, answered with all the credit that it asks for until it is an append.
   std::optional<AppendHeader> NextAppend() {
     while (auto message = queue_.NextMessage(clock_.Now())) {
@@ -222,43 +227,76 @@ class AppendQueueStepTest : public ::testing::Test {
   std::mt19937_64 random_{5};
   std::vector<uint8_t> ids_ = ModelIds(random_, 1000);
   std::vector<uint32_t> tokens_ = MakeTokens(1001, 5);
+  static constexpr int64_t kLong = 40'000;
+  std::vector<uint8_t> long_ids_ = ModelIds(random_, 3 * kLong);
   AppendQueue queue_{"run", TestBackoff()};
 };
 
-TEST_F(AppendQueueStepTest, AsksOnceAndSendsNothingBeforeCredit) {
+TEST_F(AppendQueueStepTest, SendsWhatIsShortWithoutCreditUnlessItHasAsked) {
+  const auto next = [&] {
+    const auto message = queue_.NextMessage(clock_.Now());
+    return message ? std::optional(Received(*message).request) : std::nullopt;
+  };
   Add("a", {0, 100});
+  const auto first = next();
+  ASSERT_TRUE(first && first->append);
+  EXPECT_EQ(first->want_bytes, 0u);
+  AddLong("b", {0, kLong});
+  Add("c", {0, 100});
+  const auto ask = next();
+  ASSERT_TRUE(ask);
+  EXPECT_EQ(ask->want_bytes, kLong + 100);
+  EXPECT_FALSE(next());
+  Grant(kLong);
+  for (const char* sample : {"b", "c"}) {
+    const auto append = next();
+    ASSERT_TRUE(append && append->append);
+    EXPECT_EQ(append->append->sample, sample);
+    if (append->want_bytes > 0) Grant(append->want_bytes);
+  }
+  Ack(*first->append, OverBudget(10));
+  EXPECT_EQ(queue_.metrics().credit_rejections, 1);
+  EXPECT_FALSE(next());
+  clock_.Advance(milliseconds(10));
+  const auto again = next();
+  ASSERT_TRUE(again && again->append);
+  EXPECT_EQ(again->append->sample, "a");
+}
+
+TEST_F(AppendQueueStepTest, AsksOnceAndSendsNothingBeforeCredit) {
+  AddLong("a", {0, kLong});
   const auto ask = queue_.NextMessage(clock_.Now());
   ASSERT_TRUE(ask);
   const Received received(*ask);
   EXPECT_EQ(received.request.run, "run");
-  EXPECT_EQ(received.request.want_bytes, 100u);
+  EXPECT_EQ(received.request.want_bytes, kLong);
   EXPECT_FALSE(received.request.append);
   EXPECT_FALSE(queue_.NextMessage(clock_.Now()));
-  Grant(99);
+  Grant(kLong - 1);
   const auto more = queue_.NextMessage(clock_.Now());
   ASSERT_TRUE(more);
   EXPECT_EQ(Received(*more).request.want_bytes, 1u);
   Grant(1);
   const auto append = queue_.NextMessage(clock_.Now());
   ASSERT_TRUE(append);
-  EXPECT_EQ(Received(*append).request.payload.size(), 100u);
+  EXPECT_EQ(Received(*append).request.payload.size(), kLong);
 }
 
 TEST_F(AppendQueueStepTest, AfterARejectionWaitsAsLongAsTheServerSaysAndAsksForLess) {
-  Add("a", {0, 100});
-  Add("a", {100, 300});
-  EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, 300u);
+  AddLong("a", {0, kLong});
+  AddLong("a", {kLong, 3 * kLong});
+  EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, 3 * kLong);
   Reject(250);
   EXPECT_EQ(queue_.NextEvent(clock_.Now()), clock_.Now() + milliseconds(250));
   clock_.Advance(milliseconds(249));
   EXPECT_FALSE(queue_.NextMessage(clock_.Now()));
   clock_.Advance(milliseconds(1));
-  EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, 100u);
+  EXPECT_EQ(Received(*queue_.NextMessage(clock_.Now())).request.want_bytes, kLong);
   EXPECT_EQ(queue_.metrics().credit_rejections, 1);
 }
 
 TEST_F(AppendQueueStepTest, RejectedUntilItsDeadlineAnAppendFailsAsOverBudget) {
-  Add("a", {0, 100});
+  AddLong("a", {0, kLong});
   while (!queue_.empty()) {
     if (queue_.NextMessage(clock_.Now())) Reject(100);
     const auto next = queue_.NextEvent(clock_.Now());

@@ -114,8 +114,10 @@ std::optional<AppendQueue::Message> AppendQueue::NextMessage(Clock::Time now) {
   if (to_send_.empty() || now < send_after_) return std::nullopt;
   const PieceRef head = *to_send_.begin();
   const int64_t head_bytes = At(head).piece.payload_bytes;
-  const bool fits = head_bytes <= credit_;
-  AppendRequest request{.want_bytes = WantBytes(head_bytes, now)};
+  // While the server has not said yet what it grants, nobody knows how much credit is left for a small payload.
+  const bool is_free = head_bytes <= kFreePayloadBytes && !asked_ && !ask_little_;
+  const bool fits = head_bytes <= credit_ || is_free;
+  AppendRequest request{.want_bytes = is_free ? 0 : WantBytes(head_bytes, now)};
   if (!fits && request.want_bytes == 0) return std::nullopt;
   if (!named_run_) request.run = run_;
   named_run_ = true;
@@ -137,7 +139,7 @@ AppendQueue::Message AppendQueue::Send(PieceRef ref, AppendRequest request) {
   const AppendPiece& piece = state.piece;
   to_send_.erase(ref);
   unsent_bytes_ -= piece.payload_bytes;
-  credit_ -= piece.payload_bytes;
+  credit_ = std::max<int64_t>(0, credit_ - piece.payload_bytes);
   metrics_.payload_bytes += piece.payload_bytes;
   if (std::exchange(state.was_sent, true)) metrics_.resent_bytes += piece.payload_bytes;
   request.append = piece.header;
@@ -182,6 +184,7 @@ void AppendQueue::OnAck(const AppendAck& ack, Clock::Time now) {
   const auto found = in_flight_.find(ack.append_id);
   if (found == in_flight_.end()) return;  // For an earlier attempt, or for an append that was given up.
   const PieceRef ref = found->second;
+  if (IsOverBudget(ack.error)) ++metrics_.credit_rejections;
   const bool time_may_cure = IsOverBudget(ack.error) || ack.error.code() == absl::StatusCode::kUnavailable;
   if (time_may_cure) {
     trouble_ = ack.error;

@@ -40,7 +40,7 @@ constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
       {"grpc.http2.max_pings_without_data", 0},
       // A restarted server is found again quickly.
       {"grpc.initial_reconnect_backoff_ms", 100},
-      // gRPC also limits an attempt to connect by this, handshake and first answer included: a busy machine needs time.
+      // Also gRPC's timeout for one connection attempt, up to the server's SETTINGS frame: a busy machine needs time.
       {"grpc.min_reconnect_backoff_ms", 5'000},
       {"grpc.max_reconnect_backoff_ms", 2'000},
       // Finds a server that came back with another address; a name is resolved again only after a connection broke.

@@ -200,7 +200,7 @@ absl::StatusOr<Document> Session::AskLong(
 }
 
 Application::Application()
-    : app_("Look into a routing-replay server.", "rrctl"),
+    : app_("Inspect and manage a routing-replay server.", "rrctl"),
       format_(IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson) {
   AddProgramFlags();
   AddSecurityFlags();

@@ -331,10 +331,10 @@ void AddReport(Application& application) {
   const auto file = std::make_shared<FileOptions>();
   CLI::App* report = application.Add(
       "report",
-      "show a run's routes in one HTML file\n"
-      "Expert load, balance over groups and weight versions, how alike neighbouring tokens are, lengths, "
-      "missing rows, and what the trainer recorded otherwise. Figures that need the rows come from some samples; "
-      "the page says how many.",
+      "report a run's routes as one HTML file\n"
+      "Expert load, balance over groups and weight versions, similarity of neighbouring tokens, lengths, missing "
+      "rows, and differences from the trainer's record. Figures that need rows use at most --samples samples; the "
+      "page says how many.",
       [options, file](Session& session) { return WriteReport(session, *options, *file); });
   AddRun(report, options->run);
   report->add_option("-o,--output", file->path, "the file; - is standard output")

@@ -140,8 +140,9 @@ grpc::Status FakeService::Append(grpc::ServerContext* context,
     if (action == Do::kLoseMessage || action == Do::kHang) return Broken();
     v1::AppendResponse response;
     if (request.append) {
-      if (request.payload.size() > credit) return {grpc::StatusCode::INTERNAL, "sent without credit"};
-      credit -= request.payload.size();
+      const bool is_free = static_cast<int64_t>(request.payload.size()) <= kFreePayloadBytes;
+      if (request.payload.size() > credit && !is_free) return {grpc::StatusCode::INTERNAL, "sent without credit"};
+      credit -= std::min<uint64_t>(credit, request.payload.size());
       *response.mutable_ack() = ToMessage(Apply(request, action));
     }
     if (request.want_bytes > 0) {

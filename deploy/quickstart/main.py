@@ -80,7 +80,7 @@ def play(count: int, role: Callable[[int, Barrier], Counts], names: list[str]) -
 
 @contextmanager
 def server(program: Path) -> Iterator[str]:
-    """A routing-replay-server on a free port; gives its address. It must end well."""
+    """Runs a routing-replay-server on a free port and yields its address. It must exit with status 0."""
     with tempfile.TemporaryDirectory(prefix="routing-replay-quickstart.") as directory:
         endpoint = Path(directory, "endpoint")
         command: list[Any] = [program, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint]

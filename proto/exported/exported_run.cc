@@ -311,7 +311,7 @@ absl::Status RemovePart(const std::filesystem::path& part) {
   std::vector<std::filesystem::path> files;
   for (std::filesystem::directory_iterator entry(part, error), end; !error && entry != end; entry.increment(error)) {
     if (!IsExportFile(entry->path().filename().string())) {
-      return absl::AlreadyExistsError(absl::StrCat(entry->path().string(), " is not a file of an export: remove it"));
+      return absl::AlreadyExistsError(absl::StrCat(entry->path().string(), " is not an export file: move it away"));
     }
     files.push_back(entry->path());
   }

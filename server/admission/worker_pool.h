@@ -29,9 +29,9 @@ class WorkerPool {
   explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }
 
-  // Calls `work` once on one of the threads: work of one owner in order, that of several owners in turns.
+  // Runs `work` once on a pool thread: one owner's work starts in FIFO order, owners take turns.
   // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too much work of the owner is waiting, or the
-  // system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish. Then `work` is not called.
+  // system cannot provide even one thread; UNAVAILABLE (kDraining) after Finish. On error, not called.
   absl::Status Run(const std::string& owner, std::function<void()> work);
   // Waits for all accepted work. Not on one of the threads, and on one thread at a time.
   void Finish();

@@ -274,7 +274,7 @@ TEST_P(DirectServerTest, WhatIsNoCallEndsTheConnection) {
 TEST_P(DirectServerTest, NothingIsTakenThatWasNotGranted) {
   Start();
   const int64_t before = budget_.used();
-  for (const uint64_t payload : {uint64_t{1}, uint64_t{1} << 20, uint64_t{1} << 62}) {
+  for (const uint64_t payload : {(uint64_t{32} << 10) + 1, uint64_t{1} << 20, uint64_t{1} << 62}) {
     Peer peer = Dial();
     peer.Call("Append", Ticket());
     peer.Say(EncodeFrame(FrameType::kMessage, 0, payload));

@@ -77,7 +77,7 @@ absl::StatusOr<Value> Read(absl::string_view setting, const std::string& path,
   return value;
 }
 
-// gRPC's own watcher of files would end the process if a file is empty, and reject everybody if a file is incomplete.
+// Fetched, because gRPC's own file watcher aborts on an empty file and rejects all clients if a file is incomplete.
 class FetchedCredentials final : public grpc::ServerCredentials {
  public:
   explicit FetchedCredentials(grpc_server_credentials* credentials) : credentials_(credentials) {}

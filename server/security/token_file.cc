@@ -95,8 +95,8 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   return grant;
 }
 
-// Whether a line "---" follows the first line that is neither empty, a comment, nor "---". YAML::LoadAll would say it,
-// too, but never ends for some texts that are no YAML.
+// Whether a line "---" follows the first line of content (not empty, a comment or "---"). YAML::LoadAll would tell,
+// too, but does not terminate for some invalid YAML.
 bool HasSecondDocument(const std::string& text) {
   bool begun = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -125,6 +125,9 @@ class AppendCall final : public ServedCall {
                                         const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
+  // What a payload of kFreePayloadBytes or less lacks of credit is granted with it. Errors of Promise;
+  // RESOURCE_EXHAUSTED (kOverBudget) for a longer one.
+  absl::Status GrantMissing(int64_t payload_bytes);
   // Takes `bytes` of the credit, and moves the run's share into `promised`, whatever happens to the append.
   ByteReservation UseCredit(int64_t bytes, RunQuota::Hold& promised);
   void ReleaseCredit();
@@ -208,7 +211,7 @@ void AppendCall::ReadNext() {
   if (reading_ || work_.busy() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
   if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
-  stream_->Receive(credit_.bytes(), read_);
+  stream_->Receive(std::max(credit_.bytes(), kFreePayloadBytes), read_);
 }
 
 void AppendCall::OnRead(bool ok) {
@@ -313,16 +316,23 @@ void AppendCall::ReleaseCredit() {
   TellCredit();
 }
 
+absl::Status AppendCall::GrantMissing(int64_t payload_bytes) {
+  const int64_t credit = credit_.bytes(), missing = payload_bytes - credit;
+  if (missing <= 0) return absl::OkStatus();
+  if (payload_bytes > kFreePayloadBytes) return NotGranted(payload_bytes, credit);
+  RR_ASSIGN_OR_RETURN(auto more, Promise(missing));
+  credit_.Merge(std::move(more));
+  return credit_.bytes() >= payload_bytes ? absl::OkStatus() : NotGranted(payload_bytes, credit);
+}
+
 AppendAck AppendCall::Process(AppendRequest request) {
   const auto payload_bytes = static_cast<int64_t>(request.payload.size());
+  const absl::Status granted = GrantMissing(payload_bytes);
   RunQuota::Hold promised;
-  absl::StatusOr<ByteReservation> reservation = ByteReservation();
-  if (payload_bytes > credit_.bytes()) {
-    reservation = NotGranted(payload_bytes, credit_.bytes());
-  } else {
-    reservation = UseCredit(payload_bytes, promised);  // Even if it is rejected, because the client has counted it.
-    if (!not_there_.ok()) reservation = not_there_;
-  }
+  // Even if it is rejected, because the client has counted it.
+  absl::StatusOr<ByteReservation> reservation = UseCredit(std::min(payload_bytes, credit_.bytes()), promised);
+  if (!not_there_.ok()) reservation = not_there_;
+  if (!granted.ok()) reservation = granted;
   AppendAck ack = TakeAppend(context_, run_, std::move(request), std::move(promised), std::move(reservation));
   NoteRejection(ack);
   return ack;

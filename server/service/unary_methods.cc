@@ -187,7 +187,7 @@ absl::Status CheckRoomForRun(ServiceContext& context, const UnaryCaller& caller,
   return NoRoomForRun("max_runs", absl::StrCat("the token covers ", own, " runs"));
 }
 
-// Makes the run if it does not exist. One at a time: otherwise several that are made at once would each find room.
+// Opens the run, or creates it. One creation at a time: otherwise concurrent ones would all pass the limit check.
 absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const UnaryCaller& caller, const std::string& run,
                                 const Geometry& geometry, const std::optional<RunOptions>& options) {
   if (context.store.GetRun(run).ok()) return context.store.OpenRun(run, &geometry, options);

@@ -126,13 +126,20 @@ TEST_F(StockClientTest, AppendStreamWithCredit) {
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().append_id(), 17u);
   EXPECT_EQ(response.ack().error().code(), 0) << response.ack().error().message();
-  // Without credit: rejected in the ack, and the stream goes on.
+  // A short payload needs no credit.
   append.mutable_append()->set_sample("c");
+  ASSERT_TRUE(stream->Write(append));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.ack().error().code(), 0) << response.ack().error().message();
+  // A long one is rejected in the ack without, and the stream goes on.
+  const std::string short_one = append.payload();
+  append.set_payload(std::string(40'000, '\1'));
   ASSERT_TRUE(stream->Write(append));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().error().code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(response.ack().error().detail().reason(), v1::ErrorDetail::OVER_BUDGET);
   // A header that makes no sense is rejected in its ack, too.
+  append.set_payload(short_one);
   append.mutable_append()->set_append_id(18);
   append.mutable_append()->set_weight_version(-5);
   append.set_want_bytes(AllLayersTensor().size());

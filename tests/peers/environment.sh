@@ -129,6 +129,14 @@ peer_parser() {
     peer_environment parser sglang,vllm,slime --no-deps sglang-router==0.3.2 six
 }
 
+# peer_installed WHEELS: names a folder into which they were installed.
+peer_installed() {
+  local folder=build/peers/wheels
+  rm -rf "$folder"
+  "$(peer_python)" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --target "$folder" "$1"/*.whl \
+    >&2 && realpath "$folder"
+}
+
 # peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
 peer_build() {
   local build=$1
@@ -140,16 +148,20 @@ peer_build() {
   realpath "$build"
 }
 
-# peer_paths BUILD: tells Python where the packages, the libraries and the server of a built tree are, and what tests
-# share: `common` of this folder, the server of the tests (client/python/tests/support.py), Megatron's small models and
-# the recipes of the README (trainer_plugin/python/tests).
+# peer_paths BUILD [WHEELS]: tells Python where the packages, the libraries and the server of a built tree are, or those
+# that a user has, from the wheels in a folder; and what tests share: `common` of this folder, the server of the tests
+# (client/python/tests/support.py), Megatron's small models and the recipes of the README (trainer_plugin/python/tests).
 peer_paths() {
-  local folder
-  PYTHONPATH=$PWD/tests/peers
-  for folder in client trainer_plugin; do
-    PYTHONPATH+=:$PWD/$folder/python/src:$PWD/$folder/python/tests
-  done
+  local folder packages=$PWD/client/python/src:$PWD/trainer_plugin/python/src
+  unset ROUTING_REPLAY_LIBRARY_DIR
+  if [ -n "${2:-}" ]; then
+    packages=$(peer_installed "$2")
+    export ROUTING_REPLAY_SERVER=$packages/bin/routing-replay-server
+  else
+    export ROUTING_REPLAY_LIBRARY_DIR=$1/lib ROUTING_REPLAY_SERVER=$1/bin/routing-replay-server
+  fi
+  PYTHONPATH=$PWD/tests/peers:$packages
+  for folder in client trainer_plugin; do PYTHONPATH+=:$PWD/$folder/python/tests; done
   export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
-  export ROUTING_REPLAY_LIBRARY_DIR=$1/lib ROUTING_REPLAY_SERVER=$1/bin/routing-replay-server
   export RAY_worker_niceness=0  # Ray's would be 15: on a machine that has a lot to do, its workers do not start.
 }

@@ -3,12 +3,13 @@
 # by the README's three lines, and its own R3 beside ours. It has no package: --slime and --megatron name source trees, of
 # the commits that the tests are written for.
 #
-#   tests/peers/slime.sh --slime DIR --slime-megatron DIR [--build DIR]
+#   tests/peers/slime.sh --slime DIR --slime-megatron DIR [--build DIR] [--wheels DIR]
 #
 #   --slime DIR           github.com/THUDM/slime at 624b824a (default: the environment's RR_SLIME)
 #   --slime-megatron DIR  github.com/NVIDIA/Megatron-LM at 1dcf0daf, that of slime's Dockerfile, without slime's patch,
 #                         which is applied to a copy (default: the environment's RR_SLIME_MEGATRON)
 #   --build DIR           a built release tree (default: build/release, built where needed)
+#   --wheels DIR          the packages as a user has them, from these wheels, and nothing of the tree
 #
 # Five minutes. The environments under build/peers are made once: slime, in three minutes, takes 0.5 GB beside torch;
 # slime-megatron 24 MB; parser, in one minute, 0.1 GB beside those of tests/peers/sglang.sh. Exit status 77: no source trees,
@@ -20,8 +21,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 sources=17a5d4167b2abe87b860172a82515330bd43a22ec1b7e31405f2241062b96c8b
 megatron_sources=130ea32778d4636f29a500d6203bbc581a701bbe70ecec7cce1989b120d958e4
 
-slime=${RR_SLIME:-} slime_megatron=${RR_SLIME_MEGATRON:-} build=
-peer_options "--slime --slime-megatron --build" "$@"
+slime=${RR_SLIME:-} slime_megatron=${RR_SLIME_MEGATRON:-} build='' wheels=''
+peer_options "--slime --slime-megatron --build --wheels" "$@"
 
 [ -n "$slime" ] || { echo "skipped: no source tree of slime; name one with --slime or RR_SLIME"; exit 77; }
 [ -n "$slime_megatron" ] || {
@@ -44,9 +45,9 @@ if ! parser=$(peer_parser) ||
   echo "skipped: no packages for slime"
   exit 77
 fi
-build=$(peer_build "$build" routing_replay_library routing-replay-server)
+[ -n "$wheels" ] || build=$(peer_build "$build" routing_replay_library routing-replay-server)
 
-peer_paths "$build"
+peer_paths "$build" "$wheels"
 export PEER_FRAMEWORK=slime
 PYTHONPATH+=:$PWD/tests/peers/megatron:$PWD/tests/peers/slime:$slime
 status=0

@@ -2,9 +2,10 @@
 # verl's own training on the CPU with the README's three lines: its R3 beside ours, and `PPOTrainer.fit` with agent loops over
 # Ray, TransferQueue, workers and Megatron engines, with one rank and with two. About five minutes.
 #
-#   tests/peers/verl.sh [--build DIR]
+#   tests/peers/verl.sh [--build DIR] [--wheels DIR]
 #
 #   --build DIR      a built release tree (default: build/release, built where needed)
+#   --wheels DIR     the packages as a user has them, from these wheels, and nothing of the tree
 #
 # The environment build/peers/verl is made once, in two to six minutes, and takes 0.8 GB beside those of torch and
 # megatron-core. Exit status 77: no packages are to be had.
@@ -12,8 +13,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/peers/environment.sh
 
-build=
-peer_options --build "$@"
+build='' wheels=''
+peer_options '--build --wheels' "$@"
 
 # on_torch PYTHON: what would bring a torch of its own.
 on_torch() {
@@ -29,8 +30,8 @@ environment() {
 }
 
 python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
-build=$(peer_build "$build" routing_replay_library routing-replay-server)
-peer_paths "$build"
+[ -n "$wheels" ] || build=$(peer_build "$build" routing_replay_library routing-replay-server)
+peer_paths "$build" "$wheels"
 export TORCHDYNAMO_DISABLE=1 # What verl compiles for a GPU runs as it is written.
 export VERL_LOGGING_LEVEL=ERROR TQ_LOGGING_LEVEL=ERROR RAY_USAGE_STATS_ENABLED=0 HF_HUB_OFFLINE=1
 HF_HOME=$(mktemp -d) # Of the data sets that verl reads.

@@ -110,8 +110,8 @@ class Comparison {
     return total;
   }
 
-  // Common experts of one slot if each row had another row's record: computed from how often each expert is chosen,
-  // without the pairs of a row with itself. Added to `common`, in slots of `own`.
+  // What `own.common` of one slot would be by chance: each row compared with the other rows' records, computed from
+  // how often each expert is chosen.
   double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
     const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
     if (own.pairs < 2) return static_cast<double>(own.common);

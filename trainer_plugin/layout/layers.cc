@@ -444,7 +444,7 @@ std::optional<std::string> DifferenceOfIds(const std::vector<int32_t>& model, co
 std::optional<std::string> DifferenceOfMtp(const LiveChunk& model, int32_t layers) {
   const size_t routers = model.mtp_layer_numbers.size();
   if (routers <= static_cast<size_t>(layers)) return std::nullopt;
-  return absl::StrCat(routers, " routers of MTP layers, the split gives ", layers, " MTP layers");
+  return absl::StrCat("the model has ", routers, " MTP routers, the split has only ", layers, " MTP layers");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST_F(LiveLayersTest, SaysTheFirstDifference) {
   EXPECT_THAT(Difference(0, {{{2, 3}}, {{5, 6}}}), HasSubstr("the split gives none, 1 in all"));
   EXPECT_EQ(Difference(1, {{{3, 4, 7, 8}}}), "pipeline rank 1: the model has 1 chunks, the split gives 2");
   EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}, {1}}}),
-            "pipeline rank 0, chunk 1: 1 routers of MTP layers, the split gives 0 MTP layers");
+            "pipeline rank 0, chunk 1: the model has 1 MTP routers, the split has only 0 MTP layers");
 }
 
 TEST_F(LiveLayersTest, NativeLayersMayBeThereOrNot) {

@@ -138,7 +138,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // What the trainer passed wins: if a policy cannot pad this micro-batch, or pads it differently, that is a warning.
+  // Fills in what the trainer did not pass. Other padding, or failure of a policy that is not needed, is a warning.
   absl::Status ApplyPolicy() {
     if (!policy_) return object_.status();
     const bool partition_passed = object_.Find("partition") != nullptr;

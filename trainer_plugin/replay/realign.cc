@@ -215,8 +215,8 @@ absl::Status CheckDelivered(const BufferLayout& layout, const RealignInput& inpu
     detail.row = detail.missing_rows.front().begin;
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("realign: ", TotalRows(detail.missing_rows), " rows of sequence ", sequence_index, " from row ",
-                     *detail.row, " on are not staged for layer ", *detail.layer, " and not declared unrecorded"),
+        absl::StrCat("realign: ", TotalRows(detail.missing_rows), " rows of sequence ", sequence_index, ", first row ",
+                     *detail.row, ", are neither staged for layer ", *detail.layer, " nor declared unrecorded"),
         detail);
   }
   return absl::OkStatus();

@@ -54,6 +54,9 @@ struct AppendHeader {
   std::variant<std::monostate, TensorDescription, std::vector<BlockHeader>> payload_kind;
 };
 
+// A payload of no more bytes may be sent without credit: asking for it would take as long as sending it.
+inline constexpr int64_t kFreePayloadBytes = 32 << 10;
+
 struct AppendRequest {
   std::string run;
   uint64_t want_bytes = 0;

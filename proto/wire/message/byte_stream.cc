@@ -28,7 +28,7 @@ absl::StatusOr<size_t> Moved(ssize_t bytes) {
   return absl::UnavailableError(std::strerror(errno));
 }
 
-// Less space than this is for a part of a frame, or for a small one.
+// Reads into less space than this also read ahead, up to this many bytes.
 constexpr size_t kSmallRead = 16 << 10;
 
 }  // namespace

@@ -98,8 +98,8 @@ class FrameReader {
 // Sends frames, each in as many calls as it takes. Not thread-safe.
 class FrameWriter {
  public:
-  // What is sent next; requires done(). The payload must live until then. `in_parts`: the frame names the payload's
-  // parts, where it can, and its receiver keeps each by itself.
+  // Sets the next frame; requires done(). The payload must stay valid until done() again. `in_parts`: the frame lists
+  // the sizes of the payload's parts, if they fit, and the receiver keeps each part separately.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
   // Until all is sent, or the stream takes no more for now. Errors of the stream.

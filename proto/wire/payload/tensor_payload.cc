@@ -303,9 +303,8 @@ absl::Status Decoder::ExplainDuplicate(const Piece& piece) const {
           if (IsZeroThroughout(i)) {
             return InvalidAt(
                 Reason::kAllZeroLayer, "payload",
-                "zero in every row: the engine's capture is broken, its pipeline stages were not merged, or it does "
-                "not "
-                "capture hash layers (DeepSeek-V4 on SGLang): then make the geometry with hash_layers=False",
+                "every id is 0: the engine's capture is broken, its pipeline stages were not merged, or it does not "
+                "capture hash layers (DeepSeek-V4 on SGLang; if so, set hash_layers=False in the geometry)",
                 std::nullopt, layer.layer_id);
           }
           return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", id, " occurs twice"),

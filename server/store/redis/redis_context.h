@@ -114,8 +114,7 @@ class RedisContext {
 
   // Deadline of one step of a call: no later than the caller's.
   Clock::Time Deadline() const { return std::min(Clock::Real().Now() + options.timeout, CallDeadline::OfThisThread()); }
-  // RedisCluster::Execute until Deadline. Errors of Redis, of its user or its settings go to the log, for the operator;
-  // clients are told to retry:
+  // RedisCluster::Execute until Deadline. Maps errors for clients; those that the operator must fix are also logged:
   //   unchanged     UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
   //   DATA_LOSS     a key holds a value that no server of ours wrote (WRONGTYPE)
   //   UNAVAILABLE   all others: login, permissions, an older Redis, this server is stopping
@@ -138,8 +137,8 @@ class RedisContext {
   std::string RunKey(absl::string_view run) const { return absl::StrCat(options.prefix, ":{", run, "}:r"); }
   // An id that no other server generates.
   std::string NewToken() { return absl::StrCat(absl::Hex(ids.Next(), absl::kZeroPad16)); }
-  // Held while a sample is changed, so that threads of one server do not void each other's changes. Between servers,
-  // the version that each change compares does that.
+  // Held while a sample is changed, so that this server's threads do not fail each other's compare-and-set. Between
+  // servers, only the compare-and-set of the version protects the sample.
   Mutex& WriterLock(int64_t handle) { return writer_locks_[static_cast<uint64_t>(handle) % writer_locks_.size()]; }
 
   const RedisStoreOptions options;

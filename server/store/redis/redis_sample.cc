@@ -15,7 +15,7 @@
 namespace routing_replay::server {
 namespace {
 
-// An append holds one of the server's few worker threads, and most appends come without a deadline.
+// Limit of WAIT/WAITAOF: an append holds one of few worker threads, and most have no deadline.
 constexpr std::chrono::seconds kSyncedWait{2};
 
 // The one step that changes a sample: compare its version, check that the new chunks exist, then write. KEYS: manifest,

@@ -354,7 +354,7 @@ absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl
   return absl::OkStatus();
 }
 
-// Each part returns some names, in order. Together they have no gap up to the first place where a part may have more.
+// Merges the sorted names of all parts, up to the smallest last name of a part that may have more: no gap before it.
 absl::StatusOr<RedisStore::Names> RedisStore::NamesOf(const RedisRun& run, Producer producer,
                                                       const std::optional<GroupRange>& groups, absl::string_view after,
                                                       size_t limit) {

@@ -375,7 +375,7 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   return runs;
 }
 
-// A server was running when it began or ended, and when a sample was used; after the last of these times perhaps not.
+// The latest time at which a server is known to have run: `last` (its start or end), or the last use of a sample.
 // Values that cannot be read are reported when their run is recovered.
 int64_t RocksKeeper::LastServedMs(int64_t last) const {
   for (const auto& [name, family] : families_) {

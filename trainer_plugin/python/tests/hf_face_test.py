@@ -190,7 +190,7 @@ class MicroBatchTest(unittest.TestCase):
             ({"attention_mask": left, "lengths": [3, 6]}, "lengths"),
             (
                 {},
-                "lengths: must be given: neither tokens nor boundaries give them",
+                "lengths: must be given: tokens and boundaries do not determine them",
             ),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):

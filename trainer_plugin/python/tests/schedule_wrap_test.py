@@ -197,7 +197,7 @@ class ReplayedTest(unittest.TestCase):
         self.run_(told.get, data_iterator=iter("d"), num_microbatches=1)
         self.assertNotIn("tokens", self.replay.begun[-1])
         with self.assertRaisesRegex(
-            trainer.InvalidArgumentError, "lengths: must be given: neither tokens nor boundaries give them"
+            trainer.InvalidArgumentError, "lengths: must be given: tokens and boundaries do not determine them"
         ):
             expected(["a"], [None], None, {"format": "THD"})
 

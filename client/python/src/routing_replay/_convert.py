@@ -44,8 +44,8 @@ PRODUCERS: dict[Any, int] = {"rollout": 1, "trainer": 2}
 PRODUCER_NAMES: dict[int, Producer] = {1: "rollout", 2: "trainer"}
 
 _NO_ROWS = (
-    "is not an array of ids: read what an engine sent with its adapter of routing_replay.engines (sglang.rows, "
-    "vllm.rows, envelope.rows …), or describe the bytes with a Payload"
+    "is not an array of ids: decode engine output with its adapter in routing_replay.engines (sglang.rows, "
+    "vllm.rows, envelope.rows …), or pass raw bytes as a Payload"
 )
 _OF_RECORDED = ("row_start", "take", "unrecorded", "tokens", "layers", "weights", "engine", "surplus_rows")
 DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}  # By numpy's kind and size.

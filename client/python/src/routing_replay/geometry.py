@@ -147,7 +147,7 @@ class Geometry:
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:
-    """The text of a config.json, or of the one in a directory."""
+    """Reads the config.json at `path`, or in that directory."""
     try:
         file = Path(path)
         return (file / "config.json" if file.is_dir() else file).read_text(encoding="utf-8")

@@ -78,7 +78,7 @@ struct Alignment {
   std::optional<int32_t> layer_id;
 };
 
-// The record of a rank's sequences in the layout of its plan, and the live choice: ids of a row are compared as sets.
+// What is compared: recorded ids of a rank's sequences, and its routers' live choice. A row's ids count as a set.
 struct AlignmentInput {
   const Geometry& geometry;
   const LayerSplit* split = nullptr;    // Null if unknown: then explanations do not include layers of other ranks.

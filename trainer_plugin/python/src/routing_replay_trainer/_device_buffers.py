@@ -43,7 +43,7 @@ class Queue:
         return self._kernels is not None
 
     def allocate(self, size: int) -> torch.Tensor:
-        """[size] uint8 on the device, first used by this stream."""
+        """[size] uint8 on the device, allocated on this queue's stream."""
         with torch.cuda.stream(self._stream):
             return _bytes(size, device=self._device)
 

@@ -146,7 +146,7 @@ def _measured(sequences: int, given: Given) -> tuple[dict[str, Any], list[int] |
 
 
 def _no_lengths() -> Exception:
-    return invalid("lengths", "must be given: neither tokens nor boundaries give them", "LENGTH")
+    return invalid("lengths", "must be given: tokens and boundaries do not determine them", "LENGTH")
 
 
 def of_step(tokens: Any, lengths: Any) -> Given:

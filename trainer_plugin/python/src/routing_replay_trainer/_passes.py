@@ -111,7 +111,7 @@ class ChunkPasses:
             if of is None:
                 if recompute and self._flying:
                     raise _error(
-                        f"layer {layer} is recomputed, and the output of no pass of chunk {self._chunk} has a gradient"
+                        f"layer {layer} is recomputed, but no output of chunk {self._chunk} has received a gradient"
                     )
                 return None
             again = self.backward_pass is not None

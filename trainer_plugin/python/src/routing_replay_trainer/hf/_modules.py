@@ -138,7 +138,7 @@ def _router(block: Any, name: str, layer: int) -> LiveRouter:
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
     if not found:
-        raise unmet(name, f"{kind} chooses experts in an unknown way: {'; '.join(reasons)}")
+        raise unmet(name, f"{kind} has no supported router method: {'; '.join(reasons)}")
     if len(found) > 1:
         several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
         raise unmet(name, f"of {kind} {several} each choose experts")
