@@ -12,6 +12,7 @@
 #include "client/run.h"
 #include "client/shard/servers.h"
 #include "proto/wire/message/message_fields.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -92,26 +93,6 @@ absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
   return runs;
 }
 
-absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
-  RR_ASSIGN_OR_RETURN(const auto info, caller.Call(&Stub::GetServerInfo, v1::GetServerInfoRequest()));
-  ServerSummary summary{.version = info.version(),
-                        .store = info.store(),
-                        .budget_bytes = static_cast<int64_t>(info.budget_bytes()),
-                        .stored_bytes = static_cast<int64_t>(info.stored_bytes()),
-                        .reserved_bytes = static_cast<int64_t>(info.reserved_bytes()),
-                        .samples = static_cast<int64_t>(info.samples()),
-                        .runs = static_cast<int64_t>(info.runs()),
-                        .uptime = std::chrono::milliseconds(info.uptime_ms()),
-                        .draining = info.draining(),
-                        .spill_budget_bytes = static_cast<int64_t>(info.spill_budget_bytes()),
-                        .spilled_bytes = static_cast<int64_t>(info.spilled_bytes())};
-  for (const auto& [name, value] : info.counters()) {
-    summary.counters.emplace_back(name, static_cast<int64_t>(value));
-  }
-  std::sort(summary.counters.begin(), summary.counters.end());
-  return summary;
-}
-
 std::vector<RunSummary> Merged(std::vector<std::vector<RunSummary>> parts) {
   std::map<std::string, RunSummary> runs;
   for (std::vector<RunSummary>& part : parts) {
@@ -149,7 +130,8 @@ ServerSummary Merged(const std::vector<ServerSummary>& parts) {
 
 class ClientImpl final : public Client {
  public:
-  explicit ClientImpl(std::shared_ptr<const Servers> servers) : servers_(std::move(servers)) {}
+  ClientImpl(std::shared_ptr<const Servers> given, ClientOptions options)
+      : given_(std::move(given)), options_(std::move(options)) {}
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
                                                const RunSettings& settings, std::optional<int64_t> resume_at) override {
@@ -165,34 +147,37 @@ class ClientImpl final : public Client {
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
     v1::OpenRunRequest request;
     request.set_run(std::string(run));
-    const auto set_gone = [this](bool gone) {
-      for (size_t place = 0; place < servers_->size(); ++place) servers_->at(place).set_gone(gone);
+    RR_ASSIGN_OR_RETURN(const auto servers, AllServers());
+    const auto set_gone = [&servers](bool gone) {
+      for (size_t place = 0; place < servers->size(); ++place) servers->at(place).set_gone(gone);
     };
-    if (servers_->members() != nullptr) set_gone(true);
+    if (servers->members() != nullptr) set_gone(true);
     auto joined = Open(request, Needed::kThoseThatAnswer);
-    if (servers_->members() == nullptr || !IsUnreachable(joined.status())) return joined;
+    if (servers->members() == nullptr || !IsUnreachable(joined.status())) return joined;
     set_gone(false);
     return Open(std::move(request), Needed::kThoseThatAnswer);
   }
 
   absl::StatusOr<std::vector<RunSummary>> ListRuns() override {
+    RR_ASSIGN_OR_RETURN(const auto servers, AllServers());
     RR_ASSIGN_OR_RETURN(auto parts,
-                        servers_->OfAll(Needed::kAll, [&](size_t place) { return CallListRuns(servers_->at(place)); }));
+                        servers->OfAll(Needed::kAll, [&](size_t place) { return CallListRuns(servers->at(place)); }));
     return Merged(std::move(parts));
   }
 
   absl::StatusOr<ServerSummary> GetServerInfo() override {
-    RR_ASSIGN_OR_RETURN(const auto parts, servers_->OfAll(Needed::kAll, [&](size_t place) {
-      return CallServerInfo(servers_->at(place));
-    }));
+    RR_ASSIGN_OR_RETURN(const auto servers, AllServers());
+    RR_ASSIGN_OR_RETURN(const auto parts,
+                        servers->OfAll(Needed::kAll, [&](size_t place) { return CallServerInfo(servers->at(place)); }));
     return Merged(parts);
   }
 
   ClientMetrics metrics() const override {
     ClientMetrics all;
     std::set<std::string> transports;
-    for (size_t place = 0; place < servers_->size(); ++place) {
-      const ClientMetrics one = servers_->at(place).link()->metrics();
+    const std::shared_ptr<const Servers> servers = Known();
+    for (size_t place = 0; servers != nullptr && place < servers->size(); ++place) {
+      const ClientMetrics one = servers->at(place).link()->metrics();
       all.grpc_streams += one.grpc_streams;
       all.direct_streams += one.direct_streams;
       all.unix_streams += one.unix_streams;
@@ -203,10 +188,24 @@ class ClientImpl final : public Client {
   }
 
  private:
+  std::shared_ptr<const Servers> Known() const {
+    MutexLock lock(mutex_);
+    return all_;
+  }
+
+  // Asks once.
+  absl::StatusOr<std::shared_ptr<const Servers>> AllServers() {
+    if (auto known = Known()) return known;
+    RR_ASSIGN_OR_RETURN(auto all, Servers::All(given_, options_));
+    MutexLock lock(mutex_);
+    if (all_ == nullptr) all_ = std::move(all);
+    return all_;
+  }
+
   absl::StatusOr<std::shared_ptr<Run>> Open(v1::OpenRunRequest request, Needed needed) {
-    if (servers_->members() != nullptr) request.set_shard_fingerprint(servers_->members()->fingerprint());
-    const auto opened =
-        servers_->OfAll(needed, [&](size_t place) { return CallOpenRun(servers_->at(place), request); });
+    RR_ASSIGN_OR_RETURN(const auto servers, AllServers());
+    if (servers->members() != nullptr) request.set_shard_fingerprint(servers->members()->fingerprint());
+    const auto opened = servers->OfAll(needed, [&](size_t place) { return CallOpenRun(servers->at(place), request); });
     if (!opened.ok()) return opened.status();
     OpenedRun whole = opened->front();
     whole.dropped = {};
@@ -219,10 +218,13 @@ class ClientImpl final : public Client {
                                     " on one server, ", other.geometry.DebugString(), " on another"),
                        {.reason = Reason::kGeometryMismatch, .field = "geometry"});
     }
-    return MakeRun(servers_, request.run(), whole);
+    return MakeRun(servers, request.run(), whole);
   }
 
-  const std::shared_ptr<const Servers> servers_;
+  const std::shared_ptr<const Servers> given_;
+  const ClientOptions options_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const Servers> all_ ABSL_GUARDED_BY(mutex_);  // Null: given_ was not asked yet.
 };
 
 }  // namespace
@@ -231,7 +233,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   RR_ASSIGN_OR_RETURN(auto endpoint, EndpointOrEnvironment(options.endpoint));
   options.endpoint = std::move(endpoint);
   RR_ASSIGN_OR_RETURN(auto servers, Servers::Connect(options));
-  return std::make_unique<ClientImpl>(std::move(servers));
+  return std::make_unique<ClientImpl>(std::move(servers), std::move(options));
 }
 
 }  // namespace routing_replay

@@ -97,6 +97,8 @@ class RunImpl final : public Run {
   const RunSettings& settings() const override { return settings_; }
   const ReleaseOutcome& dropped() const override { return dropped_; }
   int64_t Handle(absl::string_view sample) const override { return servers_->HandleOf(sample); }
+  std::string place() const override { return servers_->tag_here(); }
+  std::vector<std::string> places() const override { return servers_->tags(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,

@@ -292,7 +292,8 @@ absl::Status GrpcServer::Listen() {
   }
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server");
-  context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
+  const bool names_one = !config_.advertise.empty() && !absl::StartsWith(config_.advertise, kShard);
+  context_.advertised = names_one ? config_.advertise : addresses_[0];
   for (const UnaryMethod& method : ControlMethods()) {
     server::Listen(context_, service_, *loops_[0], method, &workers_);
   }

@@ -212,6 +212,12 @@ rr_error* rr_run_describe(const rr_run* run, const rr_run_info** info) {
     Fill(described.geometry(), result, result->geometry);
     Fill(described.settings(), result, result->settings);
     result->dropped = Released(described.dropped());
+    result->place = result.Text(described.place());
+    const std::vector<std::string> tags = described.places();
+    const absl::Span<rr_text> places = result.Array<rr_text>(tags.size());
+    for (size_t i = 0; i < tags.size(); ++i) places[i] = result.Text(tags[i]);
+    result->places = places.data();
+    result->place_count = tags.size();
     *info = result.Release();
     return {};
   });

@@ -18,7 +18,7 @@
 #include "client/caller.h"
 #include "client/channel/endpoint.h"
 #include "client/rrctl/application.h"
-#include "client/shard/members.h"
+#include "client/shard/servers.h"
 #include "proto/wire/human.h"
 #include "proto/wire/status_macros.h"
 
@@ -180,6 +180,21 @@ class ServerExaminer {
   ClientOptions client_;
   std::vector<Finding>& findings_;
 };
+
+// The other members of the list that the server advertises.
+absl::StatusOr<std::vector<ServerAddress>> OthersOf(const ServerAddress& server, ClientOptions client) {
+  client.endpoint = server.endpoint;
+  RR_ASSIGN_OR_RETURN(auto servers, Servers::Connect(client));
+  RR_ASSIGN_OR_RETURN(servers, Servers::All(servers, client));
+  std::vector<ServerAddress> others;
+  if (servers->members() == nullptr) return others;
+  for (const std::string& member : servers->members()->endpoints()) {
+    if (member == server.endpoint) continue;
+    RR_ASSIGN_OR_RETURN(const auto targets, ServerTargets(member));
+    others.push_back(AddressOf(targets.front()));
+  }
+  return others;
+}
 
 }  // namespace
 
@@ -377,6 +392,11 @@ absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const 
   bool all_answer = true;
   for (const ServerAddress& server : servers) all_answer &= ServerExaminer(server, client, findings).Examine();
   if (!all_answer) return findings;
+  if (servers.size() == 1) {
+    RR_ASSIGN_OR_RETURN(const auto others, OthersOf(servers.front(), client));
+    for (const ServerAddress& server : others) all_answer &= ServerExaminer(server, client, findings).Examine();
+    if (!all_answer) return findings;
+  }
   const std::string scratch = absl::StrFormat("%s-%d-%08x", options.run, getpid(), std::random_device()());
   const auto link = Link::Open(servers.front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
   const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/channel/endpoint.h"
-#include "client/shard/members.h"
 #include "client/shard/servers.h"
 #include "proto/json/json.h"
 #include "proto/wire/status_macros.h"
@@ -93,16 +92,11 @@ absl::StatusOr<Document> DescribeServer(Client& client) {
   return server;
 }
 
-// An array with one entry per server of a "shard:…" endpoint, including those that cannot be reached.
-absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
-  RR_ASSIGN_OR_RETURN(const auto members, ShardMembers::Parse(options.endpoint));
-  const std::vector<Document> rows = FanOut(members.size(), [&](size_t member) -> Document {
-    const std::string& endpoint = members.endpoints()[member];
-    ClientOptions alone = options;
-    alone.endpoint = endpoint;
-    const auto client = Client::Connect(alone);
-    const auto info = client.ok() ? (*client)->GetServerInfo() : client.status();
-    Document row = {{"server", endpoint}};
+// An array with one entry per server of a list, including those that cannot be reached.
+absl::StatusOr<Document> DescribeMembers(const Servers& servers) {
+  const std::vector<Document> rows = FanOut(servers.size(), [&](size_t place) -> Document {
+    const auto info = CallServerInfo(servers.at(place));
+    Document row = {{"server", servers.members()->endpoints()[place]}};
     row.update(Describe(info.ok() ? *info : ServerSummary()));
     if (info.ok()) return row;
     for (auto& [key, value] : row.items()) {
@@ -127,10 +121,11 @@ absl::Status ReachabilityOf(const Document& members) {
 
 absl::Status ShowStatus(Session& session) {
   ClientOptions options = session.options();
-  auto endpoint = EndpointOrEnvironment(options.endpoint);
-  if (!endpoint.ok() || !ShardMembers::IsShardEndpoint(*endpoint)) return session.Ask(DescribeServer);
-  options.endpoint = *std::move(endpoint);
-  const auto members = DescribeMembers(options);
+  RR_ASSIGN_OR_RETURN(options.endpoint, EndpointOrEnvironment(options.endpoint));
+  RR_ASSIGN_OR_RETURN(auto servers, Servers::Connect(options));
+  RR_ASSIGN_OR_RETURN(servers, Servers::All(servers, options));
+  if (servers->members() == nullptr) return session.Ask(DescribeServer);
+  const auto members = DescribeMembers(*servers);
   const absl::Status shown = session.Show(members, Layout::kColumns);
   return shown.ok() ? ReachabilityOf(*members) : shown;
 }

@@ -77,6 +77,13 @@ size_t ShardMembers::PlaceOf(absl::string_view sample) const {
   return place;
 }
 
+std::string ShardMembers::TagOf(size_t place) const {
+  const std::string& member = endpoints_[place];
+  std::string tag = member.substr(0, member.find(':') + 1);
+  const auto has_tag = [&tag](const std::string& other) { return absl::StartsWith(other, tag); };
+  return CheckId(tag, "tag").ok() && std::count_if(endpoints_.begin(), endpoints_.end(), has_tag) == 1 ? tag : "";
+}
+
 int64_t ShardMembers::HandleOf(absl::string_view sample) const {
   return static_cast<int64_t>(PlaceOf(sample) + 1) << kHandleBits | SampleHandle(sample);
 }

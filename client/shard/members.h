@@ -41,6 +41,8 @@ class ShardMembers {
   uint64_t fingerprint() const { return fingerprint_; }
 
   size_t PlaceOf(absl::string_view sample) const;
+  // The tag that names a member ("node-3:"). Empty: none does, as another one has the same host, or an IPv6 address.
+  std::string TagOf(size_t place) const;
   // The handle of a sample for a batch's column: SampleHandle of its id, with its place + 1 in the highest byte.
   int64_t HandleOf(absl::string_view sample) const;
   // The place in a handle from HandleOf. INVALID_ARGUMENT (kField) if it names no member of this list.

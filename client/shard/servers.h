@@ -20,8 +20,13 @@
 
 namespace routing_replay::client {
 
+// Says which member is on this machine, by its host, where neither its address nor the machine's name does.
+inline constexpr char kPlaceVariable[] = "ROUTING_REPLAY_PLACE";
+
 // NOT_FOUND (kNoRun).
 bool IsNoRun(const absl::Status& status);
+
+absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller);
 
 // Runs call(0), … call(count - 1), each on a thread of its own, as part of this thread's call. Returns their results in
 // this order.
@@ -56,6 +61,9 @@ class Servers {
  public:
   // For options.endpoint, which must not be empty. Errors of Client::Connect.
   static absl::StatusOr<std::shared_ptr<const Servers>> Connect(const ClientOptions& options);
+  // `given`, which `options` led to; or, where that is a server that advertises a list, all of its members. Asks it.
+  static absl::StatusOr<std::shared_ptr<const Servers>> All(std::shared_ptr<const Servers> given,
+                                                            ClientOptions options);
 
   size_t size() const { return callers_.size(); }
   const Caller& at(size_t place) const { return *callers_[place]; }
@@ -63,6 +71,9 @@ class Servers {
   const ShardMembers* members() const { return members_ ? &*members_ : nullptr; }
 
   size_t PlaceOf(absl::string_view sample) const { return members_ ? members_->PlaceOf(sample) : 0; }
+  // Run::place and Run::places.
+  const std::string& tag_here() const { return tag_here_; }
+  const std::vector<std::string>& tags() const { return tags_; }
   // Run::Handle, and its inverse: the place, and the handle that the server there knows.
   int64_t HandleOf(absl::string_view sample) const;
   absl::StatusOr<std::pair<size_t, int64_t>> FindHandle(int64_t handle) const;
@@ -92,6 +103,8 @@ class Servers {
   absl::Status Judge(const std::vector<absl::Status>& ends, Needed needed) const;
 
   std::optional<ShardMembers> members_;
+  std::string tag_here_;
+  std::vector<std::string> tags_;
   std::vector<std::unique_ptr<const Caller>> callers_;
 };
 

@@ -102,7 +102,6 @@ const CLI::Validator kPortOrNone(
       return absl::StrCat("'", address, "' is not host:port or [v6]:port");
     },
     "");
-
 // Names every key once: flags, YAML and variables are made from it.
 class Parser {
  public:
@@ -115,7 +114,9 @@ class Parser {
         "clients "
         "over a Unix socket as well; off: none; empty: three ports above the first of --listen")
         ->check(kPortOrOff);
-    Key("advertise", config_.advertise, "address that the server reports to clients");
+    Key("advertise", config_.advertise,
+        "address that the server reports to clients; or shard:host:port,host:port,…: this and other servers serve each "
+        "run together, and who has the address of one uses all");
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "exit, as on SIGTERM, when process PID exits (0: off)")
         ->check(CLI::NonNegativeNumber);

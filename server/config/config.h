@@ -19,7 +19,7 @@ struct ServerConfig {
   // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::vector<std::string> listen = {"127.0.0.1:7400"};
   std::string direct_listen;     // As for DirectListener: host:port, [v6]:port, kOff, or empty: beside gRPC.
-  std::string advertise;         // The address that OpenRun reports to clients; empty: the first listener.
+  std::string advertise;         // The address that clients are told, or kShard and a list; empty: the first listener.
   std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;         // The server ends when this process ends; 0: off.
   std::string store = "memory";  // As for OpenStore.
@@ -68,6 +68,9 @@ struct ServerConfig {
   bool check_config = false;
   bool print_config = false;
 };
+
+// ServerConfig::advertise: begins the addresses of all servers over which clients spread each run, as they write them.
+inline constexpr absl::string_view kShard = "shard:";
 
 // ServerConfig::direct_listen: no direct path.
 inline constexpr absl::string_view kOff = "off";

@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/security.h"
 #include "proto/wire/status_macros.h"
@@ -93,7 +94,10 @@ std::set<std::string> NamesOf(const ServerConfig& config) {
   for (const std::string& address : config.listen) {
     if (!absl::StartsWith(address, "unix:")) names.insert(HostOf(address));
   }
-  for (const std::string& address : {config.advertise, config.operations_listen}) names.insert(HostOf(address));
+  for (const absl::string_view address : absl::StrSplit(absl::StripPrefix(config.advertise, kShard), ',')) {
+    names.insert(HostOf(address));
+  }
+  names.insert(HostOf(config.operations_listen));
   return names;
 }
 

@@ -166,6 +166,9 @@ typedef struct rr_run_info { /* A result. */
   rr_geometry geometry;
   rr_run_settings settings; /* In force. */
   rr_released dropped;      /* Removed by resume_at. */
+  rr_text place;            /* Run::place, */
+  const rr_text* places;    /* and Run::places. */
+  size_t place_count;
 } rr_run_info;
 
 typedef struct rr_run_summary {

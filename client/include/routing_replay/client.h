@@ -48,6 +48,8 @@ struct ClientOptions {
   // so do appends; Release skips them; List, Drop and ListRuns would be incomplete and fail with UNAVAILABLE naming one
   // member. If a member comes back without the run, List fails with DATA_LOSS until OpenRun makes the run there again.
   // After a failed Drop the reachable members have dropped the run: call it again.
+  //
+  // A server may advertise its list (its setting `advertise`): its address alone then means the whole list.
   std::string endpoint;
   SecuritySettings security;
   // False: HTTP proxies of the environment are ignored.
@@ -330,6 +332,13 @@ class Run {
   // The number that stands for a sample in an int64 column of a batch: SampleHandle; with "shard:" the index of its
   // server is in the highest byte.
   virtual int64_t Handle(absl::string_view sample) const { return SampleHandle(sample); }
+  // With "shard:": the place tag of the member on this machine ("node-3:"). Begin ids of samples with it where they are
+  // made, and their bytes cross the network on their way to readers alone. That member is the one whose host
+  // ROUTING_REPLAY_PLACE names, else an address of this machine, or this machine's name; empty: there is none, or more
+  // than one.
+  virtual std::string place() const { return {}; }
+  // The tags of all members that have one.
+  virtual std::vector<std::string> places() const { return {}; }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
   // One append without a queue: one call per weight version and 2 MiB, all acknowledged when this returns.

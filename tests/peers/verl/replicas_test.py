@@ -99,7 +99,8 @@ class ReplicasTest(trainings.Training):
         release = _shared.release
 
         def kept(run: str, samples: Any) -> None:
-            released.append((list(samples), [len(passes) for passes in group.look()]))
+            samples = list(samples)
+            released.append((samples, [len(passes) for passes in group.look()]))
             release(run, samples)
 
         with mock.patch.object(_shared, "release", kept):

@@ -133,7 +133,9 @@ ClientOptions = structure(
 )
 RunSettings = structure("RunSettings", "i:ttl_ms w:strict,block_rows t:codec,durability")
 Released = structure("Released", "i:samples,bytes")
-RunInfo = structure("RunInfo", "t:name Geometry:geometry RunSettings:settings Released:dropped")
+RunInfo = structure(
+    "RunInfo", "t:name Geometry:geometry RunSettings:settings Released:dropped t:place t*:places z:place_count"
+)
 RunSummary = structure(
     "RunSummary", "t:name Geometry:geometry RunSettings:settings i:samples,sealed_samples,committed_rows,stored_bytes"
 )

@@ -151,6 +151,7 @@ class RunCalls(Generic[A, T]):
         self.name, self.geometry = str(found.name), Geometry.of_native(found.geometry)
         self.settings: RunSettings = _convert.settings(found.settings)
         self.dropped = _convert.value(ReleaseOutcome, found.dropped)
+        self.place, self.places = str(found.place), [str(tag) for tag in found.places[: found.place_count]]
 
     @property
     def native(self) -> _native.Handle:
@@ -282,6 +283,10 @@ class Run(RunCalls[Appender, Trajectory], Closing):
     name, geometry
     settings: in force, defaults filled in
     dropped: what resume_at of `Client.run` removed
+    place: with several servers, what ids of samples begin with that belong to the server on this machine, such as
+        "node-3:": f"{run.place}math-7/0". That is the server whose host ROUTING_REPLAY_PLACE names, else an address or
+        the name of this machine; "" if there is none, or more than one
+    places: the same of all servers
 
     Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
     server is unavailable. All raise RoutingReplayError.

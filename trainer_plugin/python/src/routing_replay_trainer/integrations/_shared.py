@@ -98,6 +98,12 @@ def release(run: str, samples: Iterable[str | int]) -> None:
         log.exception("%s: routes of samples that were trained on stay until the run's TTL", run)
 
 
+def anywhere(run: str, names: Sequence[str]) -> Iterator[str]:
+    """The ids of samples that workers have called so: with several servers, each begins them with its `Run.place`."""
+    for place in ("", *open_run(run).places):
+        yield from (place + name for name in names)
+
+
 def replayed(replay: Any, schedule: Callable[..., Any], describe: Callable[[Any], Any], **options: Any) -> Any:
     """As `megatron.replayed`; says after each training pass what this rank has replayed, where that is asked for."""
     run = megatron.replayed(replay, schedule, describe, **options)

@@ -65,6 +65,7 @@ class Rollout:
         version = {"weight_version": int(label) if label.isdecimal() else None, "weight_label": label}
         try:
             run = await self.opened(args)
+            name = run.place + name
             await run.append(name, np.asarray(rows), tokens=sample.tokens[:-1], **version)
             if ended and (await run.commit(name, tokens=sample.tokens)).status != "missing":
                 return run.handle(name)

@@ -83,7 +83,7 @@ class Trainer(RayPPOTrainer):
         return batch
 
     def _put(self, rows: Any, tokens: list[int]) -> int:
-        name = uuid.uuid4().hex
+        name = self.routes.place + uuid.uuid4().hex
         try:
             version = self.global_step - 1  # Steps that its engines' weights have seen.
             self.routes.put(name, **_shared.whole(rows, tokens), group=self.global_step, weight_version=version)

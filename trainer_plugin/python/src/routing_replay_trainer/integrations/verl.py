@@ -91,6 +91,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         versions = {output.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         try:
             run = self._run = await self._opening.run(self._open)
+            key = run.place + key
             before = await run.stat_many([key])  # A prompt that is dispatched again keeps its uid.
             await run.put(
                 key,
@@ -131,7 +132,7 @@ def _kv_clear(keys: Any, partition_id: str, original: Callable[..., None] = tran
     """verl clears samples after a step, and samples that are too old."""
     original(keys=keys, partition_id=partition_id)
     if Manager.run is not None and partition_id == "train":
-        _shared.release(Manager.run, [keys] if isinstance(keys, str) else keys)
+        _shared.release(Manager.run, _shared.anywhere(Manager.run, [keys] if isinstance(keys, str) else keys))
 
 
 def _padding_template(*arguments: Any, original: Any = padding_utils.construct_minimal_padding_template) -> Any:

@@ -76,13 +76,14 @@ def _put(trainer: Any, sample: Any, rows: Any) -> int:
     tokens = encode_sample(sample, trainer.template)["input_ids"]
     fed, version = len(tokens) - 1, trainer.state.iteration
     said = {"tokens": tokens[:fed], "num_tokens": len(tokens), "weight_version": version}
+    name = trainer.run.place + sample.request_id
     try:
-        trainer.run.put(sample.request_id, rows[:fed], **said)
+        trainer.run.put(name, rows[:fed], **said)
     except errors.RoutingReplayError:
-        _shared.lost(sample.request_id)
+        _shared.lost(name)
         return LIVE
-    trainer.used.append(sample.request_id)
-    return trainer.run.handle(sample.request_id)
+    trainer.used.append(name)
+    return trainer.run.handle(name)
 
 
 @_around(grpo, "collate_to_grpo_micro_batch")

@@ -44,6 +44,7 @@ def _put(request: Any, index: int) -> int:
     name = uuid.uuid4().hex  # The same prompt may be asked again.
     try:
         run = _run()
+        name = run.place + name
         run.append(name, vllm.rows(request, index), seal=True)
         if run.commit(name).status != "missing":
             return run.handle(name)
