@@ -60,6 +60,7 @@ bench serve serve
 bench store store
 bench wire wire
 bench plan plan
+bench scale scale
 echo "producer.py" >&2
 for tls in "" --tls; do
   $python tests/bench/producer/producer.py --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls \
@@ -68,7 +69,7 @@ done
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both --python $python
 bench serve-allocator serve --allocator both
-results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,handoff-allocator,serve-allocator}.json)
+results=("$out"/{handoff,serve,store,producer,producer-tls,wire,plan,scale,handoff-allocator,serve-allocator}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2

@@ -29,6 +29,7 @@ TABLES = (
     ("Rollout workers of Python beside the C++ client, GB/s of ids", r"producer\..*"),
     ("Bytes beside the ids, in per cent of the ids", r"wire\.overhead\..*"),
     ("Codecs, one core, one sample of 4096 tokens", r"wire\..*"),
+    ("How costs grow with samples, bytes, layers and ranks", r"scale\..*"),
     ("Replay plans, one core, one rank of a micro-batch of 2^20 tokens", r"plan\..*"),
 )
 

@@ -18,6 +18,7 @@
 #include "tests/bench/handoff/handoff.h"
 #include "tests/bench/index/index.h"
 #include "tests/bench/plan/plan.h"
+#include "tests/bench/scale/scale.h"
 #include "tests/bench/serve/serve.h"
 #include "tests/bench/spill/spill.h"
 #include "tests/bench/store/store_bench.h"
@@ -141,6 +142,7 @@ int Main(int argc, char** argv) {
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
   add("index", "Memory and time of a million small samples in a store", {BenchIndex, false});
   add("plan", "Replay plans of a micro-batch of 2^20 tokens", {BenchPlan, false});
+  add("scale", "How costs grow with samples, bytes, layers and ranks", {BenchScale, false});
   add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", {BenchServe, true});
   add("spill", "Spilled blocks: RocksDB beside segment files", {BenchSpill, false});
   add("store", "Every store beside the engine that it is built on, without gRPC", {BenchStore, false});

@@ -1,0 +1,19 @@
+// How wall time, CPU time and memory grow with the number of samples, with bytes, layers and ranks.
+#ifndef TESTS_BENCH_SCALE_SCALE_H_
+#define TESTS_BENCH_SCALE_SCALE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/bench/common/figure.h"
+#include "tests/bench/common/options.h"
+
+namespace routing_replay::bench {
+
+// Exponents, costs of the largest size of each kind, and of more ranks than were played, by a line whose error at the
+// largest number that was played stands beside it. DATA_LOSS for a wrong byte.
+absl::StatusOr<std::vector<Figure>> BenchScale(const BenchOptions& options);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_SCALE_SCALE_H_
