@@ -11,7 +11,7 @@ property_tests='^(client_trajectory_model_test|(layout|replay)_.*_test)$'
 
 cmake --preset release
 cmake --build $build -j "$(nproc)"
-for target in payload block message frame text document functions redis; do
+for target in payload block message frame ring text document functions redis; do
   $build/tests/fuzz/${target}_fuzz_smoke "${FUZZ_INPUTS:-20000000}"
 done
 echo "Property tests with $RR_TRAJECTORY_SEEDS trajectories and $RR_LAYOUT_TRIALS layouts each:"

@@ -44,8 +44,10 @@ class ByteStream {
   virtual int fd() const = 0;
   virtual uint32_t read_events() const { return POLLIN; }
   virtual uint32_t write_events() const { return POLLOUT; }
-  // Whether there are bytes to be read of which fd() does not tell.
+  // Whether Read, or Write, may go on by now though fd() does not tell. From false on it tells: it is to be asked
+  // before waiting for fd(), unless only the one that gave 0 last is waited for.
   virtual bool HasBytes() const { return false; }
+  virtual bool HasRoom() const { return false; }
   virtual PeerCertificate peer_certificate() const { return {}; }
   // Waits for the events until the deadline, if not interrupted.
   void Wait(uint32_t events, Clock::Time deadline) const;
