@@ -181,6 +181,7 @@ class ClientImpl final : public Client {
       all.grpc_streams += one.grpc_streams;
       all.direct_streams += one.direct_streams;
       all.unix_streams += one.unix_streams;
+      all.shm_streams += one.shm_streams;
       if (!one.transport.empty()) transports.insert(one.transport);
     }
     all.transport = absl::StrJoin(transports, ",");

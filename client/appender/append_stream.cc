@@ -90,9 +90,11 @@ DirectAppendStream::Event DirectAppendStream::Wait(int wake, Clock::Time until) 
     const bool sending = connection_->sending();
     const uint32_t to_send = sending ? connection_->send_events() : 0;
     ready[0].events = static_cast<short>(connection_->receive_events() | to_send);
-    const int count = poll(ready.data(), ready.size(), static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
-    if (count == 0 && left.count() <= 60'000) return {};
-    if ((ready[0].revents & to_send) != 0) broken_ = connection_->TrySend();
+    const bool is_ready = connection_->IsReady();
+    const int64_t patience = is_ready ? 0 : std::clamp<int64_t>(left.count(), 0, 60'000);
+    const int count = poll(ready.data(), ready.size(), static_cast<int>(patience));
+    if (count == 0 && !is_ready && left.count() <= 60'000) return {};
+    if (sending && (is_ready || (ready[0].revents & to_send) != 0)) broken_ = connection_->TrySend();
     if ((ready[1].revents & POLLIN) != 0) {
       eventfd_t times = 0;
       eventfd_read(wake, &times);

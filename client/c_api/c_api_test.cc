@@ -208,7 +208,7 @@ TEST_F(CApiTest, WhichWayStreamsWent) {
   ASSERT_DONE(rr_client_metrics(c_client_, &after));
   EXPECT_EQ(std::string(after->transport.data, after->transport.size), "grpc");
   EXPECT_GE(after->grpc_streams, 1);
-  EXPECT_EQ(after->direct_streams + after->unix_streams, 0);
+  EXPECT_EQ(after->direct_streams + after->unix_streams + after->shm_streams, 0);
   rr_free(after);
 }
 

@@ -192,7 +192,8 @@ rr_error* rr_client_metrics(const rr_client* client, const rr_transports** trans
     *result = {.transport = result.Text(metrics.transport),
                .grpc_streams = metrics.grpc_streams,
                .direct_streams = metrics.direct_streams,
-               .unix_streams = metrics.unix_streams};
+               .unix_streams = metrics.unix_streams,
+               .shm_streams = metrics.shm_streams};
     *transports = result.Release();
     return absl::OkStatus();
   });

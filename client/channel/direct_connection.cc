@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/ring/ring_stream.h"
 #include "proto/wire/sockets.h"
 #include "proto/wire/status_macros.h"
 #include "proto/wire/tls/tls_stream.h"
@@ -115,9 +116,26 @@ absl::StatusOr<std::unique_ptr<DirectConnection>> DirectConnection::Dial(const D
 DirectConnection::DirectConnection(std::unique_ptr<ByteStream> stream, DirectAddress address)
     : stream_(std::move(stream)), address_(std::move(address)), reader_(AdmitAnswer) {}
 
-bool DirectConnection::IsFresh() const {
-  pollfd now{.fd = fd(), .events = POLLIN | POLLRDHUP, .revents = 0};
-  return reader_.at_start() && !sending() && !stream_->HasBytes() && poll(&now, 1, 0) == 0;
+bool DirectConnection::IsFresh() {
+  if (!reader_.at_start() || sending()) return false;
+  const auto bytes = stream_->Read(reader_.Space());
+  return bytes.ok() && *bytes == 0;
+}
+
+const char* DirectConnection::transport() const {
+  return in_memory_ ? "shm" : address_.unix_socket.empty() ? "direct" : "unix";
+}
+
+absl::Status DirectConnection::TakeMemory(Clock::Time deadline) {
+  stream_->Wait(POLLIN, deadline);
+  RR_ASSIGN_OR_RETURN(const int memory, ReceiveMemory(fd()));
+  if (memory < 0) return absl::OkStatus();
+  auto rings = SharedRings::Map(memory);
+  close(memory);
+  if (!rings.ok()) return Unavailable(rings.status().message());
+  stream_ = std::make_unique<RingStream>(std::move(stream_), *std::move(rings));
+  in_memory_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status DirectConnection::Broken(absl::string_view what, const absl::Status& why) {

@@ -19,8 +19,9 @@ namespace routing_replay::client {
 
 // Where a server's direct path is. Of the two one is given.
 struct DirectAddress {
-  std::string unix_socket;  // The name of an abstract one.
-  std::string host;         // An address, without brackets.
+  std::string unix_socket;     // The name of an abstract one.
+  bool shared_memory = false;  // Where it leads; where there is none left, it is the socket's connection.
+  std::string host;            // An address, without brackets.
   int port = 0;
 };
 
@@ -38,11 +39,18 @@ class DirectConnection {
   int fd() const { return stream_->fd(); }
   uint32_t receive_events() const { return stream_->read_events(); }
   uint32_t send_events() const { return stream_->write_events(); }
+  // Whether more may be received or sent without an event.
+  bool IsReady() const { return stream_->HasBytes() || (sending() && stream_->HasRoom()); }
   const DirectAddress& address() const { return address_; }
+  // "direct", "unix" or "shm".
+  const char* transport() const;
+  bool in_memory() const { return in_memory_; }
   // Whether another call may begin: nothing of the last one is left, and the server has not closed it.
-  bool IsFresh() const;
+  bool IsFresh();
   // From any thread: everything that waits, and what comes after, fails.
   void Break() { stream_->Break(); }
+  // The answer to a greeting that asked for shared memory: goes on over that, or stays as it is.
+  absl::Status TakeMemory(Clock::Time deadline);
 
   // What is sent next, header and then payload, which must live until all is sent. Requires that nothing is being sent.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload) {
@@ -64,8 +72,9 @@ class DirectConnection {
   absl::StatusOr<bool> OnBytes(const absl::StatusOr<size_t>& bytes);
   absl::Status Broken(absl::string_view what, const absl::Status& why);
 
-  const std::unique_ptr<ByteStream> stream_;
+  std::unique_ptr<ByteStream> stream_;
   const DirectAddress address_;
+  bool in_memory_ = false;
   FrameReader reader_;
   FrameWriter writer_;
 };

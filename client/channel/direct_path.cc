@@ -54,7 +54,7 @@ absl::StatusOr<v1::OpenDirectResponse> CallOpenDirect(const DirectPath::Server& 
 }
 
 // What begins a call, and without a method the greeting: the server that gave the ticket ends that one well.
-std::string CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
+v1::DirectCall CallOf(const std::string& ticket, const std::string& method, Clock::Time deadline) {
   v1::DirectCall call;
   call.set_method(method);
   call.set_ticket(ticket);
@@ -62,13 +62,16 @@ std::string CallOf(const std::string& ticket, const std::string& method, Clock::
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now());
     call.set_timeout_ms(std::max<int64_t>(1, left.count()));
   }
-  return call.SerializeAsString();
+  return call;
 }
 
 // Another program may listen there, or another server behind the same address.
 absl::Status Greet(DirectConnection& connection, const std::string& ticket, Clock::Time deadline) {
-  connection.Put(FrameType::kCall, CallOf(ticket, "", deadline), {});
+  v1::DirectCall greeting = CallOf(ticket, "", deadline);
+  greeting.set_shared_memory(connection.address().shared_memory);
+  connection.Put(FrameType::kCall, greeting.SerializeAsString(), {});
   RR_RETURN_IF_ERROR(connection.Send(deadline));
+  if (greeting.shared_memory()) return connection.TakeMemory(deadline);
   RR_ASSIGN_OR_RETURN(const auto answer, connection.Receive(deadline));
   if (!answer) return absl::UnavailableError("no answer");
   const bool greeted = answer->type() == FrameType::kEnd && answer->header().empty();
@@ -87,8 +90,10 @@ DirectPath::Transport DirectPath::Wanted() {
   if (wanted == "grpc") return Transport::kGrpc;
   if (wanted == "direct") return Transport::kTcp;
   if (wanted == "unix") return Transport::kUnix;
+  if (wanted == "shm") return Transport::kShm;
   if (!wanted.empty() && wanted != "auto") {
-    Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct or unix, got \"", wanted, "\"; taken as auto"));
+    Log(absl::StrCat(kTransportVariable, ": must be auto, grpc, direct, unix or shm, got \"", wanted,
+                     "\"; taken as auto"));
   }
   return Transport::kAuto;
 }
@@ -101,7 +106,7 @@ DirectPath::Connection DirectPath::Begin(const Server& server, const std::string
   const bool in_a_hurry = soon - now < kPatience;  // That it did not answer says nothing then.
   const auto begin = [&](absl::StatusOr<Connection> connection, const Offer& offer) -> absl::StatusOr<Connection> {
     if (!connection.ok()) return connection;
-    (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline), {});
+    (*connection)->Put(FrameType::kCall, CallOf(offer.ticket, method, deadline).SerializeAsString(), {});
     RR_RETURN_IF_ERROR((*connection)->Send(soon));
     return connection;
   };
@@ -135,9 +140,10 @@ absl::StatusOr<std::string> DirectPath::Look(const Server& server) {
   RR_ASSIGN_OR_RETURN(const auto offer, Ask(server, soon));
   RR_ASSIGN_OR_RETURN(const auto connection, ConnectTo(offer, soon));
   const DirectAddress& address = connection->address();
-  return address.unix_socket.empty()
-             ? absl::StrCat(server.tls == nullptr ? "TCP" : "TLS", " to ", address.host, " port ", address.port)
-             : "a Unix socket of this machine";
+  const absl::string_view transport = connection->transport();
+  if (transport == "shm") return "shared memory of this machine";
+  if (transport == "unix") return "a Unix socket of this machine";
+  return absl::StrCat(server.tls == nullptr ? "TCP" : "TLS", " to ", address.host, " port ", address.port);
 }
 
 std::optional<DirectPath::Offer> DirectPath::Known(const Server& server) {
@@ -185,10 +191,13 @@ absl::StatusOr<DirectPath::Offer> DirectPath::Ask(const Server& server, Clock::T
               .ticket = response.ticket(),
               .renew = now + std::chrono::milliseconds(response.ticket_ms() / 4)};
   const bool here = peer.host.empty() || IsOfThisMachine(peer.host);
-  if (transport_ != Transport::kTcp && here && !response.unix_socket().empty()) {
-    offer.addresses.push_back({.unix_socket = response.unix_socket()});
+  const auto may = [this](Transport one) { return transport_ == Transport::kAuto || transport_ == one; };
+  if (here && !response.unix_socket().empty()) {
+    const std::string& socket = response.unix_socket();
+    if (may(Transport::kShm)) offer.addresses.push_back({.unix_socket = socket, .shared_memory = true});
+    if (may(Transport::kUnix)) offer.addresses.push_back({.unix_socket = socket});
   }
-  if (transport_ != Transport::kUnix && response.port() != 0 && !peer.host.empty()) {
+  if (may(Transport::kTcp) && response.port() != 0 && !peer.host.empty()) {
     offer.addresses.push_back({.host = peer.host, .port = static_cast<int>(response.port())});
   }
   if (offer.addresses.empty()) return absl::NotFoundError("the server has none that this client may use");
@@ -211,6 +220,8 @@ absl::StatusOr<DirectPath::Connection> DirectPath::ConnectTo(const Offer& offer,
   for (const DirectAddress& address : offer.addresses) {
     auto connection = DirectConnection::Dial(address, offer.tls.get(), deadline);
     last = connection.ok() ? Greet(**connection, offer.ticket, deadline) : connection.status();
+    const bool without = last.ok() && transport_ == Transport::kShm && !(*connection)->in_memory();
+    if (without) last = absl::UnavailableError("the server has no memory left to share");
     if (last.ok()) return connection;
   }
   return last;

@@ -19,7 +19,7 @@
 namespace routing_replay::client {
 
 // The environment variable that says what is used for Append and Read: "auto", or nothing, the direct path where there
-// is one; "direct" and "unix", of it TCP or the Unix socket alone; "grpc", never the direct path.
+// is one; "direct", "unix" and "shm", of it TCP, the Unix socket or shared memory alone; "grpc", never the direct path.
 inline constexpr char kTransportVariable[] = "ROUTING_REPLAY_TRANSPORT";
 
 // Of one server at a time. Thread-safe.
@@ -52,7 +52,7 @@ class DirectPath {
   static constexpr std::chrono::seconds kPatience{1};
 
  private:
-  enum class Transport { kAuto, kGrpc, kTcp, kUnix };
+  enum class Transport { kAuto, kGrpc, kTcp, kUnix, kShm };
   struct Offer {
     std::string target, authorization;
     std::shared_ptr<DirectTls> tls;

@@ -38,16 +38,11 @@ std::unique_ptr<DirectConnection> Link::BeginDirect(const ServerConnection& conn
   std::unique_ptr<DirectConnection> direct;
   if (!connection.direct_target.empty()) direct = direct_.Begin(connection.ForDirect(), method, deadline);
   MutexLock lock(mutex_);
-  if (direct == nullptr) {
-    ++metrics_.grpc_streams;
-    metrics_.transport = "grpc";
-  } else if (direct->address().unix_socket.empty()) {
-    ++metrics_.direct_streams;
-    metrics_.transport = "direct";
-  } else {
-    ++metrics_.unix_streams;
-    metrics_.transport = "unix";
-  }
+  metrics_.transport = direct == nullptr ? "grpc" : direct->transport();
+  ++(metrics_.transport == "grpc"     ? metrics_.grpc_streams
+     : metrics_.transport == "direct" ? metrics_.direct_streams
+     : metrics_.transport == "unix"   ? metrics_.unix_streams
+                                      : metrics_.shm_streams);
   return direct;
 }
 

@@ -1,12 +1,14 @@
 #include "server/direct/direct_connection.h"
 
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/ring/ring_stream.h"
 #include "proto/wire/status_macros.h"
 #include "routing_replay/v1/routing_replay.pb.h"
 #include "routing_replay/wire/error_detail.h"
@@ -81,6 +83,7 @@ void DirectConnection::Close() {
   state_ = State::kClosed;
   loop_.Forget(number_, stream_->fd());
   stream_.reset();
+  shared_memory_.Release();
   Complete(came_, false);
   Complete(sent_, false);
   sending_.clear();
@@ -119,7 +122,12 @@ void DirectConnection::Watch(uint32_t too_early) {
   if (WantsBytes() || state_ == State::kLingering) wanted |= stream_->read_events();
   if (!writer_.done()) wanted |= stream_->write_events();
   if (wanted != std::exchange(watched_, wanted)) loop_.Watch(number_, stream_->fd(), wanted);
-  if (WantsBytes() && stream_->HasBytes()) loop_.Run([self = shared_from_this()] { self->OnReady(0); });
+  const bool ready = (WantsBytes() && stream_->HasBytes()) || (!writer_.done() && stream_->HasRoom());
+  if (!ready || std::exchange(ready_, true)) return;
+  loop_.Run([self = shared_from_this(), events = stream_->write_events()] {
+    self->ready_ = false;
+    self->OnReady(events);
+  });
 }
 
 absl::Status DirectConnection::Admit(const Frame& frame) {
@@ -148,6 +156,7 @@ absl::Status DirectConnection::AdmitMessage(const Frame& frame) {
 void DirectConnection::Fill() {
   for (size_t taken = 0; WantsBytes() && taken < kBytesPerTurn;) {
     const auto bytes = stream_->Read(reader_.Space());
+    if (absl::IsInvalidArgument(bytes.status())) return OnBadFrame(bytes.status());
     if (!bytes.ok()) return Close();
     if (*bytes == 0) return Watch();
     taken += *bytes;
@@ -191,7 +200,8 @@ void DirectConnection::BeginCall(const ReceivedFrame& frame) {
     // Its client asks for another one, and comes again.
     return End(absl::UnavailableError("ticket: unknown or expired"), nullptr);
   }
-  if (method_ == Method::kGreeting) return End(absl::OkStatus(), nullptr);
+  const bool offer = call.shared_memory() && absl::string_view(caller_.transport) == "unix";
+  if (method_ == Method::kGreeting) return offer ? OfferMemory() : End(absl::OkStatus(), nullptr);
   caller_.authorization = token->empty() ? "" : absl::StrCat("Bearer ", *token);
   const std::chrono::milliseconds timeout(call.timeout_ms());
   caller_.deadline = timeout.count() > 0 ? DeadlineAfter(Clock::Real().Now(), timeout) : Clock::Time::max();
@@ -274,6 +284,19 @@ void DirectConnection::OnEndSent() {
   }
   state_ = State::kLingering;
   stream_->EndWrites();
+}
+
+void DirectConnection::OfferMemory() {
+  auto paid = home_.context.shared_memory.Reserve(SharedRings::kBytes);
+  auto made = paid.ok() ? SharedRings::Make() : paid.status();
+  const bool told = SendMemory(stream_->fd(), made.ok() ? made->fd : -1);
+  if (made.ok()) close(made->fd);
+  since_ = std::chrono::steady_clock::now();
+  if (!told) return Close();
+  if (!made.ok()) return;
+  shared_memory_ = *std::move(paid);
+  stream_ = std::make_unique<RingStream>(std::move(stream_), std::move(made->rings));
+  caller_.transport = "shm";
 }
 
 void DirectConnection::Discard() {

@@ -76,6 +76,8 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
   // Sends what can be sent now.
   void Flush();
   void OnEndSent();
+  // Answers a greeting; goes on over shared memory, where there is some left.
+  void OfferMemory();
   void Discard();
   // `too_early`: events that came while none was wanted.
   void Watch(uint32_t too_early = 0);
@@ -84,10 +86,12 @@ class DirectConnection final : public LoopSocket, public std::enable_shared_from
 
   const DirectHome home_;
   DirectLoop& loop_;
+  ByteReservation shared_memory_;       // Of the stream.
   std::unique_ptr<ByteStream> stream_;  // Null: closed.
   const std::function<void()> closed_;
   uint64_t number_ = 0;
   uint32_t watched_ = 0;
+  bool ready_ = false;  // OnReady is called soon.
   State state_ = State::kIdle;
   std::chrono::steady_clock::time_point since_;  // Of the state.
   bool had_call_ = false;

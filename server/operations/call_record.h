@@ -76,7 +76,7 @@ struct CallBook {
 // Who makes a call, as its transport tells.
 struct Caller {
   std::string peer;                // As gRPC names it: "ipv4:127.0.0.1:1234".
-  const char* transport = "grpc";  // Or without gRPC "direct" (TCP) or "unix".
+  const char* transport = "grpc";  // Or without gRPC "direct" (TCP), "unix" or "shm" (shared memory).
   std::string authorization;  // The header; empty where there are two: a client must not choose which one is checked.
   std::string request_id, trace_parent;        // As they were sent.
   std::string certificate, certificate_chain;  // Of the connection, PEM; empty where none was shown.

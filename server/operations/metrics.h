@@ -119,7 +119,7 @@ class Metrics {
       AddCounters("quota_rejections_total",
                   "Calls and messages rejected or ended because of a limit of one run, one call or one kind of calls.");
   prometheus::Family<Counter>& streams_ =
-      AddCounters("streams_total", "Append and Read calls admitted, by how they came: grpc, direct or unix.");
+      AddCounters("streams_total", "Append and Read calls admitted, by how they came: grpc, direct, unix or shm.");
   prometheus::Family<Counter>& calls_ = AddCounters("rpcs_total", "Calls that ended, by method and status code.");
   prometheus::Family<Gauge>& open_calls_ = AddFamily(prometheus::BuildGauge(), "rpcs_in_flight", "Calls in progress.");
   prometheus::Family<prometheus::Histogram>& call_seconds_ =

@@ -349,7 +349,7 @@ list Rejections(const Series& counters) {
   return rows;
 }
 
-// "unix 12, grpc 3": which way appends and reads came; empty: none came.
+// "shm 12, grpc 3": which way appends and reads came; empty: none came.
 std::string Streams(const Series& counters) {
   std::multimap<double, std::string, std::greater<>> found;
   for (const auto& [name, value] : counters) {

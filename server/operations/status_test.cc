@@ -165,8 +165,8 @@ TEST_F(StatusPageTest, OfAServerThatHasJustStarted) {
 TEST_F(StatusPageTest, WhichWayStreamsCome) {
   EXPECT_EQ(Page().find("Streams so far"), std::string::npos);
   counters_ = {{"routing_replay_streams_total{transport=\"grpc\"}", 3},
-               {"routing_replay_streams_total{transport=\"unix\"}", 1234}};
-  EXPECT_NE(Page().find("<dd>unix 1,234, grpc 3</dd>"), std::string::npos);
+               {"routing_replay_streams_total{transport=\"shm\"}", 1234}};
+  EXPECT_NE(Page().find("<dd>shm 1,234, grpc 3</dd>"), std::string::npos);
 }
 
 TEST_F(StatusPageTest, EveryValueIsEscaped) {

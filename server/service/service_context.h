@@ -44,6 +44,11 @@ inline int64_t ControlBytes(const ServerConfig& config) {
   return std::max<int64_t>(int64_t{64} << 20, config.memory_budget / 16);
 }
 
+// Memory that is shared with clients of this machine: a connection that gets none goes over its socket.
+inline int64_t SharedMemoryBytes(const ServerConfig& config) {
+  return std::max<int64_t>(int64_t{16} << 20, config.memory_budget / 64);
+}
+
 // Where the direct path is; without tickets there is none.
 struct DirectOffer {
   int port = 0;                 // Of TCP; 0: none.
@@ -68,6 +73,7 @@ struct ServiceContext {
             [&metrics](const char* quota) { metrics.CountQuotaRejection(quota); }),
         connections(config.max_streams),
         control_memory(ControlBytes(config)),
+        shared_memory(SharedMemoryBytes(config)),
         read_requests(ReadRequestBytes(config)),
         waiting_reads(ReadRequestBytes(config) / 2,
                       [&metrics](int64_t bytes) { metrics.waiting_read_bytes.Set(static_cast<double>(bytes)); }),
@@ -84,6 +90,7 @@ struct ServiceContext {
   RunQuota quota;
   ConnectionCalls connections;
   ByteBudget control_memory;
+  ByteBudget shared_memory;
   // Memory of reads in progress besides the rows: requests, the state of the present sample, messages. Separate from
   // the budget: a full server must still be read.
   ByteBudget read_requests;

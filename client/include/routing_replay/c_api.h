@@ -202,7 +202,7 @@ typedef struct rr_server_info { /* A result. */
 
 typedef struct rr_transports { /* A result. */
   rr_text transport;
-  int64_t grpc_streams, direct_streams, unix_streams;
+  int64_t grpc_streams, direct_streams, unix_streams, shm_streams;
 } rr_transports;
 
 RR_API rr_error* rr_client_new(const rr_client_options* options, rr_client** client);

@@ -95,10 +95,10 @@ struct ServerSummary {
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
-// How appends and reads go to the server: "grpc", or without gRPC "direct" (TCP) or "unix".
+// How appends and reads go to the server: "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared memory).
 struct ClientMetrics {
   std::string transport;  // Of the last stream; of several servers each, where they differ; empty: there was none.
-  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0;  // Begun so far.
+  int64_t grpc_streams = 0, direct_streams = 0, unix_streams = 0, shm_streams = 0;  // Begun so far.
 };
 
 class Run;

@@ -79,7 +79,7 @@ class Forwarder:
 class TransportTest(unittest.TestCase):
     flags: tuple[str, ...] = ()  # Of every server, and …
     security: ClassVar[dict[str, str]] = {}  # … what clients need for it.
-    local = "unix"  # What is used on the server's machine.
+    local = "shm"  # What is used on the server's machine.
 
     def setUp(self) -> None:
         self.lines: list[str] = []
@@ -118,7 +118,7 @@ class TransportTest(unittest.TestCase):
             return client.metrics()
 
     def check(self, metrics: dict[str, object], transport: str) -> None:
-        counts = {f"{name}_streams": 3 if name == transport else 0 for name in ("grpc", "direct", "unix")}
+        counts = {f"{name}_streams": 3 if name == transport else 0 for name in ("grpc", "direct", "unix", "shm")}
         self.assertEqual(metrics, {"transport": transport, **counts})
 
     def direct_lines(self) -> list[str]:
@@ -126,8 +126,8 @@ class TransportTest(unittest.TestCase):
 
     def test_what_is_fastest_or_what_is_asked_for(self) -> None:
         server = self.start()
-        unix = "unix" if self.local == "unix" else "grpc"
-        used = {"": self.local, "auto": self.local, "unix": unix, "direct": "direct", "grpc": "grpc"}
+        used = {"": self.local, "auto": self.local, "direct": "direct", "grpc": "grpc"}
+        used |= {name: name if self.local == "shm" else "grpc" for name in ("shm", "unix")}
         for asked, name in used.items():
             with self.subTest(asked=asked):
                 self.check(self.use(server.endpoint, asked), name)
@@ -144,7 +144,7 @@ class TransportTest(unittest.TestCase):
     def test_a_server_that_listens_on_a_socket_alone(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = self.start(listen=f"unix:{directory}/socket")
-            self.check(self.use(server.endpoint), "unix" if self.local == "unix" else "grpc")
+            self.check(self.use(server.endpoint), "shm" if self.local == "shm" else "grpc")
 
     def test_a_port_of_its_own(self) -> None:
         server = self.start("--direct-listen", reserve_address())
@@ -202,7 +202,7 @@ class TransportTest(unittest.TestCase):
         store = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, store, ignore_errors=True)
         flags = (*self.flags, "--direct-listen", direct, "--store", f"rocksdb:{store}", "--durability", "written")
-        for transport in sorted({"direct", self.local}):
+        for transport in sorted({"direct", self.local} | ({"unix"} if self.local == "shm" else set())):
             server = Server(*flags, listen=address)
             with mock.patch.dict(os.environ, {"ROUTING_REPLAY_TRANSPORT": transport}), self.client(address) as client:
                 run = self.run_of(client, transport)

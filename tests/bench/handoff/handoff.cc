@@ -44,12 +44,16 @@ struct Way {
 constexpr Way kWays[] = {{"", "", ""},
                          {"u8", "u8", "direct"},
                          {"u8.unix", "u8", "unix"},
+                         {"u8.shm", "u8", "shm"},
                          {"u8.grpc", "u8", "grpc"},
                          {"i32", "i32", "direct"},
+                         {"i32.shm", "i32", "shm"},
                          {"i32.grpc", "i32", "grpc"},
                          {"python.u8", "u8", "direct", "u8"},
+                         {"python.u8.shm", "u8", "shm", "u8.shm"},
                          {"python.u8.grpc", "u8", "grpc", "u8.grpc"},
                          {"python.i32", "i32", "direct", "i32"},
+                         {"python.i32.shm", "i32", "shm", "i32.shm"},
                          {"python.i32.grpc", "i32", "grpc", "i32.grpc"}};
 
 // All processes of the hand-off, under one setting of the allocator.

@@ -19,7 +19,7 @@ import numpy as np
 import routing_replay
 
 RUN, TIMEOUT, POISON = "handoff", 60.0, 0x6E
-TRANSPORTS = "direct", "grpc"
+TRANSPORTS = "direct", "shm", "grpc"
 
 
 def sample_id(step: int, sample: int) -> str:

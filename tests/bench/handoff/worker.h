@@ -13,7 +13,7 @@ namespace routing_replay::bench {
 
 inline constexpr char kHandoffRun[] = "handoff";
 // What ROUTING_REPLAY_TRANSPORT may say of a client.
-inline constexpr const char* kTransports[] = {"direct", "unix", "grpc"};
+inline constexpr const char* kTransports[] = {"direct", "unix", "shm", "grpc"};
 
 // Commands: "open ENDPOINT HUB_PORT" connects to both; "hub" hands over to the hub; "u8 ROUND TRANSPORT" and
 // "i32 ROUND TRANSPORT" hand over to the service by one of kTransports, worker 0 releasing the round before first. They

@@ -4,7 +4,7 @@
 
 DURATION: 90, 90s, 20m, 3h: so long with each store. STORE: memory, spill, rocksdb, redis or redis-cluster; all if
 absent. NAMES: what ROUTING_REPLAY_TRANSPORT may be, with commas between them; workers have different ones and switch.
-Histories have TLS, those with unix excepted: there is no Unix socket then.
+Histories have TLS, those with unix or shm excepted: there is no Unix socket then.
 
 One seed after the other makes a history of a round (40 s), from the one on that has no result yet, so a run that was
 interrupted goes on. Results are added to results.jsonl beside this file, and ../RESULTS.md is made of it. --seed makes
@@ -97,7 +97,7 @@ def staged(store: str, transports: list[str], seed: int, directory: Path) -> Ite
     logs.mkdir()
     log = clients.Log(logs / "nemesis.jsonl")
     direct = any(name != "grpc" for name in transports)
-    security, shim = Security(directory, tls="unix" not in transports), Shim(directory)
+    security, shim = Security(directory, tls=not {"unix", "shm"} & set(transports)), Shim(directory)
     disk = directory / "disk" if store in ("spill", "rocksdb") else None
     mounted = disk is not None and disk_of_its_own(disk)
     redis = Redis(directory / "redis") if store == "redis" else None

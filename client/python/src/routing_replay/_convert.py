@@ -425,7 +425,7 @@ def summaries(found: Any) -> list[RunSummary]:
 
 
 def transports(found: _native.Transports) -> dict[str, Any]:
-    counts = {f"{name}_streams": getattr(found, f"{name}_streams") for name in ("grpc", "direct", "unix")}
+    counts = {f"{name}_streams": getattr(found, f"{name}_streams") for name in ("grpc", "direct", "unix", "shm")}
     return {"transport": str(found.transport) or None, **counts}
 
 

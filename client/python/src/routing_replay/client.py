@@ -51,12 +51,13 @@ class ClientCalls:
     def metrics(self) -> dict[str, Any]:
         """How appends and reads go to the server.
 
-        transport: of the last stream, "grpc", or without gRPC "direct" (TCP) or "unix"; None before the first; with
-            several servers, of each, where they differ
-        grpc_streams, direct_streams, unix_streams: how many were begun. Equal clients of a process count together
+        transport: of the last stream, "grpc", or without gRPC "direct" (TCP), "unix" or "shm" (shared memory); None
+            before the first; with several servers, of each, where they differ
+        grpc_streams, direct_streams, unix_streams, shm_streams: how many were begun. Equal clients of a process count
+            together
 
         By default the fastest that reaches the server is used. ROUTING_REPLAY_TRANSPORT in the environment of a new
-        client may say one of the three.
+        client may say one of the four.
         """
         return _native.give(lib.rr_client_metrics, _native.Transports, _convert.transports, self._link.client.pointer)
 
