@@ -1,5 +1,6 @@
 #include "client/commit.h"
 
+#include <atomic>
 #include <thread>
 
 #include "client/call/cancellation.h"
@@ -53,9 +54,9 @@ TEST_F(CommitTest, WhatWasAppended) {
   Expect(Committed({.sample = "s", .num_tokens = 21}), CommitStatus::kCommitted, 20, 21);
   Expect(Committed({.sample = "s", .num_tokens = 22}), CommitStatus::kMissing, 20, 21, Reason::kSealed);
   EXPECT_EQ(service_.Calls("Put"), 1);
-  std::optional<uint32_t> told;
+  std::atomic<bool> told = false;
   service_.OnAppend([&](const AppendRequest& request) {
-    told = request.append->token_check_start;
+    told = request.append->token_check_start.has_value();
     return Do::kAnswer;
   });
   Expect(Committed({.sample = "s", .tokens = std::vector(tokens_.begin(), tokens_.begin() + 21)}),

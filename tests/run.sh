@@ -6,8 +6,8 @@
 #
 #   --packaging   also the tests that build wheels and Debian packages and install them, or Ray, into environments of
 #                 their own: minutes, where every other test takes 20 s at most
-#   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
-#                 gRPC-free core under ThreadSanitizer
+#   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and once
+#                 more under ThreadSanitizer
 #   --debug       also the unit tests of the Debug preset, with assertions on
 #   --odr         also a comparison of all types that are shipped: no two have one name
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
@@ -100,8 +100,8 @@ alone() {
 }
 
 sanitizers() {
-  suite asan -L '^(unit|integration)$'
-  suite tsan
+  local preset
+  for preset in asan tsan; do suite $preset -L '^(unit|integration)$'; done
 }
 
 odr() {

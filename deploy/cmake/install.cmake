@@ -111,17 +111,15 @@ if(RR_WITH_CUDA)
 endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
         FILES_MATCHING PATTERN *.proto)
-if(RR_WITH_GRPC)
-  rr_component(NAME client REQUIRES wire UNITS client client_checkpoint)
-  rr_component(NAME trainer_fetch REQUIRES client trainer UNITS trainer_fetch)
-  rr_install_headers(client/include EXCEPT c_api.h)
-  get_directory_property(generated DIRECTORY proto DEFINITION RR_PROTO_OUT)
-  rr_install_headers(${generated})
-  install(FILES trainer_plugin/include/routing_replay/trainer/fetch.h COMPONENT dev
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
-  install(TARGETS routing-replay-server RUNTIME COMPONENT server)
-  install(TARGETS rrctl RUNTIME COMPONENT client)
-endif()
+rr_component(NAME client REQUIRES wire UNITS client client_checkpoint)
+rr_component(NAME trainer_fetch REQUIRES client trainer UNITS trainer_fetch)
+rr_install_headers(client/include EXCEPT c_api.h)
+get_directory_property(generated DIRECTORY proto DEFINITION RR_PROTO_OUT)
+rr_install_headers(${generated})
+install(FILES trainer_plugin/include/routing_replay/trainer/fetch.h COMPONENT dev
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
+install(TARGETS routing-replay-server RUNTIME COMPONENT server)
+install(TARGETS rrctl RUNTIME COMPONENT client)
 
 configure_package_config_file(deploy/cmake/routing_replay-config.cmake.in ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
                               INSTALL_DESTINATION ${RR_PACKAGE_DIR} NO_SET_AND_CHECK_MACRO
@@ -138,6 +136,6 @@ install(FILES client/include/routing_replay/c_api.h DESTINATION ${CMAKE_INSTALL_
 install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT dev)
 
-if(RR_WITH_GRPC AND EXISTS /var/lib/dpkg AND NOT RR_SANITIZE)
+if(EXISTS /var/lib/dpkg AND NOT RR_SANITIZE)
   include(deploy/cmake/packages.cmake)
 endif()

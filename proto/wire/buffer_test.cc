@@ -23,7 +23,7 @@ TEST(BufferTest, LiesOnABoundaryAndMoves) {
   EXPECT_EQ(Buffer(0).data(), nullptr);
 }
 
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(RR_THREAD_SANITIZER)
 TEST(BufferTest, OneThatIsFreedMakesRoomForAnother) {
   std::vector<Buffer> buffers;
   for (int i = 0; i < 512; ++i) buffers.emplace_back(kBytes);

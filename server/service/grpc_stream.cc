@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/message/grpc_bytes.h"
 #include "proto/wire/status_macros.h"
+#include "proto/wire/thread_sanitizer.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay::server {
@@ -48,7 +49,11 @@ void GrpcLoop::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) { alarm.grpc_.Set(queue_.get(), AtOnce(), &event); }
+// The queue orders an alarm's event after everything before its Set, which here is on another thread.
+void GrpcLoop::Post(CallAlarm& alarm, CallEvent& event) {
+  HandOver(&event);
+  alarm.grpc_.Set(queue_.get(), AtOnce(), &event);
+}
 
 void GrpcLoop::SetAlarm(CallAlarm& alarm, Clock::Time time, CallEvent& event) {
   alarm.grpc_.Set(queue_.get(), GrpcTime(time), &event);
@@ -76,6 +81,7 @@ void GrpcLoop::Run() {
     } else if (tag == &end_alarm_) {
       ending = true;
     } else {
+      TakeOver(tag);
       HandleEvent(static_cast<CallEvent*>(tag), ok);
     }
     if (ending && empty()) {

@@ -10,7 +10,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef __SANITIZE_THREAD__
+#ifdef RR_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -34,7 +34,7 @@ void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(frames, to.stack, to.stack_bytes);
 #endif
-#ifdef __SANITIZE_THREAD__
+#ifdef RR_THREAD_SANITIZER
   __tsan_switch_to_fiber(to.sanitizer_fiber, 0);
 #endif
 }
@@ -47,19 +47,19 @@ void AfterSwitch([[maybe_unused]] const Context& self, [[maybe_unused]] Context&
 }
 
 void NameThread([[maybe_unused]] Context& context) {
-#ifdef __SANITIZE_THREAD__
+#ifdef RR_THREAD_SANITIZER
   context.sanitizer_fiber = __tsan_get_current_fiber();
 #endif
 }
 
 void NameFiber([[maybe_unused]] Context& context) {
-#ifdef __SANITIZE_THREAD__
+#ifdef RR_THREAD_SANITIZER
   context.sanitizer_fiber = __tsan_create_fiber(0);
 #endif
 }
 
 void ForgetFiber([[maybe_unused]] Context& context) {
-#ifdef __SANITIZE_THREAD__
+#ifdef RR_THREAD_SANITIZER
   if (context.sanitizer_fiber != nullptr) __tsan_destroy_fiber(context.sanitizer_fiber);
   context.sanitizer_fiber = nullptr;
 #endif

@@ -1,9 +1,27 @@
 #include "proto/wire/message/grpc_bytes.h"
 
+#include "proto/wire/thread_sanitizer.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 inline namespace wire {
+namespace {
+
+// What owns the bytes of a slice. gRPC gives it back on any of its threads when the last reference to the slice is
+// gone; its count of references orders that after this.
+template <typename Owner>
+void* Lend(std::unique_ptr<Owner> owner) {
+  HandOver(owner.get());
+  return owner.release();
+}
+
+template <typename Owner>
+void TakeBack(void* owner) {
+  TakeOver(owner);
+  delete static_cast<Owner*>(owner);
+}
+
+}  // namespace
 
 absl::StatusOr<ReceivedBytes> ReceivedBytes::From(grpc::ByteBuffer& buffer) {
   ReceivedBytes received;
@@ -19,16 +37,14 @@ void ByteBufferBuilder::Add(std::string bytes) {
   auto owner = std::make_unique<std::string>(std::move(bytes));
   auto* data = owner->data();
   const size_t size = owner->size();
-  slices_.emplace_back(
-      data, size, [](void* p) { delete static_cast<std::string*>(p); }, owner.release());
+  slices_.emplace_back(data, size, TakeBack<std::string>, Lend(std::move(owner)));
 }
 
 void ByteBufferBuilder::Add(absl::Span<const uint8_t> bytes, std::shared_ptr<const void> owner) {
   if (bytes.empty()) return;
-  auto kept = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
-  slices_.emplace_back(
-      const_cast<uint8_t*>(bytes.data()), bytes.size(),
-      [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, kept.release());
+  using Owner = std::shared_ptr<const void>;
+  slices_.emplace_back(const_cast<uint8_t*>(bytes.data()), bytes.size(), TakeBack<Owner>,
+                       Lend(std::make_unique<Owner>(std::move(owner))));
 }
 
 grpc::ByteBuffer ByteBufferBuilder::Build() {
