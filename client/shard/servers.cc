@@ -80,7 +80,9 @@ absl::StatusOr<std::shared_ptr<const Servers>> Servers::Connect(const ClientOpti
 absl::StatusOr<std::shared_ptr<const Servers>> Servers::All(std::shared_ptr<const Servers> given,
                                                             ClientOptions options) {
   if (given->members_) return given;
-  RR_ASSIGN_OR_RETURN(const auto info, given->at(0).Call(&Caller::Stub::GetServerInfo, v1::GetServerInfoRequest()));
+  v1::GetServerInfoRequest request;
+  request.set_without_store(true);
+  RR_ASSIGN_OR_RETURN(const auto info, given->at(0).Call(&Caller::Stub::GetServerInfo, request));
   if (!ShardMembers::IsShardEndpoint(info.endpoint())) return given;
   options.endpoint = info.endpoint();
   return Connect(options);

@@ -422,24 +422,29 @@ absl::Status DoDropRun(ServiceContext& context, const UnaryCaller&, const v1::Dr
   return absl::OkStatus();
 }
 
-absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller, const v1::GetServerInfoRequest&,
-                             v1::ServerInfo& response) {
-  RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kGetServerInfo));
+// What it has to be asked for.
+void DescribeStore(ServiceContext& context, v1::ServerInfo& info) {
   const Store::Totals totals = context.store.GetTotals();
+  info.set_stored_bytes(totals.stored_bytes);
+  const int64_t held = totals.stored_bytes + totals.run_bytes;
+  info.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - held));
+  info.set_samples(totals.samples);
+  info.set_runs(totals.runs);
+  if (totals.spill) DescribeSpill(*totals.spill, info);
+}
+
+absl::Status DoGetServerInfo(ServiceContext& context, const UnaryCaller& caller,
+                             const v1::GetServerInfoRequest& request, v1::ServerInfo& response) {
+  RR_ASSIGN_OR_RETURN(const auto permissions, AuthorizeAnywhere(context, caller.caller, Rpc::kGetServerInfo));
+  if (!request.without_store()) DescribeStore(context, response);
   response.set_version(ROUTING_REPLAY_VERSION);
   response.set_store(context.store.name());
   response.set_budget_bytes(context.budget.limit());
-  response.set_stored_bytes(totals.stored_bytes);
-  const int64_t held = totals.stored_bytes + totals.run_bytes;
-  response.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - held));
-  response.set_samples(totals.samples);
-  response.set_runs(totals.runs);
   response.set_uptime_ms(ToMs(context.clock.Now() - context.started).count());
   response.set_draining(context.draining);
   for (const auto& [name, value] : context.metrics.Counters()) {
     (*response.mutable_counters())[name] = static_cast<int64_t>(value);
   }
-  if (totals.spill) DescribeSpill(*totals.spill, response);
   response.set_endpoint(context.config.advertise);
   response.set_time_ms(std::chrono::duration_cast<milliseconds>(context.clock.TimeOfDay().time_since_epoch()).count());
   response.set_max_message_bytes(context.config.max_message_bytes);

@@ -60,7 +60,7 @@ bench serve serve
 bench store store
 bench wire wire
 bench plan plan
-bench scale scale
+repetitions=1 bench scale scale # Minutes a round.
 echo "producer.py" >&2
 for tls in "" --tls; do
   $python tests/bench/producer/producer.py --build "$build" --repetitions "$repetitions" "${quick[@]}" $tls \
