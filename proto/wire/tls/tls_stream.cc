@@ -50,22 +50,21 @@ absl::Span<const uint8_t> NextRecord(absl::Span<const iovec> bytes, size_t skip,
 // OpenSSL writes to a socket without a word against SIGPIPE, which is the host's affair.
 class WithoutSigpipe {
  public:
-  WithoutSigpipe() {
+  // `over`: not OK at the end if the last call may have met a closed socket.
+  explicit WithoutSigpipe(const absl::Status& over) : over_(over) {
     sigemptyset(&pipe_);
     sigaddset(&pipe_, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
   ~WithoutSigpipe() {
     constexpr timespec kNow{};
-    if (came_ && sigismember(&before_, SIGPIPE) == 0) sigtimedwait(&pipe_, nullptr, &kNow);
+    if (!over_.ok() && sigismember(&before_, SIGPIPE) == 0) sigtimedwait(&pipe_, nullptr, &kNow);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  // The last call may have met a closed socket.
-  void SetCame() { came_ = true; }
 
  private:
+  const absl::Status& over_;
   sigset_t pipe_, before_;
-  bool came_ = false;
 };
 
 std::string TextOf(BIO* bio) {
@@ -132,15 +131,15 @@ std::unique_ptr<TlsStream> TlsStream::Connect(const TlsContext& context, int fd,
   return stream;
 }
 
-absl::Status TlsStream::Judge(int result, uint32_t& events) {
+absl::StatusOr<size_t> TlsStream::Stop(size_t moved, int result, uint32_t& events) {
   const int error = errno;
   switch (SSL_get_error(ssl_.get(), result)) {
     case SSL_ERROR_WANT_READ:
       events = POLLIN;
-      return absl::OkStatus();
+      return moved;
     case SSL_ERROR_WANT_WRITE:
       events = POLLOUT;
-      return absl::OkStatus();
+      return moved;
     case SSL_ERROR_ZERO_RETURN:
       over_ = absl::UnavailableError("closed");
       break;
@@ -154,12 +153,13 @@ absl::Status TlsStream::Judge(int result, uint32_t& events) {
                                          : absl::StrCat("TLS: certificate: ", X509_verify_cert_error_string(verified)));
   }
   ERR_clear_error();
+  if (moved > 0) return moved;  // The error is told next time.
   return over_;
 }
 
 absl::StatusOr<size_t> TlsStream::Read(absl::Span<const iovec> space) {
   if (!over_.ok()) return over_;
-  WithoutSigpipe quiet;
+  const WithoutSigpipe quiet(over_);
   size_t came = 0;
   drained_ = false;
   for (const iovec& piece : space) {
@@ -171,10 +171,7 @@ absl::StatusOr<size_t> TlsStream::Read(absl::Span<const iovec> space) {
       const int result = SSL_read(ssl_.get(), static_cast<char*>(piece.iov_base) + filled, static_cast<int>(most));
       if (result <= 0) {
         drained_ = true;
-        const absl::Status status = Judge(result, read_events_);
-        if (!status.ok()) quiet.SetCame();
-        if (came == 0 && !status.ok()) return status;
-        return came;
+        return Stop(came, result, read_events_);
       }
       read_events_ = POLLIN;
       filled += static_cast<size_t>(result);
@@ -186,7 +183,7 @@ absl::StatusOr<size_t> TlsStream::Read(absl::Span<const iovec> space) {
 
 absl::StatusOr<size_t> TlsStream::Write(absl::Span<const iovec> bytes) {
   if (!over_.ok()) return over_;
-  WithoutSigpipe quiet;
+  const WithoutSigpipe quiet(over_);
   std::array<uint8_t, kRecordBytes> room;
   size_t sent = 0, skip = 0;  // Of the first piece that is left.
   while (true) {
@@ -199,12 +196,7 @@ absl::StatusOr<size_t> TlsStream::Write(absl::Span<const iovec> bytes) {
     ERR_clear_error();
     errno = 0;
     const int result = SSL_write(ssl_.get(), record.data(), static_cast<int>(record.size()));
-    if (result <= 0) {
-      const absl::Status status = Judge(result, write_events_);
-      if (!status.ok()) quiet.SetCame();
-      if (sent == 0 && !status.ok()) return status;
-      return sent;
-    }
+    if (result <= 0) return Stop(sent, result, write_events_);
     write_events_ = POLLOUT;
     sent += static_cast<size_t>(result);
     skip += static_cast<size_t>(result);

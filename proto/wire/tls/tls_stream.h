@@ -32,8 +32,8 @@ class TlsStream final : public ByteStream {
 
  private:
   TlsStream(const TlsContext& context, int fd);
-  // What OpenSSL's `result` says: OK if it is to be asked again, after `events`.
-  absl::Status Judge(int result, uint32_t& events);
+  // What a Read or Write returns that had moved so many bytes when OpenSSL gave `result`; it goes on after `events`.
+  absl::StatusOr<size_t> Stop(size_t moved, int result, uint32_t& events);
 
   const int fd_;
   const std::unique_ptr<SSL, OpenSslFree<SSL_free>> ssl_;

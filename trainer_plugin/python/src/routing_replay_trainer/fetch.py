@@ -248,6 +248,10 @@ def _inspected(kept: _core.Records) -> list[dict[str, Any]]:
     return [_state(one.said) for one in kept]
 
 
+# What a fetch is asked for: plan, sequences, index buffer.
+_Asked = tuple[Plan, Sequence[FetchSequence] | None, NDArray[np.uint8] | None]
+
+
 class Source:
     """The common part of the sources of this package: a fetch is described, its rows are read, and realigned.
     `step.StepSource`, between a source and a trainer, does the same with steps of its own in between.
@@ -285,11 +289,8 @@ class Source:
 
         Errors of a service or its connection are raised as routing_replay raises them.
         """
-        target, records = _Target(plan, out), c_void_p()
-        fetch = self._start(plan, sequences, missing)
-        self._bring(fetch, None)
-        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(records))
-        return target.batch(records.value)
+        (batch,) = self._fetched([(plan, sequences, out)], missing)
+        return batch
 
     def fetch_all(
         self,
@@ -301,7 +302,7 @@ class Source:
     ) -> list[Batch]:
         """`fetch` of several micro-batches, one after the other: those of a step, say. sequences, out: one per plan"""
         every = zip(plans, _one_each(sequences, plans, "sequences"), _one_each(out, plans, "out"), strict=True)
-        return [self.fetch(plan, sequences=named, missing=missing, out=into) for plan, named, into in every]
+        return self._fetched(list(every), missing)
 
     def stage(
         self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
@@ -318,6 +319,18 @@ class Source:
         timeout: seconds to wait for rows that are not committed yet, and for the seal; those of the source if absent
         """
         raise NotImplementedError
+
+    def _fetched(self, asked: Sequence[_Asked], missing: Missing) -> list[Batch]:
+        return [self._fetched_one(*one, missing) for one in asked]
+
+    def _fetched_one(
+        self, plan: Plan, sequences: Sequence[FetchSequence] | None, out: NDArray[np.uint8] | None, missing: Missing
+    ) -> Batch:
+        target, records = _Target(plan, out), c_void_p()
+        fetch = self._start(plan, sequences, missing)
+        self._bring(fetch, None)
+        LIBRARY.rrt_fetch_result(fetch.pointer, byref(target.native), byref(records))
+        return target.batch(records.value)
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         return _Fetch(plan, missing, self._options(sequences, missing))
@@ -467,7 +480,10 @@ class ServiceSource(Source):
     """Rows of one run of a routing-replay-server.
 
     run: a routing_replay.Run, or one of routing_replay.aio, whose connection is used. Thread-safe.
-    timeout: seconds for one fetch, waiting for rows included
+    A `fetch_all` is one call of the library, which is cheaper than a `fetch` each. With missing="live" or "drop", a
+    sample that is not there in time falls back.
+
+    timeout: seconds for one `fetch` or `fetch_all`, waiting for rows included
     wait: for rows that are not committed yet, instead of treating their sample as missing
     """
 
@@ -511,32 +527,11 @@ class ServiceSource(Source):
             kept=native,
         ).wait()
 
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence] | None = None,
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch:
-        """See Source.fetch. With missing="live" or "drop", a sample that is not there in time falls back."""
-        (batch,) = self.fetch_all((plan,), sequences=(sequences,), missing=missing, out=(out,))
-        return batch
-
-    def fetch_all(
-        self,
-        plans: Sequence[Plan],
-        *,
-        sequences: Sequence[Sequence[FetchSequence] | None] | None = None,
-        missing: Missing = "strict",
-        out: Sequence[NDArray[np.uint8] | None] | None = None,
-    ) -> list[Batch]:
-        """See Source.fetch_all. One call of the library: cheaper than a `fetch` each. `timeout` is that of all."""
-        native, fetches = self._run.native, _fetches(len(plans))()
-        targets = [_Target(plan, into) for plan, into in zip(plans, _one_each(out, plans, "out"), strict=True)]
-        named = _one_each(sequences, plans, "sequences")
-        for fetch, plan, one, target in zip(fetches, plans, named, targets, strict=True):
-            fetch.plan, fetch.options, fetch.target = plan.pointer, self._options(one, missing), target.native
+    def _fetched(self, asked: Sequence[_Asked], missing: Missing) -> list[Batch]:
+        native, fetches = self._run.native, _fetches(len(asked))()
+        targets = [_Target(plan, out) for plan, _, out in asked]
+        for fetch, (plan, named, _), target in zip(fetches, asked, targets, strict=True):
+            fetch.plan, fetch.options, fetch.target = plan.pointer, self._options(named, missing), target.native
         return Operation(
             LIBRARY.rrt_fetch_rows,
             (native.pointer, fetches, len(fetches)),
@@ -544,7 +539,7 @@ class ServiceSource(Source):
             lambda: [target.batch(fetch.records) for target, fetch in zip(targets, fetches, strict=True)],
             lambda: [LIBRARY.rr_free(fetch.records) for fetch in fetches],
             timeout=min(max(self._timeout, 0.0), _ENDLESS),
-            kept=(native, plans, targets),
+            kept=(native, asked, targets),
         ).wait()
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:

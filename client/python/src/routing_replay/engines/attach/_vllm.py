@@ -220,7 +220,7 @@ def register() -> None:
 
     Rows are taken in the process that talks to clients. The one that schedules does not know where an answer ends:
     texts that stop it are found here, and so is an abort. Nor are they the blocks of vLLM's own store, which it names
-    by hashes of their tokens: if requests begin anew with new weights (reset_prefix_cache of running requests), the
+    by hashes of their tokens: if requests begin again with new weights (reset_prefix_cache of running requests), the
     blocks of an answer are those computed again, and its rows those that its tokens were sampled with.
     """
     name = os.environ.get(_plugin.VARIABLE)
