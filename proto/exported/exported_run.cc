@@ -32,7 +32,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kVersion = 2;
-constexpr int64_t kMostHeaderBytes = 4096;  // Of the header of a .npy file.
+constexpr int64_t kMostHeaderBytes = 4096;  // Largest header of a .npy file.
 
 absl::Span<const uint8_t> AsBytes(absl::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
@@ -110,7 +110,7 @@ bool IsFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Checks the fields of a sample, whether they come from an index or from a caller.
+// Checks the fields of a sample that was read from an index or passed by a caller.
 absl::Status CheckSample(const ExportedSample& sample, const std::string& path) {
   RR_RETURN_IF_ERROR(CheckId(sample.sample, path));
   if (sample.num_tokens < 1 || sample.num_tokens > kMaxRows + 1) {
@@ -170,7 +170,7 @@ absl::Status ReadSamples(const json& list, ExportedRun& run) {
     if (!names.insert(sample.sample).second) return Invalid(path, "occurs twice");
     const int64_t most = *run.geometry.array_ids(sample.recorded_rows()) * run.geometry.max_id_bytes();
     if (sample.file_bytes < 0 || sample.file_bytes > most + kMostHeaderBytes) {
-      return Invalid(path + ".file_bytes", "does not match the size of the sample's rows");
+      return Invalid(path + ".file_bytes", "does not match the number of recorded rows");
     }
   }
   return absl::OkStatus();
@@ -225,8 +225,9 @@ absl::StatusOr<ExportedRun> IndexFromText(absl::string_view text) {
 
 // Writing.
 
-// How much is synced at once: enough for a file system to write many files in one go, but only a moment's work for a
-// disk. A file system writes together what several threads wait for at the same time; more than 16 threads gain little.
+// The size of one batch to sync: large enough for the file system to write many files at once, small enough for a disk
+// to finish quickly. A file system combines syncs that several threads wait for at the same time; more than 16 threads
+// gain little.
 constexpr size_t kSyncFiles = 1024;
 constexpr int64_t kSyncBytes = int64_t{256} << 20;
 constexpr size_t kSyncThreads = 16;
@@ -237,7 +238,7 @@ absl::Status Result(const std::error_code& error, const std::filesystem::path& p
   return error ? absl::InternalError(absl::StrCat(path.string(), ": ", error.message())) : absl::OkStatus();
 }
 
-// Why a directory cannot be used: a wrong argument, or an error of the system.
+// The status for a directory that cannot be used: a wrong argument, or a system error.
 absl::Status DirectoryError(const std::error_code& error, const std::filesystem::path& directory) {
   const auto is_one_of = [&error](std::initializer_list<std::errc> some) {
     return std::any_of(some.begin(), some.end(), [&error](std::errc one) { return error == one; });
@@ -254,7 +255,7 @@ absl::Status DirectoryError(const std::error_code& error, const std::filesystem:
   return absl::InternalError(text);
 }
 
-// A new file; an existing link of that name is not followed.
+// Creates a new file. An existing link with that name is not followed.
 absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts) {
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor < 0) return Result(LastError(), path);
@@ -305,7 +306,7 @@ bool IsExportFile(absl::string_view name) {
                                   std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }));
 }
 
-// Removes what a killed export left. Removes nothing if anything else is there.
+// Removes the files of an export that was killed. Removes nothing if the directory contains any other file.
 absl::Status RemovePart(const std::filesystem::path& part) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
@@ -371,7 +372,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
                                                                  Geometry geometry) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(directory, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // "run/" is "run".
+  if (!path.has_filename()) path = path.parent_path();  // "run/" means "run".
   if (error) return DirectoryError(error, directory);
   const bool exists = std::filesystem::exists(path, error);
   if (!error && exists && !std::filesystem::is_directory(path, error)) {
@@ -384,7 +385,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
   std::filesystem::path part = path;
   part += ".part";
   RR_RETURN_IF_ERROR(RemovePart(part));
-  // The names of the directories are on the disk before any file is in them.
+  // Sync the new directories before any file is written into them.
   std::vector<std::filesystem::path> parents;
   for (std::filesystem::path up = part.parent_path(); up.has_relative_path() && !std::filesystem::exists(up, error);
        up = up.parent_path()) {
@@ -416,10 +417,11 @@ absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> i
   const int64_t rows = sample.recorded_rows(), given = static_cast<int64_t>(ids.size());
   const int64_t id_bytes = geometry.max_id_bytes();
   if (given % id_bytes != 0 || geometry.array_ids(rows) != given / id_bytes) {
-    return WithSample(Invalid(Reason::kLength, "ids",
-                              absl::StrCat(ids.size(), " bytes are not ", rows, " rows of ", geometry.num_moe_layers(),
-                                           " layers of ", geometry.max_top_k(), " ids of ", id_bytes, " bytes")),
-                      sample.sample);
+    return WithSample(
+        Invalid(Reason::kLength, "ids",
+                absl::StrCat(ids.size(), " bytes of ids do not match ", rows, " rows of ", geometry.num_moe_layers(),
+                             " layers of ", geometry.max_top_k(), " ids of ", id_bytes, " bytes")),
+        sample.sample);
   }
   const std::string text = MakeNpyHeader(DTypeOf(geometry), ShapeOf(geometry, sample));
   const absl::Span<const uint8_t> header(reinterpret_cast<const uint8_t*>(text.data()), text.size());

@@ -35,9 +35,9 @@ struct ExportedSample {
   int64_t num_tokens = 0;  // T, at least 1: it has rows 0 … T − 2.
   int64_t revision = 0;
   uint64_t content_id = 0;
-  std::vector<RowRange> unrecorded;  // Normal list, inside its rows.
+  std::vector<RowRange> unrecorded;  // Normal list (row_range.h) inside rows 0 … T − 2.
   std::vector<WeightSpan> weights;
-  std::vector<TokenCheck> token_checks;  // The known ones.
+  std::vector<TokenCheck> token_checks;  // The token checks that are known; may be empty.
   // The sample's .npy file: a name without a directory, its size and CRC32C. Set by RunExporter.
   std::string file;
   int64_t file_bytes = 0;
@@ -66,7 +66,7 @@ class RunExporter {
 
   const ExportedRun& contents() const { return run_; }
 
-  // ids: those of the recorded rows, [rows][MoE layers][K], little-endian, with the K and dtype of the geometry's
+  // `ids` are those of the recorded rows: [rows][MoE layers][K], little-endian, with the K and dtype of the geometry's
   // arrays; slots beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) if the size does not match the
   // geometry and the rows, or if the sample was added before; INTERNAL as for Create. Ids are not checked.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
@@ -89,8 +89,8 @@ class RunExporter {
   const std::filesystem::path directory_, part_;
   ExportedRun run_;
   std::unordered_set<std::string> names_;       // Ids of the samples so far.
-  std::vector<std::filesystem::path> written_;  // Files not synced yet, …
-  int64_t written_bytes_ = 0;                   // … and their bytes.
+  std::vector<std::filesystem::path> written_;  // Files that are not synced yet, …
+  int64_t written_bytes_ = 0;                   // … and their size.
   bool finished_ = false;
 };
 

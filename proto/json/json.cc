@@ -224,7 +224,8 @@ absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<To
   std::vector<std::vector<int64_t>> pairs;
   RR_RETURN_IF_ERROR(ReadPairs(object, key, pairs));
   for (const auto& pair : pairs) {
-    if (!std::in_range<uint32_t>(pair[1])) return Invalid(object.PathOf(key), "must have CRCs of 32 bits");
+    if (!std::in_range<uint32_t>(pair[1]))
+      return Invalid(object.PathOf(key), "each CRC must be an unsigned 32-bit integer");
     checks.push_back({pair[0], static_cast<uint32_t>(pair[1])});
   }
   return absl::OkStatus();

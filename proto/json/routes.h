@@ -22,11 +22,11 @@ struct RouteText {
   size_t size = 0;
 };
 
-// Returns, in order, the strings of the fields "routed_experts" and "prompt_routed_experts". They are searched in the
-// root, in the items of a root that is a list, in those of "choices", and in "meta_info", "sglext" and "sgl_ext" at any
-// of these positions. If such a field is an object, its "data" is used; if it is a list, its strings. Other kinds, and
-// strings with escapes, are skipped. INVALID_ARGUMENT (kEncoding, field "body") if the body is not a JSON object or
-// list; only structure and UTF-8 are checked, not numbers and words. Thread-safe.
+// Returns, in order, the strings of the fields "routed_experts" and "prompt_routed_experts". It searches the root
+// object (or each item if the root is a list), each item of "choices", and the objects "meta_info", "sglext" and
+// "sgl_ext" inside any of these. If such a field is an object, its "data" is used; if it is a list, its strings. Other
+// kinds, and strings with escapes, are skipped. INVALID_ARGUMENT (kEncoding, field "body") if the body is not a JSON
+// object or list; only structure and UTF-8 are checked, not numbers and words. Thread-safe.
 absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body);
 
 }  // namespace wire

@@ -61,10 +61,10 @@ absl::StatusOr<SafeTensor> ReadTensor(const std::string& name, const json& entry
   const auto offsets = Numbers(entry.value("data_offsets", json()), 2);
   const json dtype = entry.value("dtype", json());
   if (!shape || !offsets || offsets->size() != 2 || !dtype.is_string()) {
-    return Malformed(Reason::kEncoding, absl::StrCat(name, " is not {dtype, shape, data_offsets}"));
+    return Malformed(Reason::kEncoding, absl::StrCat(name, " must be an object with dtype, shape and data_offsets"));
   }
   if ((*offsets)[0] > (*offsets)[1] || (*offsets)[1] > static_cast<int64_t>(data.size())) {
-    return Malformed(Reason::kLength, absl::StrCat(name, " lies outside the file"));
+    return Malformed(Reason::kLength, absl::StrCat(name, " has data_offsets outside the file"));
   }
   tensor.dtype_name = dtype.get<std::string>();
   tensor.dtype = DTypeOf(tensor.dtype_name);
@@ -90,7 +90,8 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_
   if (file.size() < kLengthBytes) return Malformed(Reason::kEncoding, "shorter than the length field of the header");
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
-    return Malformed(Reason::kEncoding, absl::StrCat("header of ", length, " bytes is cut off or over 1 MiB"));
+    return Malformed(Reason::kEncoding, absl::StrCat("the header states a length of ", length,
+                                                     " bytes; it is truncated or longer than 1 MiB"));
   }
   const uint8_t* text = file.data() + kLengthBytes;
   const json header = json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
@@ -120,13 +121,14 @@ absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::stri
     if (name.empty() ? IsRows(tensor) : tensor.name == name) found.push_back(&tensor);
   }
   if (found.size() != 1) {
-    return absl::NotFoundError(absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors of rows; name one")
-                                                         : absl::StrCat("no tensor \"", name, "\""),
-                                            "; the file holds ", Names(tensors)));
+    return absl::NotFoundError(
+        absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors could be the rows; give the name of one")
+                                  : absl::StrCat("no tensor \"", name, "\""),
+                     "; the file has ", Names(tensors)));
   }
   if (!IsRows(*found[0])) {
     return Malformed(found[0]->shape.size() == 3 ? Reason::kDType : Reason::kShape,
-                     absl::StrCat(Names({*found[0]}), " is not ids [rows, layers, K]"));
+                     absl::StrCat(Names({*found[0]}), " must be integer ids of shape [rows, layers, K]"));
   }
   RowsFile rows;
   rows.tensor = {.dtype = found[0]->dtype, .shape = found[0]->shape};
@@ -144,7 +146,8 @@ absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, ab
     entry = &*found;
   }
   const auto lengths = entry->is_object() ? Numbers(entry->value("seq_lens", json()), kMaxRows) : std::nullopt;
-  if (!lengths) return Invalid(Reason::kField, "index.seq_lens", "must be a list of numbers of rows");
+  if (!lengths)
+    return Invalid(Reason::kField, "index.seq_lens", "must be a list with the number of rows of each sequence");
   std::vector<RowRange> sequences;
   int64_t next = 0;
   for (const int64_t length : *lengths) {

@@ -35,9 +35,9 @@ struct RowsFile {
   absl::Span<const uint8_t> payload;  // Points into the file.
 };
 
-// The rows of a .npy or safetensors file; the first bytes tell which it is. `name` is that of the tensor; empty: the
-// only one with three axes of integers. INVALID_ARGUMENT as ParseNpyHeader and ParseSafeTensors; NOT_FOUND if there is
-// no such tensor, or several; it names the tensors in the file.
+// The rows of a .npy or safetensors file; the first bytes tell which it is. `name` is that of the tensor; if empty, the
+// file must have exactly one integer tensor with three axes, which is used. INVALID_ARGUMENT as ParseNpyHeader and
+// ParseSafeTensors. NOT_FOUND if no tensor matches, or several do; the message lists the tensors in the file.
 absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::string_view name = "");
 
 // The sequences of a recorded trace: one range of slots of the file's first axis per sequence, from an index {"<file's

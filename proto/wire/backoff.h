@@ -1,4 +1,4 @@
-// How long to wait before trying again: the one rule of the project.
+// How long to wait before a retry. All retries in the project use this.
 #ifndef PROTO_WIRE_BACKOFF_H_
 #define PROTO_WIRE_BACKOFF_H_
 
@@ -38,7 +38,8 @@ class Backoff {
   void Reset() { nominal_ = options_.initial; }
 
  private:
-  // Every call has a Backoff and few ever wait. So the engine, which takes 20 us to make, is made at the first wait.
+  // Every call has a Backoff, and few calls ever wait. The random engine takes 20 us to construct, so it is constructed
+  // at the first wait.
   static double AnyNumber() {
     thread_local std::minstd_rand engine{std::random_device()()};
     return std::uniform_real_distribution<double>(0, 1)(engine);

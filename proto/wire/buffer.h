@@ -44,8 +44,8 @@ class Buffer {
     void operator()(void* p) const { std::free(p); }
   };
 
-  // Not of aligned_alloc: glibc looks there for more than it takes, so that a block which was freed makes no room for
-  // another one of its size, and a full store grows by an eighth.
+  // Uses malloc and aligns by hand. glibc's aligned_alloc searches for a larger block than it then uses, so a freed
+  // block is not reused for another of the same size, and a full store grows by an eighth.
   std::unique_ptr<void, Free> base_;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;

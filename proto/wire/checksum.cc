@@ -9,7 +9,7 @@ namespace routing_replay {
 uint32_t Crc32c(absl::Span<const uint8_t> bytes) { return Crc32cExtend(0, bytes); }
 
 uint32_t Crc32cExtend(uint32_t crc, absl::Span<const uint8_t> bytes) {
-  // ISA-L takes an int as the length and leaves the initial value and the final xor to the caller.
+  // ISA-L takes the length as an int, and leaves the initial value and the final xor to the caller.
   constexpr size_t kPart = size_t{1} << 30;
   uint32_t state = ~crc;
   while (!bytes.empty()) {

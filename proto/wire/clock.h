@@ -1,4 +1,4 @@
-// Clocks that are passed in, so that tests can move time by hand.
+// Clocks. Code gets its clock as a parameter, so tests can set the time.
 #ifndef PROTO_WIRE_CLOCK_H_
 #define PROTO_WIRE_CLOCK_H_
 
@@ -24,7 +24,7 @@ class Clock {
   static const Clock& Real();
 };
 
-// `now` + `timeout`, but not before `now` and at most a hundred years later: so neither a timeout that means "for ever"
+// `now` + `timeout`, limited to between `now` and a hundred years later, so that neither a timeout that means "forever"
 // nor a very negative one overflows.
 inline Clock::Time DeadlineAfter(Clock::Time now, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 100);
@@ -42,7 +42,7 @@ inline const Clock& Clock::Real() {
   return clock;
 }
 
-// Stands still until moved.
+// A clock that stands still until Advance is called.
 class ManualClock final : public Clock {
  public:
   Time Now() const override { return Time(Duration(ticks_.load())); }

@@ -10,8 +10,8 @@ namespace {
 
 constexpr char kTypeUrl[] = "type.googleapis.com/routing_replay.v1.ErrorDetail";
 
-// The part of protobuf's encoding that a Status needs: numbers, bytes and messages. Written by hand, so that code that
-// only makes and reads errors, such as the kernels' library, links no protobuf.
+// Writes the part of protobuf's encoding that a Status needs: numbers, bytes and messages. It is written by hand, so
+// that code that only creates and reads errors, such as the kernel library, need not link protobuf.
 class FieldWriter {
  public:
   // proto3 leaves out values that are 0 or empty, except in optional fields.
@@ -225,8 +225,8 @@ std::string EncodeRpcStatus(const absl::Status& status) {
 }
 
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes) {
-  // gRPC's status for a call that the server cut off when it ended. A caller that cancels its own call does not look at
-  // its status.
+  // This is gRPC's status for calls that were open when the server stopped. A caller that cancels its own call ignores
+  // the status.
   if (code == absl::StatusCode::kCancelled && rpc_status_bytes.empty()) {
     return absl::UnavailableError("the server ended the call without an answer");
   }

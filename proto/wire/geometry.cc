@@ -14,7 +14,7 @@
 namespace routing_replay {
 namespace {
 
-constexpr int64_t kRowsInBytes = 8;  // This many rows of any layer end on a byte.
+constexpr int64_t kRowsInBytes = 8;  // This many rows of any layer always fill whole bytes.
 
 absl::Status InvalidGeometry(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
   ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("geometry.", field)};

@@ -1,4 +1,4 @@
-// The one lock of the project: std::mutex with Abseil's thread-safety annotations.
+// The lock that the whole project uses: std::mutex with Abseil's thread-safety annotations.
 //
 // Not absl::Mutex: the packaged Abseil is built without instrumentation, and ThreadSanitizer then reports races that
 // are not there.

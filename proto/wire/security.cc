@@ -29,7 +29,8 @@ bool IsLoopbackHost(absl::string_view host) {
 }
 
 constexpr int64_t kMaxBytes = 1 << 20;
-// File times advance in clock ticks: a file that changed this recently may change again without a new time.
+// File times advance in clock ticks, so a file that changed this recently may change again without a new time, and is
+// read again.
 constexpr std::chrono::nanoseconds kUnsettled = std::chrono::milliseconds(50);
 
 int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
@@ -50,7 +51,7 @@ absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
     if (bytes < 0) return CannotRead(path, errno);
     text.append(part, static_cast<size_t>(bytes));
     if (static_cast<int64_t>(text.size()) > kMaxBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": has over ", kMaxBytes, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": must have at most ", kMaxBytes, " bytes"));
     }
   }
   return text;

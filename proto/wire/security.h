@@ -32,12 +32,12 @@ class ChangingFile {
   absl::StatusOr<std::optional<std::string>> Look();
 
  private:
-  // Tells one state of a file from another: device, inode, size, and the times of the last change of status and
-  // contents. All 0: the file does not exist.
+  // Identifies one state of a file: device, inode, size, and the times of the last change of status and contents. All 0
+  // if the file does not exist.
   using Stamp = std::array<int64_t, 5>;
 
   const std::string path_;
-  std::optional<Stamp> seen_;  // Nothing: the next look reads the file.
+  std::optional<Stamp> seen_;  // Unset: the next look reads the file.
 };
 
 // std::unique_ptr<X509, OpenSslFree<X509_free>>

@@ -26,7 +26,7 @@ bool IsLoopback(int fd) {
 
 void PrepareTcp(int fd) {
   constexpr int kIdleSeconds = 20, kProbeSeconds = 5, kProbes = 4;
-  constexpr char kReno[] = "reno";  // The one that every system has, and lets everybody use.
+  constexpr char kReno[] = "reno";  // Available on every Linux system, to every user.
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);

@@ -1,15 +1,15 @@
-// Sockets of the direct path, at both ends.
+// Socket options of the direct path, for server and client.
 #ifndef PROTO_WIRE_SOCKETS_H_
 #define PROTO_WIRE_SOCKETS_H_
 
 namespace routing_replay {
 inline namespace wire {
 
-// For messages of some MiB with nothing between them: sent at once; who waits for a peer that is gone without a word
-// hears of it within 40 s; and between two ends on one machine the system's congestion control, which may be made for
-// long ways, is not in the way.
+// Sets the options for a TCP connection of the direct path. Bytes are sent without delay (TCP_NODELAY). A peer that
+// disappears without closing is noticed within 40 s. If both ends are on one machine, a congestion control that suits
+// loopback replaces the system's default, which may be made for long distances.
 void PrepareTcp(int fd);
-// The same of a Unix socket, which has room for a tenth of a message by itself.
+// The same for a Unix socket: enlarges its buffer, which by default holds only a tenth of a message.
 void PrepareUnix(int fd);
 
 }  // namespace wire

@@ -3,8 +3,8 @@
 //   RR_RETURN_IF_ERROR(CheckAppendHeader(header));
 //   RR_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Create(options));
 //
-// The enclosing function returns absl::Status, absl::StatusOr or what is made of a status; nothing is evaluated twice.
-// A type with a comma in it cannot stand on the left: write auto.
+// The enclosing function must return absl::Status, absl::StatusOr or a type constructible from a status. Arguments are
+// evaluated once. The left side cannot be a type that contains a comma: use auto.
 #ifndef PROTO_WIRE_STATUS_MACROS_H_
 #define PROTO_WIRE_STATUS_MACROS_H_
 

@@ -1,5 +1,5 @@
-// For ThreadSanitizer, which does not see how a library that is built without it orders what threads do: where one of
-// ours hands something to another through such a library, both say so.
+// Annotations for ThreadSanitizer. It cannot see synchronization inside libraries that were built without it, such as
+// gRPC. Where one of our threads passes something to another through such a library, both threads call these functions.
 #ifndef PROTO_WIRE_THREAD_SANITIZER_H_
 #define PROTO_WIRE_THREAD_SANITIZER_H_
 
@@ -10,7 +10,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-// What this thread has done happens before what another does after TakeOver of the same address.
+// Everything this thread did before HandOver happens before everything another thread does after TakeOver with the same
+// address.
 inline void HandOver([[maybe_unused]] void* what) {
 #ifdef RR_THREAD_SANITIZER
   __tsan_release(what);

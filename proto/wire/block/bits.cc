@@ -14,8 +14,8 @@
 namespace routing_replay {
 inline namespace wire {
 
-inline constexpr size_t kGroupBytes = 16;  // Bytes of the ids that are packed or unpacked together, as two words.
-inline constexpr size_t kMostGroups = 4;   // In a vector.
+inline constexpr size_t kGroupBytes = 16;  // A group: this many bytes of ids, packed or unpacked together as two words.
+inline constexpr size_t kMostGroups = 4;   // Most groups in one vector.
 
 // Ids of `id_bits` bits (8 or 16), packed into `width` bits each.
 struct Fields {
@@ -24,7 +24,7 @@ struct Fields {
 
   size_t group_ids() const { return 8 * kGroupBytes / id_bits; }
   size_t word_bits() const { return 64 / id_bits * width; }
-  size_t group_bytes() const { return 2 * word_bits() / 8; }  // Packed: always whole bytes.
+  size_t group_bytes() const { return 2 * word_bits() / 8; }  // Size of a packed group; always whole bytes.
 };
 
 inline uint64_t LowBits(size_t bits) { return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
@@ -65,7 +65,7 @@ using Bytes = hn::CappedTag<uint8_t, HWY_HAVE_SCALABLE ? kGroupBytes : kMostGrou
 using Words = hn::Repartition<uint64_t, Bytes>;
 constexpr size_t kVectorGroups = hn::MaxLanes(Bytes()) / kGroupBytes;
 
-// Loads and stores a vector of groups that lie `step` bytes apart.
+// Load and store a vector of groups that lie `step` bytes apart.
 template <class D>
 hn::Vec<D> LoadGroups(D d, const uint8_t* from, size_t step) {
   if constexpr (hn::MaxLanes(D()) == kGroupBytes) {
@@ -96,7 +96,7 @@ hn::Vec<Bytes> MoveWord(size_t first, size_t at) {
                         hn::Set(d, 0x80));
 }
 
-// Joins the ids of a word to fields side by side, first pairs of ids, then pairs of pairs; and separates them again.
+// Joins the ids of a word into adjacent fields (first pairs of ids, then pairs of pairs), and separates them again.
 template <size_t kIdBits>
 class Steps {
  public:
@@ -191,8 +191,8 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Pack or unpack as many of `groups` groups as make whole vectors, and give their number. All bytes of the last group's
-// vectors, kGroupBytes each, are read and written.
+// Pack or unpack as many of `groups` groups as fill whole vectors, and return that number. They read and write whole
+// groups of kGroupBytes bytes, the last one included.
 HWY_EXPORT(PackGroups);
 HWY_EXPORT(UnpackGroups);
 
@@ -201,8 +201,8 @@ size_t WholeGroups(size_t size, size_t step, size_t count) {
   return size < kGroupBytes ? 0 : std::min(count, (size - kGroupBytes) / step + 1);
 }
 
-// The rest goes through a buffer, filled up to whole vectors: at most one group per byte, one that ends early, and
-// those that do not make a vector.
+// The remaining groups go through a padded buffer. There are at most one group per byte, one partial group, and the
+// groups that do not fill a vector.
 constexpr size_t kMaxRestGroups = kGroupBytes + kMostGroups;
 size_t RestGroups(size_t ids, Fields fields) {
   return ((ids - 1) / fields.group_ids() / kMostGroups + 1) * kMostGroups;
@@ -224,7 +224,7 @@ void CopyBits(const uint8_t* from, int64_t from_bit, uint8_t* to, int64_t to_bit
     to_bit += whole;
     bits -= whole;
   }
-  // Up to 56 bits at a time: with a shift of up to 7 they lie in 8 bytes.
+  // Copies up to 56 bits at a time: with a shift of up to 7 bits they fit in 8 bytes.
   for (int64_t done = 0; done < bits;) {
     const int64_t n = std::min<int64_t>(56, bits - done);
     const int64_t f = from_bit + done, t = to_bit + done;
@@ -254,7 +254,7 @@ void UnpackIds(absl::Span<const uint8_t> packed, int bit_offset, int width, int6
   const Fields fields{8 * static_cast<size_t>(id_bytes), static_cast<size_t>(width)};
   const auto offset = static_cast<size_t>(bit_offset);
   if (std::max(offset, (offset + fields.word_bits()) % 8) + fields.word_bits() > 64) {
-    // A word may lie in nine bytes. This only happens with ids of 15 bits, which no model has.
+    // A word may span nine bytes. This happens only with 15-bit ids, which no known model has.
     std::memset(ids, 0, count * id_bytes);
     for (int64_t i = 0; i < count; ++i) CopyBits(packed.data(), bit_offset + i * width, ids, 8 * i * id_bytes, width);
     return;

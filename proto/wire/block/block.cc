@@ -29,7 +29,7 @@ absl::Status Describe(const BlockView& block, const LayerRouting& layer, const I
   return Invalid(Reason::kIdRange, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"), layer.layer_id, row);
 }
 
-// Checks the bits behind the last id of a PACKED plane.
+// Checks the bits after the last id of a PACKED plane.
 bool PaddingIsZero(absl::Span<const uint8_t> plane, int64_t used_bits) {
   return plane.empty() || used_bits % 8 == 0 || plane.back() >> (used_bits % 8) == 0;
 }

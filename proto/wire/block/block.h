@@ -18,7 +18,7 @@
 namespace routing_replay {
 inline namespace wire {
 
-// A block that somebody else owns. Valid as long as its owner.
+// A view of a block that is owned elsewhere. Valid while the owner lives.
 struct BlockView {
   RowRange rows;  // Absolute.
   Codec codec = Codec::kRaw;
@@ -41,7 +41,7 @@ struct Block {
   BlockView view() const { return {rows, codec, plane_crc32c, bytes.span()}; }
 };
 
-// Some rows of a block: what a merge or a comparison takes.
+// Some rows of a block: the input of a merge or a comparison.
 struct BlockRows {
   BlockView block;
   RowRange rows;  // Absolute, inside block.rows.

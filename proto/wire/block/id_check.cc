@@ -21,7 +21,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rotating each row by 1 … K/2 slots brings any two of its ids together, and the difference of equal ids is 0.
+// Compares each row with itself, rotated by 1 … K/2 slots: this pairs every two ids of the row once. Equal ids have the
+// difference 0.
 template <class D, typename T = hn::TFromD<D>>
 bool Legal(D d, hn::Vec<D> largest_id, hn::Vec<D> least_difference, size_t max_id) {
   const auto max = hn::Set(d, static_cast<T>(max_id));
@@ -33,7 +34,7 @@ bool Legal(D d, hn::Vec<D> largest_id, hn::Vec<D> least_difference, size_t max_i
 
 constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of this many.
 
-// For rotating each row in a group by 1, 2, … slots: which byte moves to each position.
+// Byte indices for TableLookupBytes that rotate each row in a group by 1, 2, … slots.
 template <size_t kTurns>
 struct Turns {
   alignas(kGroupBytes) uint8_t from[kTurns + 1][kGroupBytes] = {};
@@ -48,7 +49,7 @@ struct Turns {
   }
 };
 
-// For rows of 1, 2, 4, 8 or 16 bytes, which fill groups without crossing them.
+// For rows of 1, 2, 4, 8 or 16 bytes: no row crosses the end of a group.
 template <typename T, size_t kTopK>
 bool GroupsLegal(const uint8_t* ids, size_t size, size_t max_id) {
   static constexpr Turns<kTopK / 2> kTurns(kTopK * sizeof(T), sizeof(T));
@@ -82,8 +83,8 @@ bool GroupsLegal(const uint8_t* ids, size_t size, size_t max_id) {
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// For rows of any length. Works on copies of parts, because it reads before and behind a row: a rotated row is loaded
-// `turn` slots behind it and, for the slots that wrap around, K slots less.
+// For rows of any length. It works on copies, because it reads before and after a row: a rotated row is loaded from
+// `turn` slots further on, and slots that wrap around are loaded from K slots earlier.
 template <typename T>
 bool RowsLegal(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
   constexpr size_t kPartBytes = 2048, kMaxRowBytes = kMaxTopK * sizeof(T);
@@ -103,7 +104,7 @@ bool RowsLegal(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
   for (size_t at = 0; at < size; at += part_bytes) {
     const size_t bytes = std::min(part_bytes, size - at);
     std::memcpy(begin, ids + at, bytes);
-    // Repeats the first row to fill up the last vector, and what is read behind it.
+    // Repeats the first row to fill the last vector and the bytes that are read after it.
     for (size_t i = bytes; i < bytes + lanes * sizeof(T) + row_bytes; i += row_bytes) {
       std::memcpy(begin + i, ids + at, row_bytes);
     }
@@ -119,7 +120,7 @@ bool RowsLegal(const uint8_t* ids, size_t size, size_t top_k, size_t max_id) {
         const auto turned = hn::IfThenElse(hn::RebindMask(d, stays), ahead, behind);
         least_difference = hn::Min(least_difference, hn::Xor(here, turned));
       }
-      // Modulo K: a difference below 0 is a large number.
+      // Addition modulo K: a negative difference wraps to a large number, so Min picks the other one.
       const auto next = hn::Add(slots, slots_ahead);
       slots = hn::Min(next, hn::Sub(next, row_slots));
     }
@@ -166,7 +167,7 @@ namespace {
 HWY_EXPORT(IdsLegalU8);
 HWY_EXPORT(IdsLegalU16);
 
-// Row by row, to find the values for the message.
+// Searches row by row for the values to report in the error message.
 template <typename T>
 std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows,
                               bool duplicates) {

@@ -1,4 +1,4 @@
-// What makes the ids of a row legal: the one rule for decoded tensors and for blocks that come encoded.
+// Checks whether the ids of a row are legal. Decoded tensors and encoded blocks use the same check.
 #ifndef PROTO_WIRE_BLOCK_ID_CHECK_H_
 #define PROTO_WIRE_BLOCK_ID_CHECK_H_
 

@@ -74,12 +74,12 @@ absl::StatusOr<TensorDescription> TensorOf(const v1::TensorPayload& from, const 
   tensor.layer_basis =
       f.Known<LayerBasis>("layer_basis", from.layer_basis(), LayerBasis::kExplicit, LayerBasis::kUnspecified);
   if (from.shape_size() > kMaxTensorRank) {
-    f.FailField("shape", absl::StrCat("more than ", kMaxTensorRank), Reason::kShape);
+    f.FailField("shape", absl::StrCat("must have at most ", kMaxTensorRank, " axes"), Reason::kShape);
   } else {
     for (const uint64_t size : from.shape()) tensor.shape.push_back(f.Count("shape", size));
   }
   if (from.layer_ids_size() > kMaxLayers) {
-    f.FailField("layer_ids", absl::StrCat("more than ", kMaxLayers), Reason::kShape);
+    f.FailField("layer_ids", absl::StrCat("must have at most ", kMaxLayers, " layers"), Reason::kShape);
   } else {
     for (const uint32_t id : from.layer_ids()) {
       tensor.layer_ids.push_back(static_cast<int32_t>(f.Count("layer_ids", id, kMaxLayers - 1)));
@@ -133,7 +133,8 @@ absl::Status CheckHeaderPrefix(const AppendHeader& header, const FieldPath& path
   if (!header.prefix) return absl::OkStatus();
   const FieldPath prefix = path.Child("prefix");
   RR_RETURN_IF_ERROR(CheckId(header.prefix->sample, prefix.Child("sample").ToString()));
-  if (header.prefix->sample == header.sample) return FieldError(prefix.Child("sample"), "is the sample itself");
+  if (header.prefix->sample == header.sample)
+    return FieldError(prefix.Child("sample"), "must be another sample than append.sample");
   if (header.prefix->rows < 0 || header.prefix->rows > kMaxRows) {
     return FieldError(prefix.Child("rows"), absl::StrCat(header.prefix->rows, " is not in [0, ", kMaxRows, "]"));
   }
@@ -153,7 +154,7 @@ absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
   }
   if (header.revision < 0)
     return FieldError(path.Child("revision"), absl::StrCat("must be at least 0, got ", header.revision));
-  // A group must lie inside some half-open range of groups.
+  // The largest number is excluded, because no half-open range of groups can contain it.
   if (header.group == kMaxInt64) return FieldError(path.Child("group"), "must be below 2^63 - 1");
   if (header.seal_num_tokens && (*header.seal_num_tokens < 1 || *header.seal_num_tokens > kMaxTokens)) {
     return FieldError(path.Child("seal_num_tokens"),
@@ -202,13 +203,15 @@ absl::StatusOr<AppendHeader> HeaderOf(v1::AppendHeader& from, const FieldPath& p
 
 // Checks made before the message is built.
 absl::Status CheckCounts(absl::string_view header) {
-  if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each takes two bytes or more.
+  if (header.size() <= 2 * kMaxUnrecordedRanges) return absl::OkStatus();  // Each range takes at least two bytes.
   const FieldPath root, append = root.Child("append"), blocks = append.Child("blocks");
   if (CountFields(header, {3, 6}).back() > kMaxUnrecordedRanges) {
-    return FieldError(append.Child("unrecorded"), absl::StrCat("more than ", kMaxUnrecordedRanges), Reason::kLength);
+    return FieldError(append.Child("unrecorded"), absl::StrCat("must have at most ", kMaxUnrecordedRanges, " ranges"),
+                      Reason::kLength);
   }
   if (CountFields(header, {3, 21, 1}).back() > kMaxBlocks) {
-    return FieldError(blocks.Child("blocks"), absl::StrCat("more than ", kMaxBlocks), Reason::kLength);
+    return FieldError(blocks.Child("blocks"), absl::StrCat("must have at most ", kMaxBlocks, " blocks"),
+                      Reason::kLength);
   }
   return absl::OkStatus();
 }
@@ -275,7 +278,8 @@ absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
   AppendRequest request{.run = message.run(), .want_bytes = message.want_bytes(), .payload = std::move(split.payload)};
   if (!request.run.empty()) f.Fail(CheckId(request.run, "run"));
   if (message.has_append()) Take(f, HeaderOf(*message.mutable_append(), root.Child("append")), request.append);
-  if (!message.has_append() && request.payload.size() != 0) f.FailField("payload", "bytes without an append");
+  if (!message.has_append() && request.payload.size() != 0)
+    f.FailField("payload", "must be empty if the message has no append");
   if (!f.status().ok()) return f.status();
   return request;
 }

@@ -54,7 +54,8 @@ struct AppendHeader {
   std::variant<std::monostate, TensorDescription, std::vector<BlockHeader>> payload_kind;
 };
 
-// A payload of no more bytes may be sent without credit: asking for it would take as long as sending it.
+// A payload of at most this size may be sent without credit: asking for credit would take as long as sending the
+// payload.
 inline constexpr int64_t kFreePayloadBytes = 32 << 10;
 
 struct AppendRequest {
@@ -62,11 +63,12 @@ struct AppendRequest {
   uint64_t want_bytes = 0;
   std::optional<AppendHeader> append;
   ByteChain payload;  // Points into the bytes that were parsed.
-  // The payload once more, where a transport took it in one buffer for each block, or empty: never parsed or sent.
+  // The same payload as one buffer per block, if the transport received it that way; otherwise empty. Not part of the
+  // encoded message.
   std::vector<Buffer> payload_parts;
 };
 
-// Everything of the message but the payload's bytes: send this, then exactly `payload_size` payload bytes.
+// The encoded message without the payload's bytes. Send this, then exactly `payload_size` payload bytes.
 std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_size);
 // INVALID_ARGUMENT naming the field (kField), or for bytes that are not a message (kEncoding). Unknown fields are
 // skipped. `request.payload` points into `bytes`.

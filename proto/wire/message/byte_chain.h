@@ -1,4 +1,4 @@
-// Bytes that lie in several places: how a gRPC ByteBuffer looks without gRPC.
+// Bytes that lie in several places in memory, like a gRPC ByteBuffer but without gRPC.
 #ifndef PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_
 #define PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_
 
@@ -39,7 +39,7 @@ class ByteChain {
 };
 
 // A read position in a chain; the chain must outlive it. It only moves forward, so a walk over the whole chain takes
-// linear time. A copy of the cursor remembers a place.
+// linear time. Copy the cursor to remember a position.
 class ChainCursor {
  public:
   explicit ChainCursor(const ByteChain& chain) : chain_(&chain) {}

@@ -21,14 +21,14 @@ msghdr MessageOf(absl::Span<const iovec> pieces) {
   return message;
 }
 
-// Of what a call on a socket gave.
+// Converts the result of a send or receive call.
 absl::StatusOr<size_t> Moved(ssize_t bytes) {
   if (bytes >= 0) return static_cast<size_t>(bytes);
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
   return absl::UnavailableError(std::strerror(errno));
 }
 
-// Reads into less space than this also read ahead, up to this many bytes.
+// A read into less space than this also reads ahead, up to this many bytes.
 constexpr size_t kSmallRead = 16 << 10;
 
 }  // namespace
@@ -71,7 +71,7 @@ absl::StatusOr<size_t> SocketStream::Receive(absl::Span<const iovec> space, int 
   const std::array<iovec, 2> with_more = {{space.front(), {more.data(), more.size()}}};
   msghdr message = MessageOf(small ? absl::MakeConstSpan(with_more) : space);
   const ssize_t bytes = recvmsg(fd_, &message, small ? flags & ~MSG_WAITALL : flags);
-  if (bytes == 0) return absl::UnavailableError("closed");
+  if (bytes == 0) return absl::UnavailableError("the peer closed the connection");
   if (bytes < 0 || static_cast<size_t>(bytes) <= wanted) return Moved(bytes);
   ahead_.assign(more.data(), more.data() + bytes - wanted);
   next_ = 0;
@@ -85,7 +85,7 @@ absl::StatusOr<size_t> SocketStream::Write(absl::Span<const iovec> bytes) {
   return Moved(sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
-// In one call, which is why the socket has the patience.
+// Waits and receives in one system call, so the deadline is set as the socket's receive timeout.
 absl::StatusOr<size_t> SocketStream::ReadBy(absl::Span<const iovec> space, Clock::Time deadline) {
   const int left = MsUntil(deadline);
   if (left == 0) return 0;

@@ -1,4 +1,4 @@
-// What the frames of the direct path travel on: a socket, or what does more than a socket.
+// The byte stream that carries the frames of the direct path: a plain socket, TLS, or shared memory.
 #ifndef PROTO_WIRE_MESSAGE_BYTE_STREAM_H_
 #define PROTO_WIRE_MESSAGE_BYTE_STREAM_H_
 
@@ -18,13 +18,14 @@
 namespace routing_replay {
 inline namespace wire {
 
-// What an end has shown of itself: PEM, and names for people, which allow nothing. Empty: nothing was shown.
+// The certificate that the peer presented: PEM texts, and its names for log lines only; the names grant no access.
+// Empty if the peer presented none.
 struct PeerCertificate {
   std::string certificate, chain, names;
 };
 
-// One end of a connection, which ends with the object. Not thread-safe, but for Break. All errors are UNAVAILABLE,
-// saying why: the connection is over then, and whoever is told of an error does not go on.
+// One end of a connection. The destructor closes it. Not thread-safe, except Break. All errors are UNAVAILABLE with the
+// reason in the message. After an error the connection is dead and must not be used again.
 class ByteStream {
  public:
   ByteStream() = default;
@@ -32,37 +33,37 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
   virtual ~ByteStream() = default;
 
-  // How many bytes came or went, of the first pieces; 0: none now, and perhaps some after an event of fd(). Neither
-  // waits. A Write that gave 0 is followed by one of the same bytes.
+  // Non-blocking. Fill or send the pieces in order and return the number of bytes moved. 0 means that none can be moved
+  // now: wait for an event of fd() and retry. After a Write that returned 0, the next Write must pass the same bytes.
   virtual absl::StatusOr<size_t> Read(absl::Span<const iovec> space) = 0;
   virtual absl::StatusOr<size_t> Write(absl::Span<const iovec> bytes) = 0;
-  // Waits for bytes, and where it can for as many as there is space for. 0: none came by the deadline; or it is to be
-  // asked again.
+  // Waits until bytes arrive; implementations may wait until `space` is full. Returns 0 if the deadline passed without
+  // a byte. It may also return 0 earlier: then call it again.
   virtual absl::StatusOr<size_t> ReadBy(absl::Span<const iovec> space, Clock::Time deadline);
 
-  // What poll and epoll look at, and the events after which Read and Write may go on, as they ended last.
+  // The descriptor for poll and epoll, and the events after which a Read or Write that returned 0 should be retried.
   virtual int fd() const = 0;
   virtual uint32_t read_events() const { return POLLIN; }
   virtual uint32_t write_events() const { return POLLOUT; }
-  // Whether Read, or Write, may go on by now though fd() does not tell. From false on it tells: it is to be asked
-  // before waiting for fd(), unless only the one that gave 0 last is waited for.
+  // True if Read, or Write, may succeed now although fd() shows no event. Once it has returned false, fd() shows the
+  // next event. Call it before each wait for fd(), unless the wait is only for the operation that returned 0 last.
   virtual bool HasBytes() const { return false; }
   virtual bool HasRoom() const { return false; }
   virtual PeerCertificate peer_certificate() const { return {}; }
-  // Waits for the events until the deadline, if not interrupted.
+  // Waits for the events until the deadline. A signal may end the wait earlier.
   void Wait(uint32_t events, Clock::Time deadline) const;
 
-  // The other end is to hear that nothing more is written.
+  // Tells the other end that nothing more will be written.
   virtual void EndWrites();
-  // From any thread: everything that waits, and what comes after, fails.
+  // May be called from any thread. Every waiting call, and every later one, fails.
   virtual void Break();
 };
 
-// Of a socket that is connected. A small read takes what has come behind it as well: a call to the system costs as much
-// as a small message.
+// A connected socket. A small Read also receives the bytes that have arrived after it and keeps them for later, because
+// a system call costs as much as a small message.
 class SocketStream final : public ByteStream {
  public:
-  // Takes it. For ReadBy it must be one that blocks.
+  // Takes ownership of `fd`. ReadBy requires a blocking socket.
   explicit SocketStream(int fd) : fd_(fd) {}
   ~SocketStream() override;
 
@@ -76,12 +77,12 @@ class SocketStream final : public ByteStream {
   absl::StatusOr<size_t> Receive(absl::Span<const iovec> space, int flags);
 
   const int fd_;
-  std::vector<uint8_t> ahead_;  // Has come, …
-  size_t next_ = 0;             // … and was not read from here on.
-  int patience_ms_ = 0;         // Of the socket; 0: not set.
+  std::vector<uint8_t> ahead_;  // Bytes received ahead of the reads, …
+  size_t next_ = 0;             // … of which those from here on were not read yet.
+  int patience_ms_ = 0;         // Receive timeout set on the socket; 0: not set.
 };
 
-// In ms, up; 0: it is over.
+// Milliseconds until the deadline, rounded up; 0 if it has passed.
 int MsUntil(Clock::Time deadline);
 
 }  // namespace wire

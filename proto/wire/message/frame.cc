@@ -30,7 +30,7 @@ T Load(const uint8_t* from) {
 constexpr uint8_t kMark = 0xD1;  // The second byte of every frame.
 constexpr size_t kMarkAt = 1, kPartsAt = 2, kHeaderAt = 4, kPayloadAt = 8;
 
-// `bytes` of `pieces`, from `next` on, are done.
+// Moves past the next `bytes` bytes of `pieces`; `next` is the index of the first unfinished piece.
 void Pass(std::vector<iovec>& pieces, size_t& next, size_t bytes) {
   while (next < pieces.size() && bytes >= pieces[next].iov_len) bytes -= pieces[next++].iov_len;
   if (bytes == 0) return;
@@ -97,10 +97,10 @@ absl::Status FrameReader::EndStage() {
             .header_bytes = Load<uint32_t>(&start_[kHeaderAt]),
             .payload_bytes = Load<uint64_t>(&start_[kPayloadAt])};
   if (start_[kMarkAt] != kMark || frame_.type < FrameType::kCall || frame_.type > FrameType::kEnd) {
-    return NoFrame(absl::StrCat("begins with bytes ", start_[0], " and ", start_[kMarkAt]));
+    return NoFrame(absl::StrCat("invalid start: bytes ", start_[0], " and ", start_[kMarkAt]));
   }
   if (frame_.parts > kMaxFrameParts || frame_.parts > frame_.payload_bytes) {
-    return NoFrame(absl::StrCat(frame_.parts, " parts of ", frame_.payload_bytes, " bytes"));
+    return NoFrame(absl::StrCat(frame_.parts, " parts for a payload of ", frame_.payload_bytes, " bytes"));
   }
   RR_RETURN_IF_ERROR(admit_(frame_));
   received_.type_ = frame_.type;
@@ -117,10 +117,11 @@ absl::Status FrameReader::MakeParts() {
   std::vector<uint32_t> sizes(frame_.parts);
   for (size_t i = 0; i < sizes.size(); ++i) {
     sizes[i] = Load<uint32_t>(received_.table.data() + i * sizeof(uint32_t));
-    if (sizes[i] == 0 || sizes[i] > left) return NoFrame(absl::StrCat("part ", i, " has ", sizes[i], " bytes"));
+    if (sizes[i] == 0 || sizes[i] > left)
+      return NoFrame(absl::StrCat("part ", i, " states ", sizes[i], " bytes; the payload has ", left, " left"));
     left -= sizes[i];
   }
-  if (!sizes.empty() && left != 0) return NoFrame(absl::StrCat(left, " bytes after the last part"));
+  if (!sizes.empty() && left != 0) return NoFrame(absl::StrCat("the payload has ", left, " bytes after its last part"));
   for (const uint32_t size : sizes) received_.parts.emplace_back(size);
   space_.clear();
   for (Buffer& part : received_.parts) space_.push_back({part.data(), part.size()});

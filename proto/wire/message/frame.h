@@ -1,4 +1,4 @@
-// How messages lie on a connection of the direct path (FORMAT.md, "The direct path").
+// Frames: how messages are laid out on a connection of the direct path (FORMAT.md, "The direct path").
 #ifndef PROTO_WIRE_MESSAGE_FRAME_H_
 #define PROTO_WIRE_MESSAGE_FRAME_H_
 
@@ -25,33 +25,34 @@ inline constexpr size_t kMaxFrameParts = 4096;
 
 enum class FrameType : uint8_t {
   kCall = 1,     // A client begins a call; the header is a DirectCall.
-  kMessage = 2,  // Of the call, either way. Header and payload together are the message.
-  kEnd = 3,      // The server ends it; the header is a routing_replay.v1.Status, empty for OK.
+  kMessage = 2,  // A message of the call, in either direction: its header and payload together.
+  kEnd = 3,      // The server ends the call; the header is a routing_replay.v1.Status, empty for OK.
 };
 
-// What stands before the bytes of a frame.
+// The fixed-size start of a frame.
 struct Frame {
   FrameType type = FrameType::kMessage;
-  uint16_t parts = 0;  // Of the payload; 0: it is one.
+  uint16_t parts = 0;  // Number of parts of the payload; 0: the payload is not divided.
   uint32_t header_bytes = 0;
   uint64_t payload_bytes = 0;
 };
 
-// Frame and sizes of its parts, to be sent before header and payload. `parts`: none, or sizes above 0, at most
-// kMaxFrameParts, whose sum is `payload_bytes`.
+// Encodes the start of a frame and the sizes of its parts; send header and payload after it. `parts` is empty, or has
+// at most kMaxFrameParts sizes above 0 whose sum is `payload_bytes`.
 std::string EncodeFrame(FrameType type, size_t header_bytes, size_t payload_bytes,
                         absl::Span<const uint32_t> parts = {});
 
-// A frame that has come as a whole. Move-only.
+// A completely received frame. Move-only.
 class ReceivedFrame {
  public:
   FrameType type() const { return type_; }
   absl::string_view header() const;
-  // Header and payload, in one chain.
+  // Header and payload in one chain.
   ByteChain chain() const;
 
-  Buffer table;               // Sizes of the parts, and the header.
-  std::vector<Buffer> parts;  // Of the payload; of one that has no parts, the only one may be longer than it.
+  Buffer table;  // The sizes of the parts, then the header.
+  // The payload. If it is not divided, there is one buffer, which may be longer than the payload.
+  std::vector<Buffer> parts;
 
  private:
   friend class FrameReader;
@@ -60,22 +61,26 @@ class ReceivedFrame {
   size_t payload_bytes_ = 0;
 };
 
-// Takes frames apart as they come: says where the next bytes go, and is told how many came. Not thread-safe.
+// Parses incoming frames: Space() says where to put the next bytes, and Advance() says how many were received. Not
+// thread-safe.
 class FrameReader {
  public:
-  // `admit` is asked for each frame before anything of it is allocated; what it rejects with, Advance returns.
+  // `admit` is called for each frame before any memory is allocated for it. If it returns an error, Advance returns
+  // that error.
   explicit FrameReader(std::function<absl::Status(const Frame&)> admit) : admit_(std::move(admit)) {}
 
-  // Whether nothing of the next frame has come.
+  // True if no byte of the next frame has been received.
   bool at_start() const { return stage_ == Stage::kFrame && filled_ == 0; }
-  // Where the next bytes go, one after the other; at least one, unless done().
+  // Where to put the next bytes, in order. At least one byte long unless done().
   absl::Span<const iovec> Space();
-  // The first `bytes` of Space() have come. INVALID_ARGUMENT if that is no frame. After an error nothing more is read.
+  // Call it after `bytes` bytes were received into Space(). INVALID_ARGUMENT if they are not a valid frame. After an
+  // error the reader must not be used again.
   absl::Status Advance(size_t bytes);
   bool done() const { return stage_ == Stage::kDone; }
-  // Of a frame that is done; the next one begins.
+  // Returns the finished frame and starts the next one. Requires done().
   ReceivedFrame Take();
-  // Memory of a frame that is done with is used for a payload without parts that comes later: fresh memory is dear.
+  // Returns the memory of a frame that is no longer needed, to be reused for a later payload without parts: fresh
+  // memory is expensive.
   void Recycle(ReceivedFrame frame);
 
  private:
@@ -88,27 +93,27 @@ class FrameReader {
   Stage stage_ = Stage::kFrame;
   std::array<uint8_t, kFrameBytes> start_;
   Frame frame_;
-  size_t filled_ = 0;  // Of start_ or the table.
+  size_t filled_ = 0;  // Bytes received into start_ or the table.
   ReceivedFrame received_;
   Buffer spare_;
   std::vector<iovec> space_;
-  size_t next_ = 0;  // Of space_, while the payload comes.
+  size_t next_ = 0;  // Index in space_ while the payload is received.
 };
 
-// Sends frames, each in as many calls as it takes. Not thread-safe.
+// Sends frames; one frame may take several calls of SendTo. Not thread-safe.
 class FrameWriter {
  public:
   // Sets the next frame; requires done(). The payload must stay valid until done() again. `in_parts`: the frame lists
   // the sizes of the payload's parts, if they fit, and the receiver keeps each part separately.
   void Put(FrameType type, std::string header, absl::Span<const absl::Span<const uint8_t>> payload, bool in_parts);
   bool done() const { return next_ == left_.size(); }
-  // Until all is sent, or the stream takes no more for now. Errors of the stream.
+  // Sends until the frame is sent or the stream accepts no more bytes for now. Returns errors of the stream.
   absl::Status SendTo(ByteStream& stream);
 
  private:
   std::string frame_, header_;
   std::vector<iovec> left_;
-  size_t next_ = 0;  // Of left_.
+  size_t next_ = 0;  // Index in left_.
 };
 
 }  // namespace wire

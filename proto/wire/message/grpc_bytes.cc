@@ -7,8 +7,8 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// What owns the bytes of a slice. gRPC gives it back on any of its threads when the last reference to the slice is
-// gone; its count of references orders that after this.
+// Passes the owner of a slice's bytes to gRPC. gRPC releases the owner on any of its threads when the last reference to
+// the slice is gone. gRPC's reference count orders the release after this function, which ThreadSanitizer must be told.
 template <typename Owner>
 void* Lend(std::unique_ptr<Owner> owner) {
   HandOver(owner.get());

@@ -49,8 +49,8 @@ class ByteBufferBuilder {
 
 // Keeps the code, the message and the ErrorDetail.
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// For a client. A CANCELLED without details becomes UNAVAILABLE: that is how a server that is ending rejects the last
-// calls. (A caller that cancels its own call ignores the status; when our servers cancel a call, they say so in its
+// For a client. CANCELLED without details becomes UNAVAILABLE, because gRPC ends the last calls of a stopping server
+// with it. (A caller that cancels its own call ignores the status, and when our servers cancel a call, the status has
 // details.)
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

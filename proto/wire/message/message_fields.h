@@ -77,10 +77,10 @@ class MessageFields {
   // An enum whose numbers up to `last` are known. 0 is an error unless `zero_is` says which value it stands for.
   template <typename Enum>
   Enum Known(const char* name, int value, Enum last, std::optional<Enum> zero_is, Reason reason = Reason::kField);
-  // An unspecified producer is the rollout engine.
+  // An unspecified producer means the rollout engine.
   Producer ReadProducer(const char* name, v1::Producer value);
   Codec ReadCodec(const char* name, v1::Codec value);
-  // An unspecified codec is nothing.
+  // An unspecified value gives nullopt.
   std::optional<Codec> ReadAnyCodec(const char* name, v1::Codec value);
   std::optional<Durability> ReadAnyDurability(const char* name, v1::Durability value);
   // At most `max_bytes`; protobuf has already checked that it is UTF-8.
@@ -96,7 +96,7 @@ class MessageFields {
   void FailField(const char* name, absl::string_view message, Reason reason = Reason::kField) {
     Fail(FieldError(path_.Child(name), message, reason));
   }
-  // UNIMPLEMENTED: a number that is reserved for a later version.
+  // Fails with UNIMPLEMENTED, for a number that is reserved for a later version.
   void FailReserved(const char* name, absl::string_view what);
 
  private:

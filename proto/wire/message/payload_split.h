@@ -1,4 +1,4 @@
-// Takes the one big field out of a message without copying it.
+// Splits the payload field off a message without copying it.
 #ifndef PROTO_WIRE_MESSAGE_PAYLOAD_SPLIT_H_
 #define PROTO_WIRE_MESSAGE_PAYLOAD_SPLIT_H_
 

@@ -17,7 +17,7 @@ using google::protobuf::Arena;
 
 constexpr int kPayloadField = 15;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-// The message of a record is for people; this is longer than any that a server makes.
+// Limit for the message of a record, which is text for people. No server writes a longer one.
 constexpr size_t kMaxMessageBytes = 1 << 16;
 
 void SetSampleRead(const SampleRead& sample, v1::SampleRead& out) {
@@ -44,14 +44,15 @@ absl::StatusOr<int64_t> MeasureReadRequest(absl::string_view bytes) {
   const FieldPath root;
   const auto [samples, checks] = CountFields(bytes, {4, 5});
   if (samples > kMaxReadSamples) {
-    return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadSamples), Reason::kLength);
-  }
-  if (checks > kMaxReadTokenChecks) {
-    return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadTokenChecks, " token_checks"),
+    return FieldError(root.Child("samples"), absl::StrCat("must have at most ", kMaxReadSamples, " samples"),
                       Reason::kLength);
   }
-  // Every remaining byte may be a bound, which takes 8 bytes as a message and 8 as a value; growing vectors take twice
-  // that.
+  if (checks > kMaxReadTokenChecks) {
+    return FieldError(root.Child("samples"),
+                      absl::StrCat("must have at most ", kMaxReadTokenChecks, " token_checks in all"), Reason::kLength);
+  }
+  // Each remaining byte may encode one bound, which takes 8 bytes in the protobuf message and 8 as a value. Vectors
+  // that grow take twice that.
   constexpr size_t kSample = sizeof(v1::SampleRead) + sizeof(SampleRead) + sizeof(void*);
   constexpr size_t kCheck = sizeof(v1::TokenCheck) + sizeof(TokenCheck) + sizeof(void*);
   return static_cast<int64_t>(samples * kSample + checks * kCheck + 32 * (bytes.size() - 2 * (samples + checks)));
@@ -80,7 +81,7 @@ absl::Status TakeSampleRead(v1::SampleRead& from, const FieldPath& path, SampleR
   out.rows = RowsOf(from, f);
   if (from.has_num_tokens()) out.num_tokens = f.Count("num_tokens", from.num_tokens(), kMaxTokens);
   if (static_cast<size_t>(from.token_checks_size()) > kMaxSampleTokenChecks) {
-    f.FailField("token_checks", absl::StrCat("more than ", kMaxSampleTokenChecks), Reason::kLength);
+    f.FailField("token_checks", absl::StrCat("must have at most ", kMaxSampleTokenChecks, " checks"), Reason::kLength);
     return f.status();
   }
   out.token_checks.reserve(from.token_checks_size());
@@ -114,7 +115,7 @@ void SetRecord(const SampleRecord& record, v1::SampleRecord& out) {
 absl::Status TakeRecord(v1::SampleRecord& from, const FieldPath& path, SampleRecord& out) {
   MessageFields f(path);
   out.index = static_cast<int32_t>(f.Count("index", from.index(), kMaxInt32));
-  // A status of a later version is not OK; nothing else is known of it here.
+  // An unknown status comes from a later version. It is treated as "not OK".
   const bool known = from.status() >= 0 && from.status() <= static_cast<int>(kLastSampleStatus);
   out.status = known ? static_cast<SampleStatus>(from.status()) : SampleStatus::kUnspecified;
   out.message = f.Text("message", from.message(), kMaxMessageBytes);
@@ -155,7 +156,8 @@ absl::Status TakePiece(const v1::Piece& from, const FieldPath& path, Piece& out)
   if (!f.status().ok()) return f.status();
   if (out.codec == Codec::kRaw && out.bit_offset != 0) f.FailField("bit_offset", "must be 0 for RAW");
   if (out.cut_crc32c.size() != static_cast<size_t>(out.layer_count)) {
-    f.FailField("cut_crc32c", absl::StrCat(out.cut_crc32c.size(), " values for ", out.layer_count, " layers"));
+    f.FailField("cut_crc32c",
+                absl::StrCat("must have one value per layer (", out.layer_count, "), got ", out.cut_crc32c.size()));
   }
   return f.status();
 }
@@ -190,7 +192,7 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
   request.run = message.run();
   request.producer = f.ReadProducer("producer", message.producer());
   if (message.layers_size() > kMaxLayers)
-    f.FailField("layers", absl::StrCat("more than ", kMaxLayers), Reason::kLength);
+    f.FailField("layers", absl::StrCat("must have at most ", kMaxLayers, " layers"), Reason::kLength);
   if (!f.status().ok()) return f.status();
   for (const uint32_t layer : message.layers()) {
     request.layers.push_back(static_cast<int32_t>(f.Count("layers", layer, kMaxLayers - 1)));
@@ -243,7 +245,7 @@ absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes) {
     piece_bytes += response.pieces[i].bytes;
   }
   if (piece_bytes != static_cast<int64_t>(response.payload.size())) {
-    f.FailField("payload", absl::StrCat(response.payload.size(), " bytes for pieces of ", piece_bytes),
+    f.FailField("payload", absl::StrCat(response.payload.size(), " bytes, but the pieces take ", piece_bytes),
                 Reason::kLength);
   }
   if (!f.status().ok()) return f.status();

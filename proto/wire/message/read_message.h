@@ -46,7 +46,7 @@ absl::StatusOr<ReadRequest> ParseReadRequest(
     const ByteChain& bytes,
     const std::function<absl::Status(int64_t)>& admit = [](int64_t) { return absl::OkStatus(); });
 
-// Everything but the payload's bytes: send this, then exactly `payload_size` payload bytes.
+// The encoded message without the payload's bytes. Send this, then exactly `payload_size` payload bytes.
 std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Span<const Piece> pieces,
                                size_t payload_size);
 // INVALID_ARGUMENT if malformed, or if the pieces' bytes do not add up to the payload.

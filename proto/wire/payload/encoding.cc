@@ -46,11 +46,11 @@ absl::Status Malformed(absl::string_view what) {
 absl::Status BadCharacter(absl::Span<const uint8_t> text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (kTables[0][text[i]] == kBad) {
-      return Malformed(
-          absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at ", i, " is not in the alphabet"));
+      return Malformed(absl::StrCat("byte 0x", absl::Hex(text[i], absl::kZeroPad2), " at position ", i,
+                                    " is not in the base64 alphabet"));
     }
   }
-  return Malformed("a byte is not in the alphabet");
+  return Malformed("a byte is not in the base64 alphabet");
 }
 
 // Decodes the last group, which may end in "=" or "==", into `out`.
@@ -92,21 +92,22 @@ absl::StatusOr<Buffer> DecodeBase64(absl::Span<const uint8_t> text) {
 absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t raw_size, int64_t limit) {
   if (raw_size < 0 || raw_size > limit) {
     return Malformed(Reason::kLength, "append.tensor.raw_size",
-                     absl::StrCat(raw_size, " bytes declared, the limit is ", limit));
+                     absl::StrCat("raw_size must be at most ", limit, " bytes, got ", raw_size));
   }
   const unsigned long long content = ZSTD_getFrameContentSize(frame.data(), frame.size());
-  if (content == ZSTD_CONTENTSIZE_ERROR) return Malformed(Reason::kEncoding, "payload", "not a frame");
+  if (content == ZSTD_CONTENTSIZE_ERROR)
+    return Malformed(Reason::kEncoding, "payload", "the payload is not a zstd frame");
   if (content == ZSTD_CONTENTSIZE_UNKNOWN)
-    return Malformed(Reason::kEncoding, "payload", "no content size in the frame");
+    return Malformed(Reason::kEncoding, "payload", "the frame does not state its content size");
   if (content != static_cast<unsigned long long>(raw_size)) {
     return Malformed(Reason::kLength, "append.tensor.raw_size",
-                     absl::StrCat(raw_size, " bytes declared, the frame holds ", content));
+                     absl::StrCat("raw_size is ", raw_size, " bytes, but the frame states ", content));
   }
   // A skippable frame has content size 0 and is longer than ZSTD_findFrameCompressedSize reports: the length check
   // rejects both cases.
   if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size() || frame.size() < 4 ||
       (frame[0] & 0xF0) == 0x50) {
-    return Malformed(Reason::kEncoding, "payload", "not exactly one frame");
+    return Malformed(Reason::kEncoding, "payload", "the payload must be exactly one frame");
   }
   if (ZSTD_getDictID_fromFrame(frame.data(), frame.size()) != 0) {
     return Malformed(Reason::kEncoding, "payload", "the frame needs a dictionary");

@@ -1,4 +1,4 @@
-// What payloads are wrapped in: base64 and zstd.
+// Decodes the wrappings of payloads: base64 and zstd.
 #ifndef PROTO_WIRE_PAYLOAD_ENCODING_H_
 #define PROTO_WIRE_PAYLOAD_ENCODING_H_
 

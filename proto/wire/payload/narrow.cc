@@ -49,7 +49,7 @@ bool NarrowRows(const uint8_t* from, size_t stride, size_t rows, size_t count, u
   return seen_alone >> kBits == 0 && hn::AllTrue(d, hn::Eq(hn::ShiftRight<kBits>(seen), hn::Zero(d)));
 }
 
-// `element_bytes` 1, 2, 4 or 8; elements are taken as unsigned.
+// `element_bytes` is 1, 2, 4 or 8. Elements are read as unsigned numbers.
 bool Narrow(size_t element_bytes, const uint8_t* from, size_t stride, size_t rows, size_t count, size_t id_bytes,
             uint8_t* to) {
   const bool to8 = id_bytes == 1;

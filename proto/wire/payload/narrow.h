@@ -9,11 +9,11 @@
 namespace routing_replay {
 inline namespace wire {
 
-// Bytes of one element; 0 for kUnspecified and for numbers that are no dtype.
+// Bytes of one element; 0 for kUnspecified and for unknown numbers.
 int32_t DTypeBytes(DType dtype);
 
-// The limit of narrowed elements of `dtype` that are ids of a layer with `num_experts`. A negative element is not below
-// it, unless NarrowIds has returned false.
+// The exclusive upper limit for narrowed ids of a layer with `num_experts` experts. It is chosen for `dtype` so that a
+// negative element, once narrowed by a successful NarrowIds, is not below it.
 int64_t NarrowLimit(DType dtype, int32_t num_experts);
 
 // Writes `rows` rows of `count` little-endian elements of `dtype`, without gaps, as `id_bytes` (1 or 2) bytes each to

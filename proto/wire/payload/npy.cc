@@ -100,7 +100,8 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file) {
   }
   const size_t length = file[8] | file[9] << 8;
   if (length > kMaxHeaderBytes || length > file.size() - kPrefixBytes) {
-    return Malformed(Reason::kEncoding, absl::StrCat(" header of ", length, " bytes is cut off or over 1 KiB"));
+    return Malformed(Reason::kEncoding, absl::StrCat("the header states a length of ", length,
+                                                     " bytes; it is truncated or longer than 1 KiB"));
   }
   Literal literal(absl::string_view(reinterpret_cast<const char*>(file.data()) + kPrefixBytes, length));
   std::optional<std::string> descr;
@@ -133,8 +134,9 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file) {
     return Malformed(Reason::kEncoding, "the header is not a dict of descr, fortran_order and shape");
   }
   RR_ASSIGN_OR_RETURN(auto dtype, ParseDescr(*descr));
-  if (*fortran) return Malformed(Reason::kShape, "Fortran order; write the array in C order");
-  if (shape->size() > kMaxAxes) return Malformed(Reason::kShape, absl::StrCat(shape->size(), " axes"));
+  if (*fortran) return Malformed(Reason::kShape, "the array is in Fortran order; write it in C order");
+  if (shape->size() > kMaxAxes)
+    return Malformed(Reason::kShape, absl::StrCat("must have at most ", kMaxAxes, " axes, got ", shape->size()));
   return NpyHeader{dtype, *std::move(shape), kPrefixBytes + length};
 }
 

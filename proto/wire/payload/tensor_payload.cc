@@ -33,14 +33,14 @@ absl::Status InvalidAt(Reason reason, absl::string_view field, absl::string_view
 
 absl::Status WrongAxis(const Geometry& geometry, int64_t layers, absl::string_view expected) {
   return InvalidAt(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("layer axis of ", layers, ", not ", expected, " (", geometry.DebugString(), ")"));
+                   absl::StrCat("layer axis of ", layers, ", must be ", expected, " (", geometry.DebugString(), ")"));
 }
 
 absl::StatusOr<std::vector<int32_t>> ExplicitColumns(const Geometry& geometry, const std::vector<int32_t>& layer_ids,
                                                      int64_t layers) {
   if (static_cast<int64_t>(layer_ids.size()) != layers) {
     return InvalidAt(Reason::kShape, "append.tensor.layer_ids",
-                     absl::StrCat(layer_ids.size(), " ids for a layer axis of ", layers));
+                     absl::StrCat(layer_ids.size(), " layer ids for a layer axis of length ", layers));
   }
   std::vector<int32_t> columns(geometry.num_moe_layers(), -1);
   std::vector<bool> named(geometry.num_layers(), false);
@@ -117,7 +117,7 @@ class Decoder {
   const DecodeOptions& options_;
   std::vector<LayerGroup> groups_;
   const int64_t part_rows_;
-  std::vector<uint8_t*> planes_;  // RAW planes of one block, from the next part on.
+  std::vector<uint8_t*> planes_;  // Where the next part goes in each RAW plane of one block.
   Buffer scratch_;                // Narrowed rows of a part.
   Buffer raw_;                    // RAW planes of one block, if blocks are PACKED.
 };
@@ -163,7 +163,7 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
     out.blocks.push_back(*std::move(block));
     return absl::OkStatus();
   }
-  // Out-of-range ids are reported first, wherever they are: with them the other checks mean little.
+  // Reports out-of-range ids first, wherever they are: if there are any, the other checks say little.
   std::vector<RowRange> missing;
   RR_RETURN_IF_ERROR(FindMissingRows(piece, missing));
   for (RowRange run : Subtract(piece.rows, missing)) {
@@ -175,7 +175,7 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
   for (RowRange range : missing) AppendMerged(out.unrecorded, range);
   if (out.unrecorded.size() <= kMaxUnrecordedRanges) return absl::OkStatus();
   return InvalidAt(Reason::kLength, "payload",
-                   absl::StrCat("more than ", kMaxUnrecordedRanges, " runs of rows marked missing (-1)"),
+                   absl::StrCat("must have at most ", kMaxUnrecordedRanges, " ranges of rows marked missing (-1)"),
                    piece.rows.begin);
 }
 
@@ -212,7 +212,8 @@ bool Decoder::TileRows(const Piece& piece, uint8_t* raw) {
   const uint8_t* from = tensor_.elements.data() + piece.first_slot * tensor_row_bytes();
   for (int64_t row = 0; row < rows; row += part_rows_) {
     const int64_t part = std::min(part_rows_, rows - row), bytes = part * tensor_row_bytes();
-    // Tiling skips through rows that are not narrowed before, which no CPU's prefetcher foresees.
+    // Without narrowing, tiling reads the rows with large strides, which CPU prefetchers do not predict, so the next
+    // part is prefetched by hand.
     const uint8_t* next = from + bytes;
     const int64_t next_bytes = tiles_in_place ? std::min(bytes, tensor_.elements.end() - next) : 0;
     for (int64_t at = 0; at < next_bytes; at += kCacheLine) __builtin_prefetch(next + at, 0, 2);
@@ -242,7 +243,7 @@ bool Decoder::TilePart(const LayerGroup& group, const uint8_t* from, int64_t row
   return true;
 }
 
-// Checks, packs and sums a plane. False if an id is out of range or occurs twice in a row.
+// Checks and packs a plane and computes its CRC. Returns false if an id is out of range or occurs twice in a row.
 bool Decoder::FinishPlane(int32_t ordinal, absl::Span<const uint8_t> ids, Block& block) const {
   const LayerRouting& layer = geometry_.layer(ordinal);
   const int64_t rows = block.rows.size();
@@ -313,7 +314,7 @@ absl::Status Decoder::ExplainDuplicate(const Piece& piece) const {
       }
     }
   }
-  return absl::InternalError("ids that are legal were taken for illegal ones");
+  return absl::InternalError("internal error: the fast check rejected ids that the slow check accepts");
 }
 
 bool Decoder::IsZeroThroughout(int32_t ordinal) const {
@@ -329,7 +330,7 @@ bool Decoder::IsZeroThroughout(int32_t ordinal) const {
 absl::Status CheckTopK(const Geometry& geometry, int64_t top_k) {
   if (top_k == geometry.max_top_k()) return absl::OkStatus();
   return InvalidAt(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("K axis of ", top_k, ", not ", geometry.max_top_k()));
+                   absl::StrCat("K axis of ", top_k, ", must be ", geometry.max_top_k()));
 }
 
 }  // namespace
@@ -340,7 +341,7 @@ absl::StatusOr<std::vector<int32_t>> MoeColumns(const Geometry& geometry, const 
   const bool is_moe = layers == geometry.num_moe_layers();
   LayerBasis basis = description.layer_basis;
   if (basis != LayerBasis::kExplicit && !description.layer_ids.empty()) {
-    return InvalidAt(Reason::kField, "append.tensor.layer_ids", "given without layer_basis EXPLICIT");
+    return InvalidAt(Reason::kField, "append.tensor.layer_ids", "must be empty unless layer_basis is EXPLICIT");
   }
   if (basis == LayerBasis::kUnspecified) {
     if (!is_all && !is_moe) return WrongAxis(geometry, layers, "all layers or all MoE layers");
@@ -369,7 +370,7 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   }
   RR_ASSIGN_OR_RETURN(auto columns, MoeColumns(geometry, description, tensor.layers));
   RR_RETURN_IF_ERROR(CheckTopK(geometry, tensor.top_k));
-  // Checked before the rows are added up: very large ends would overflow.
+  // Checked before the rows are summed: very large ends would overflow.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }

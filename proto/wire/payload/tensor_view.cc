@@ -25,7 +25,7 @@ bool IsNpy(Encoding encoding) { return encoding == Encoding::kNpy || encoding ==
 absl::Status ReadNpy(const TensorDescription& description, TensorView& view, std::vector<int64_t>& shape) {
   RR_ASSIGN_OR_RETURN(auto header, ParseNpyHeader(view.elements));
   if (description.dtype != DType::kUnspecified && description.dtype != header.dtype) {
-    return Invalid(Reason::kDType, "append.tensor.dtype", "is not the dtype of the .npy header");
+    return Invalid(Reason::kDType, "append.tensor.dtype", "differs from the dtype of the .npy header");
   }
   if (!shape.empty() && shape != header.shape) {
     return Invalid(Reason::kShape, "append.tensor.shape",
@@ -51,7 +51,7 @@ absl::Status CheckShape(absl::Span<const int64_t> shape) {
   return absl::OkStatus();
 }
 
-// How much base64 text is decoded to read a .npy header: more than the header may have, and whole groups of four.
+// How much base64 text is decoded to read a .npy header: a multiple of four, and more than the longest header.
 constexpr size_t kBase64HeadBytes = 2048;
 
 absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
@@ -71,7 +71,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   }
   if (static_cast<int64_t>(view.elements.size()) > max_payload_bytes) {
     return Invalid(Reason::kLength, "payload",
-                   absl::StrCat(view.elements.size(), " bytes, the limit is ", max_payload_bytes));
+                   absl::StrCat("must have at most ", max_payload_bytes, " bytes, got ", view.elements.size()));
   }
   if (IsBase64(description.encoding)) {
     RR_ASSIGN_OR_RETURN(auto bytes, DecodeBase64(view.elements));
@@ -95,7 +95,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
     // A .npy file that contradicts its own header is malformed, and so is data that ends inside an element.
     const bool malformed = IsNpy(description.encoding) || size % DTypeBytes(view.dtype) != 0;
     return Invalid(malformed ? Reason::kEncoding : Reason::kLength, "payload",
-                   absl::StrCat(size, " bytes of elements, the shape says ", expected));
+                   absl::StrCat(size, " bytes of elements, but dtype and shape require ", expected));
   }
   return view;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
 absl::Status TakeSlots(RowRange take, TensorView& view) {
   if (take.begin < 0 || take.begin > take.end || take.end > view.rows) {
     return Invalid(Reason::kField, "append.tensor.take",
-                   absl::StrCat(ToString(take), " is not a range of the tensor's ", view.rows, " rows"));
+                   absl::StrCat(ToString(take), " is not inside the tensor's ", view.rows, " rows"));
   }
   const int64_t row_bytes = view.row_elements() * DTypeBytes(view.dtype);
   view.elements = view.elements.subspan(take.begin * row_bytes, take.size() * row_bytes);
@@ -114,7 +114,7 @@ absl::Status TakeSlots(RowRange take, TensorView& view) {
 absl::Status KeepIds(TensorView& view) {
   if (view.top_k % 2 != 0) {
     return Invalid(Reason::kShape, "append.tensor.shape",
-                   absl::StrCat("K axis of ", view.top_k, " cannot hold as many weights as ids"));
+                   absl::StrCat("K axis of ", view.top_k, " must be even: it has K ids, then K weights"));
   }
   view.top_k /= 2;
   const int64_t bytes = view.top_k * DTypeBytes(view.dtype);

@@ -101,11 +101,11 @@ void TileWords(const uint8_t* rows, int64_t stride, int64_t count, int64_t, absl
   HWY_DYNAMIC_DISPATCH(TileSquares)(rows, stride, count, planes.data(), planes.size());
 }
 
-// A cache line of a row holds the ids of several layers, and is read once for all of them. With more planes at a time a
-// core would have too many write streams.
+// Number of planes tiled at a time. A cache line of a row holds the ids of several layers, so it is read once for all
+// of them. More planes would give a core too many write streams.
 constexpr size_t kGroup = 8;
 
-// The ids of a layer are two parts of kPart bytes, which may overlap, or one part if kOne.
+// A layer's ids are copied as two parts of kPart bytes, which may overlap, or as one part if kOne.
 template <size_t kPart, bool kOne>
 void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, int64_t bytes, absl::Span<uint8_t* const> planes) {
   const int64_t step = kOne ? kPart : bytes;

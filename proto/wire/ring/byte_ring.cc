@@ -11,22 +11,25 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Positions are published so often within a long copy: meanwhile the other end works on another core.
+// A long copy publishes its position after this many bytes, so that the other end can work at the same time on another
+// core.
 constexpr size_t kTurn = 64 << 10;
 
-// All accesses to positions and to `waits` are sequentially consistent. An end that says that it waits looks at the
-// position once more, and the other one looks at `waits` once it has moved that: one of them sees the other.
+// All accesses to positions and to `waits` are sequentially consistent. An end that is about to wait first sets its
+// `waits` flag, then reads the other's position again. The other end first moves its position, then reads the flag. So
+// at least one of them notices the other, and no wake-up is lost.
 
-// How far the writer is ahead.
+// Number of bytes in the ring. INVALID_ARGUMENT if the two positions contradict each other.
 absl::StatusOr<size_t> Ahead(uint64_t written, uint64_t read, size_t capacity) {
   if (written - read <= capacity) return static_cast<size_t>(written - read);
-  return MakeError(
-      absl::StatusCode::kInvalidArgument,
-      absl::StrCat("shared memory: ", written, " bytes written and ", read, " read, in a ring of ", capacity),
-      {.reason = Reason::kEncoding});
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("shared memory: invalid positions: ", written, " bytes written, ", read,
+                                " read, ring of ", capacity),
+                   {.reason = Reason::kEncoding});
 }
 
-// Calls copy(offset in the ring, memory, bytes) for the first `most` bytes of `pieces`, or all. Returns how many.
+// Calls copy(offset in the ring, memory, bytes) for at most the first `most` bytes of `pieces`. Returns the number of
+// bytes.
 template <typename Copy>
 size_t CopyPieces(absl::Span<const iovec> pieces, uint64_t position, size_t capacity, size_t most, Copy&& copy) {
   size_t done = 0;
@@ -60,7 +63,7 @@ absl::StatusOr<size_t> RingWriter::Write(absl::Span<const iovec> pieces) {
 
 bool RingWriter::MustWake(bool last) {
   if (state_.reader_waits.load() == 0) return false;
-  const auto room = Room();  // What is wrong with it says the next Write.
+  const auto room = Room();  // The next Write reports an error.
   return (last || !room.ok() || *room <= bytes_.size() / 2) && state_.reader_waits.exchange(0) != 0;
 }
 
@@ -79,14 +82,15 @@ absl::StatusOr<size_t> RingReader::Read(absl::Span<const iovec> space) {
                                   [&](size_t at, uint8_t* to, size_t n) { std::memcpy(to, &bytes_[at], n); });
   if (bytes == 0) return 0;
   state_.read.store(read_ += bytes);
-  // Who takes its memory away leaves zeros, and a position of 0 with them.
+  // If the other end released its memory meanwhile, all bytes read as zeros. Then its position is 0 too, which fails
+  // this check.
   RR_RETURN_IF_ERROR(Held().status());
   return bytes;
 }
 
 bool RingReader::MustWake() {
   if (state_.writer_waits.load() == 0) return false;
-  const auto held = Held();  // As there.
+  const auto held = Held();  // The next Read reports an error.
   return (!held.ok() || *held <= bytes_.size() / 2) && state_.writer_waits.exchange(0) != 0;
 }
 

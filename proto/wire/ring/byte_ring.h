@@ -1,7 +1,7 @@
 // A ring of bytes in memory that two processes share: one writes, the other reads.
 //
-// Nothing that the other end does to this memory makes an end touch any other: it keeps its own position to itself, and
-// takes the other's for a number that may be a lie.
+// Neither end trusts the other. Each end keeps its own position in private memory and checks the other end's position
+// before use, so a faulty peer cannot make it access memory outside the ring.
 #ifndef PROTO_WIRE_RING_BYTE_RING_H_
 #define PROTO_WIRE_RING_BYTE_RING_H_
 
@@ -16,28 +16,29 @@
 namespace routing_replay {
 inline namespace wire {
 
-// The part of a ring that both ends see besides the bytes; zeros at first. Each end writes a cache line of its own, but
-// for taking back the other's `waits`.
+// The shared state of a ring, besides its bytes; initially zero. Each end writes its own cache line. The only
+// exception: an end clears the other's `waits` flag when it wakes it.
 struct RingState {
-  alignas(64) std::atomic<uint64_t> written;  // Bytes since the beginning.
-  std::atomic<uint32_t> writer_waits;         // 1: it is to be woken when there is room.
+  alignas(64) std::atomic<uint64_t> written;  // Total bytes written since the start.
+  std::atomic<uint32_t> writer_waits;         // 1: the writer must be woken when there is room.
   alignas(64) std::atomic<uint64_t> read;
-  std::atomic<uint32_t> reader_waits;  // 1: it is to be woken when there are bytes.
+  std::atomic<uint32_t> reader_waits;  // 1: the reader must be woken when there are bytes.
 };
 static_assert(sizeof(RingState) == 128 && std::atomic<uint64_t>::is_always_lock_free);
 
-// The end that writes. For one thread at a time. All errors are INVALID_ARGUMENT: the other end lies.
+// The writing end. Not thread-safe. All errors are INVALID_ARGUMENT: the other end has stored an impossible position.
 class RingWriter {
  public:
-  // `bytes`: of the ring, as many as a power of two. Both must outlive this.
+  // The size of `bytes`, the ring's memory, must be a power of two. Both arguments must outlive this object.
   RingWriter(RingState& state, absl::Span<uint8_t> bytes) : state_(state), bytes_(bytes) {}
 
-  // Copies some of `pieces` into the ring, from their beginning. Returns how many bytes; 0: there is no room.
+  // Copies as much of `pieces` into the ring as fits and returns the number of bytes; 0 if there is no room.
   absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
-  // After Write: whether the reader waits, and must be woken. Before the `last` of what is to be written it is left
-  // alone while there is little: to be woken costs more than a copy of some KiB.
+  // Call it after Write: true if the reader waits and must be woken now. While more bytes follow (`last` is false), the
+  // reader is woken only once the ring is half full: a wake-up costs more than copying some KiB.
   bool MustWake(bool last);
-  // Asks to be woken when there is room. False: there is some, and nobody may come to wake this end.
+  // Asks to be woken when there is room. Returns false if there is room already: then do not wait, because no wake-up
+  // may come.
   absl::StatusOr<bool> Wait();
 
  private:
@@ -48,16 +49,18 @@ class RingWriter {
   uint64_t written_ = 0;
 };
 
-// The end that reads, likewise.
+// The reading end. Rules and errors are those of RingWriter.
 class RingReader {
  public:
   RingReader(RingState& state, absl::Span<const uint8_t> bytes) : state_(state), bytes_(bytes) {}
 
-  // Moves bytes from the ring into `space`, as many as are there and fit, or some of them; 0: there are none.
+  // Moves bytes from the ring into `space` and returns how many; 0 if the ring is empty. It may move fewer bytes than
+  // there are.
   absl::StatusOr<size_t> Read(absl::Span<const iovec> space);
-  // After Read: whether the writer waits, and must be woken. It is left alone while there is little room.
+  // Call it after Read: true if the writer waits and must be woken now. The writer is woken only once the ring is half
+  // empty.
   bool MustWake();
-  // Asks to be woken when there are bytes. False: there are some.
+  // Asks to be woken when there are bytes. Returns false if there are some already.
   absl::StatusOr<bool> Wait();
 
  private:

@@ -24,7 +24,7 @@ bool IsAll(absl::Span<const iovec> pieces, size_t bytes) {
   return true;
 }
 
-// The one byte with which memory is passed on, and room for a descriptor beside it.
+// A one-byte message with room for an attached descriptor.
 struct Parcel {
   Parcel() {
     message.msg_iov = &piece;
@@ -46,27 +46,27 @@ absl::StatusOr<size_t> RingStream::Read(absl::Span<const iovec> space) {
     auto bytes = rings_->reader().Read(space);
     if (bytes.ok() && *bytes > 0 && rings_->reader().MustWake()) Wake();
     if (!bytes.ok() || *bytes > 0) return bytes;
-    TakeWakes();  // First: what was written before an end was gone is there by then.
+    TakeWakes();  // Before the next look into the ring: bytes that the peer wrote before it ended are visible then.
     RR_ASSIGN_OR_RETURN(const bool nothing, rings_->reader().Wait());
-    if (nothing && gone_) return absl::UnavailableError("closed");
+    if (nothing && gone_) return absl::UnavailableError("the peer closed the connection");
     if (nothing) return 0;
   }
 }
 
-// Whoever writes goes on until there is no room, or nothing left.
+// Callers repeat Write until everything is written or it returns 0.
 absl::StatusOr<size_t> RingStream::Write(absl::Span<const iovec> bytes) {
   while (true) {
     auto written = rings_->writer().Write(bytes);
     if (written.ok() && *written > 0 && rings_->writer().MustWake(/*last=*/IsAll(bytes, *written))) Wake();
     if (!written.ok() || *written > 0) return written;
     TakeWakes();
-    if (gone_) return absl::UnavailableError("closed");
+    if (gone_) return absl::UnavailableError("the peer closed the connection");
     RR_ASSIGN_OR_RETURN(const bool no_room, rings_->writer().Wait());
     if (no_room) return 0;
   }
 }
 
-// A socket that takes no more has enough to wake the other end.
+// If the socket is full, enough wake-up bytes are already waiting there, so a failed send does no harm.
 void RingStream::Wake() const {
   const char wake = 0;
   send(fd(), &wake, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -96,7 +96,7 @@ bool SendMemory(int socket, int memory) {
 absl::StatusOr<int> ReceiveMemory(int socket) {
   Parcel parcel;
   const ssize_t bytes = recvmsg(socket, &parcel.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (bytes != 1) return absl::UnavailableError("shared memory: no answer");
+  if (bytes != 1) return absl::UnavailableError("shared memory: the server did not answer");
   int memory = -1;
   const cmsghdr* const part = CMSG_FIRSTHDR(&parcel.message);
   if (part != nullptr && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS &&
@@ -106,7 +106,7 @@ absl::StatusOr<int> ReceiveMemory(int socket) {
   if (parcel.byte == kMemory && memory >= 0) return memory;
   if (memory >= 0) close(memory);
   if (parcel.byte == kNoMemory) return -1;
-  return absl::UnavailableError(parcel.byte == kMemory ? "shared memory: it did not come"
+  return absl::UnavailableError(parcel.byte == kMemory ? "shared memory: the server's answer has no descriptor"
                                                        : "another server listens there");
 }
 

@@ -1,4 +1,5 @@
-// A connection whose bytes go through shared memory. Its Unix socket wakes who waits, and says who is gone.
+// A connection whose bytes go through shared memory. Its Unix socket carries only wake-ups, and shows when the other
+// end is gone.
 #ifndef PROTO_WIRE_RING_RING_STREAM_H_
 #define PROTO_WIRE_RING_RING_STREAM_H_
 
@@ -10,11 +11,11 @@
 namespace routing_replay {
 inline namespace wire {
 
-// What was written is still read when the end that wrote it is gone, unless that took its memory with it.
-// INVALID_ARGUMENT: the other end lies, or has taken it.
+// Bytes that the other end wrote can still be read after it has gone, unless it released the memory. INVALID_ARGUMENT:
+// the other end stored an impossible position, or released the memory.
 class RingStream final : public ByteStream {
  public:
-  // `socket`: to the process that has the other end, and nothing else is sent on it.
+  // `socket` leads to the process that has the other end. Nothing else may be sent on it.
   RingStream(std::unique_ptr<ByteStream> socket, std::unique_ptr<SharedRings> rings)
       : socket_(std::move(socket)), rings_(std::move(rings)) {}
 
@@ -22,15 +23,17 @@ class RingStream final : public ByteStream {
   absl::StatusOr<size_t> Write(absl::Span<const iovec> bytes) override;
   int fd() const override { return socket_->fd(); }
   uint32_t write_events() const override { return POLLIN; }
-  // What was sent to wake one way may have been taken by the other. What is wrong is said by Read and Write.
+  // The wake-up byte for one direction may have been consumed while waiting for the other, so these look into the
+  // rings. Errors are reported by Read and Write.
   bool HasBytes() const override { return !rings_->reader().Wait().value_or(false); }
   bool HasRoom() const override { return !rings_->writer().Wait().value_or(false); }
-  // The end of a call is the last word of its frames; the socket stays whole for who still has bytes to write.
+  // No effect: the last frame of a call already marks its end, and the socket must stay open for an end that still has
+  // bytes to write.
   void EndWrites() override {}
 
  private:
   void Wake() const;
-  // Takes what has come to wake this end, and notices whether the other one is gone.
+  // Consumes the wake-up bytes that have arrived, and notices if the other end is gone.
   void TakeWakes();
 
   const std::unique_ptr<ByteStream> socket_;
@@ -38,9 +41,11 @@ class RingStream final : public ByteStream {
   bool gone_ = false;
 };
 
-// The byte that answers a client that asks for memory, with a descriptor of it, or without any. False: it did not go.
+// Answers a client that asks for shared memory: sends one byte, with the descriptor `memory` attached, or without one
+// if `memory` is -1. Returns false if sending failed.
 bool SendMemory(int socket, int memory);
-// The other end's: the descriptor, which is the caller's, or -1 where there is none. UNAVAILABLE.
+// Receives that answer. Returns the descriptor, which the caller must close, or -1 if none was attached. UNAVAILABLE if
+// the connection failed.
 absl::StatusOr<int> ReceiveMemory(int socket);
 
 }  // namespace wire

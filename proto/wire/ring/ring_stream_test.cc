@@ -116,7 +116,7 @@ TEST_F(RingStreamTest, WhatWasSaidIsHeardAfterTheEnd) {
   Say(*client_, "last words");
   client_.reset();
   EXPECT_EQ(*Hear(*server_), "last words");
-  EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("closed"));
+  EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
 TEST_F(RingStreamTest, WhoWaitsForRoomHearsOfTheEnd) {
@@ -125,7 +125,7 @@ TEST_F(RingStreamTest, WhoWaitsForRoomHearsOfTheEnd) {
   const std::string more = "more";
   const iovec piece{const_cast<char*>(more.data()), more.size()};
   server_->Wait(server_->write_events(), Soon());
-  EXPECT_EQ(server_->Write({&piece, 1}).status(), absl::UnavailableError("closed"));
+  EXPECT_EQ(server_->Write({&piece, 1}).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
 TEST_F(RingStreamTest, ABrokenEndWakesWhoReads) {
@@ -134,9 +134,9 @@ TEST_F(RingStreamTest, ABrokenEndWakesWhoReads) {
   char byte = 0;
   const iovec space{&byte, 1};
   while (read.ok()) read = client_->ReadBy({&space, 1}, Soon());
-  EXPECT_EQ(read.status(), absl::UnavailableError("closed"));
+  EXPECT_EQ(read.status(), absl::UnavailableError("the peer closed the connection"));
   other.join();
-  EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("closed"));
+  EXPECT_EQ(Hear(*server_).status(), absl::UnavailableError("the peer closed the connection"));
 }
 
 // A socket that is full of wakes holds up nobody; nor do wakes that nobody asked for.

@@ -18,7 +18,7 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Of the way from the end that made the memory, and of the way to it.
+// Index of the ring that the maker of the memory writes, and of the one that it reads.
 constexpr size_t kFromMaker = 0, kToMaker = 1;
 constexpr size_t kFirstRing = SharedRings::kBytes - 2 * SharedRings::kRingBytes;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -33,14 +33,15 @@ absl::Status Failed(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("shared memory: ", what, ": ", std::strerror(errno)));
 }
 
-// Then a page that the other end gives back may be missed in the middle of a copy, which ends the process.
+// With vm.overcommit_memory = 2, a page that the other end has released may be unavailable in the middle of a copy. The
+// process would then be killed by SIGBUS.
 bool IsEveryPageCounted() {
   int mode = 0;
   std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
   return mode == 2;
 }
 
-// A child that comes without exec does not have it: nobody else may be at this end of a ring.
+// MADV_DONTFORK: a forked child must not inherit the mapping, because each end of a ring has exactly one user.
 absl::StatusOr<uint8_t*> MapMemory(int fd) {
   void* const memory = mmap(nullptr, SharedRings::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (memory == MAP_FAILED) return Failed("mmap");
@@ -51,11 +52,12 @@ absl::StatusOr<uint8_t*> MapMemory(int fd) {
 }  // namespace
 
 absl::StatusOr<SharedRings::Made> SharedRings::Make() {
-  if (IsEveryPageCounted()) return absl::UnavailableError("shared memory: vm.overcommit_memory is 2");
+  if (IsEveryPageCounted()) return absl::UnavailableError("shared memory is not used while vm.overcommit_memory is 2");
   const int fd = memfd_create("routing-replay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return Failed("memfd_create");
   absl::Cleanup cleanup = [fd] { close(fd); };
-  // Memory that is missing is to be missed here, and not in the middle of a copy.
+  // Allocates all memory now, so that a shortage is reported here and does not kill the process in the middle of a
+  // copy.
   if (fallocate(fd, 0, 0, kBytes) != 0) return Failed("fallocate");
   if (fcntl(fd, F_ADD_SEALS, kSeals) != 0) return Failed("F_ADD_SEALS");
   RR_ASSIGN_OR_RETURN(uint8_t* const memory, MapMemory(fd));
@@ -67,7 +69,7 @@ absl::StatusOr<std::unique_ptr<SharedRings>> SharedRings::Map(int fd) {
   struct stat is {};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &is) != 0 || seals < 0 || (seals & kSeals) != kSeals || is.st_size != kBytes) {
-    return absl::InvalidArgumentError("shared memory: it is of another kind");
+    return absl::InvalidArgumentError("shared memory: the descriptor is not a sealed memory file of the expected size");
   }
   RR_ASSIGN_OR_RETURN(uint8_t* const memory, MapMemory(fd));
   return std::unique_ptr<SharedRings>(new SharedRings(memory, false));
@@ -81,7 +83,7 @@ SharedRings::SharedRings(uint8_t* memory, bool made)
       reader_(StateOf(memory, made ? kToMaker : kFromMaker), BytesOf(memory, made ? kToMaker : kFromMaker)) {}
 
 SharedRings::~SharedRings() {
-  if (getpid() != process_) return;  // Something else may be mapped there by now.
+  if (getpid() != process_) return;  // In a forked child, other memory may be mapped there.
   if (made_) madvise(memory_, kBytes, MADV_REMOVE);
   munmap(memory_, kBytes);
 }

@@ -1,4 +1,4 @@
-// Memory that two processes share: a ring of bytes for each way.
+// Memory that two processes share: one ring of bytes for each direction.
 #ifndef PROTO_WIRE_RING_SHARED_RINGS_H_
 #define PROTO_WIRE_RING_SHARED_RINGS_H_
 
@@ -14,20 +14,22 @@ inline namespace wire {
 
 class SharedRings {
  public:
-  // Bytes of each ring: what is read was written a moment ago, and is still in the caches.
+  // Size of each ring: small enough that bytes are still in the CPU caches when they are read.
   static constexpr size_t kRingBytes = 1 << 20;
-  // Of the whole.
+  // Size of the whole shared memory.
   static constexpr size_t kBytes = 4096 + 2 * kRingBytes;
 
   struct Made {
     std::unique_ptr<SharedRings> rings;
-    int fd;  // For the other end; the caller's to close.
+    int fd;  // Descriptor for the other end; the caller must close it.
   };
-  // Takes the memory at once; nobody can change its size. UNAVAILABLE, naming what failed.
+  // Creates the shared memory. It is allocated at once, and its size is sealed. UNAVAILABLE naming the call that
+  // failed.
   static absl::StatusOr<Made> Make();
-  // The other end's. Does not keep `fd`. INVALID_ARGUMENT if it is not what Make gives out; UNAVAILABLE.
+  // Maps memory that the other end made. Does not keep `fd`. INVALID_ARGUMENT if `fd` is not memory made by Make;
+  // UNAVAILABLE if it cannot be mapped.
   static absl::StatusOr<std::unique_ptr<SharedRings>> Map(int fd);
-  // The one that made the memory gives it back to the system now, even while the other end still has it.
+  // The process that made the memory returns it to the system now, even if the other end still has it mapped.
   ~SharedRings();
   SharedRings(const SharedRings&) = delete;
   SharedRings& operator=(const SharedRings&) = delete;

@@ -19,12 +19,14 @@ using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
-// Several records are taken from the socket at once; memory that is as small needs no system call.
+// Receives several TLS records with one read of the socket. A buffer of this size is still allocated without a system
+// call.
 constexpr size_t kReadAheadBytes = 64 << 10;
 constexpr char kCiphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
-// AES with 128 bits first, which gRPC prefers as well.
+// AES-128 first: gRPC has the same preference.
 constexpr char kCiphersOf13[] = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
-// Where distributions have the authorities that they trust. OpenSSL's own place is that of the one it was built on.
+// Where Linux distributions keep the trusted authorities. OpenSSL's built-in path is only right for the distribution
+// that it was built on.
 constexpr const char* kSystemsAuthorities[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                                                "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
 
@@ -49,20 +51,22 @@ absl::StatusOr<TlsContext> NewContext(const SSL_METHOD* method) {
   SSL_CTX* context = shared.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) != 1 ||
       SSL_CTX_set_cipher_list(context, kCiphers) != 1 || SSL_CTX_set_ciphersuites(context, kCiphersOf13) != 1) {
-    return absl::InternalError(absl::StrCat("TLS: ", TakeTlsReason("cannot be set up")));
+    return absl::InternalError(absl::StrCat("TLS: ", TakeTlsReason("cannot create a TLS context")));
   }
-  // Frames tell where a call ends, so a connection may end without a word. kTLS: where the kernel has it.
+  // The last frame of a call marks its end, so a connection may end without a TLS close_notify. kTLS is used if the
+  // kernel supports it.
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET |
                                    SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_ENABLE_KTLS);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context,
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  // A read that met nothing but TLS's own messages returns, or a flood of them would hold its thread.
+  // Without AUTO_RETRY, a read that found only TLS control messages returns. Otherwise a flood of them would occupy the
+  // thread.
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_read_ahead(context, 1);
   SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
-  // Every certificate that is named is trusted, root or not.
+  // Trusts every certificate in the authorities file, even if it is not a root.
   X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context), X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
   return shared;
 }
@@ -87,7 +91,7 @@ absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities) {
     added += X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
   }
   ERR_clear_error();
-  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must have a certificate in PEM");
+  return added > 0 ? absl::OkStatus() : absl::InvalidArgumentError("cacert: must contain a PEM certificate");
 }
 
 absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, absl::string_view key) {
@@ -95,7 +99,7 @@ absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, ab
   const BioPtr text = Open(certificate);
   const CertificatePtr own(PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr));
   if (own == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("cert: ", TakeTlsReason("must have a certificate in PEM")));
+    return absl::InvalidArgumentError(absl::StrCat("cert: ", TakeTlsReason("must contain a PEM certificate")));
   }
   while (X509* signer = PEM_read_bio_X509(text.get(), nullptr, NoPassphrase, nullptr)) {
     SSL_CTX_add_extra_chain_cert(context, signer);  // Takes ownership.
@@ -103,7 +107,8 @@ absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, ab
   ERR_clear_error();
   const KeyPtr private_key(PEM_read_bio_PrivateKey(Open(key).get(), nullptr, NoPassphrase, nullptr));
   if (private_key == nullptr || SSL_CTX_use_PrivateKey(context, private_key.get()) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("key: ", TakeTlsReason("must have a key in PEM")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("key: ", TakeTlsReason("must contain a PEM private key without a passphrase")));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// What an end of TLS connections shows, and whom it trusts. Certificates and keys are PEM texts.
+// TLS settings of one end: the certificate that it presents, and the authorities that it trusts. Certificates and keys
+// are PEM texts.
 #ifndef PROTO_WIRE_TLS_TLS_CONTEXT_H_
 #define PROTO_WIRE_TLS_TLS_CONTEXT_H_
 
@@ -16,21 +17,23 @@ inline namespace wire {
 
 using TlsContext = std::shared_ptr<SSL_CTX>;
 
-// For TlsStream: TLS 1.2 and 1.3 with the ciphers of gRPC, without sessions that are resumed. INVALID_ARGUMENT saying
-// what cannot be used. `certificate`: followed by those that lead to a root; may be empty for a client.
-// `client_authorities`: clients must show a certificate of one of these; empty: they are not asked.
+// A context for TlsStream: TLS 1.2 and 1.3 with gRPC's ciphers, without session resumption. INVALID_ARGUMENT names what
+// cannot be used. `certificate` is a chain: the own certificate first, then the intermediate ones.
+// `client_authorities`: clients must present a certificate signed by one of these; if empty, clients are not asked for
+// one.
 absl::StatusOr<TlsContext> ServerTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view client_authorities);
-// `authorities`: empty: the system's, as gRPC finds them.
+// The same for a client, whose `certificate` may be empty. If `authorities` is empty, those of the system are used,
+// found as gRPC finds them.
 absl::StatusOr<TlsContext> ClientTlsContext(absl::string_view certificate, absl::string_view key,
                                             absl::string_view authorities);
 
-// Parts of these. INVALID_ARGUMENT.
+// Steps of the above, for other users of OpenSSL. INVALID_ARGUMENT as above.
 absl::Status TrustAuthorities(SSL_CTX* context, absl::string_view authorities);
 absl::Status ShowCertificate(SSL_CTX* context, absl::string_view certificate, absl::string_view key);
-// The certificate of the other end must have this name or address, which is not judged before the handshake.
+// Requires that the peer's certificate contains this name or address. The check takes place in the handshake.
 void ExpectName(SSL* connection, const std::string& name);
-// The oldest reason that OpenSSL has given on this thread, or `otherwise`; it forgets all.
+// Returns the oldest error in OpenSSL's queue of this thread, or `otherwise` if there is none. Clears the queue.
 std::string TakeTlsReason(absl::string_view otherwise);
 
 }  // namespace wire

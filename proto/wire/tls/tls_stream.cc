@@ -20,16 +20,16 @@ namespace routing_replay {
 inline namespace wire {
 namespace {
 
-// Of one Read, before its caller looks at others.
+// One Read returns at most about this many bytes, so that its thread also serves other connections.
 constexpr size_t kBytesAtATime = 1 << 20;
 
 using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 using NamesPtr = std::unique_ptr<GENERAL_NAMES, OpenSslFree<GENERAL_NAMES_free>>;
 
-// Of the longest record.
+// Payload of the longest TLS record.
 constexpr size_t kRecordBytes = 16 << 10;
 
-// What goes into the next record: bytes where they lie, if enough of them lie together; otherwise a copy in `room`.
+// The bytes for the next TLS record: in place if they are contiguous, otherwise copied into `room`.
 absl::Span<const uint8_t> NextRecord(absl::Span<const iovec> bytes, size_t skip, uint8_t* room) {
   const auto rest = [&](const iovec& piece) {
     return absl::MakeConstSpan(static_cast<const uint8_t*>(piece.iov_base), piece.iov_len).subspan(skip);
@@ -47,10 +47,11 @@ absl::Span<const uint8_t> NextRecord(absl::Span<const iovec> bytes, size_t skip,
   return absl::MakeConstSpan(room, filled);
 }
 
-// OpenSSL writes to a socket without a word against SIGPIPE, which is the host's affair.
+// Blocks SIGPIPE for the calling thread while it lives. OpenSSL writes to sockets without MSG_NOSIGNAL, and the
+// signal's disposition belongs to the host process.
 class WithoutSigpipe {
  public:
-  // `over`: not OK at the end if the last call may have met a closed socket.
+  // If `over` is not OK at destruction, a SIGPIPE may be pending and is removed.
   explicit WithoutSigpipe(const absl::Status& over) : over_(over) {
     sigemptyset(&pipe_);
     sigaddset(&pipe_, SIGPIPE);
@@ -91,7 +92,7 @@ std::string NameText(const GENERAL_NAME& name) {
                      static_cast<size_t>(ASN1_STRING_length(name.d.ia5)));
 }
 
-// Its alternative names, or else its common one.
+// The certificate's subject alternative names, or its common name if it has none.
 std::string NamesOf(const X509* certificate) {
   std::string all;
   const NamesPtr names(
@@ -110,7 +111,7 @@ std::string NamesOf(const X509* certificate) {
 
 TlsStream::TlsStream(const TlsContext& context, int fd) : fd_(fd), ssl_(SSL_new(context.get())) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd) != 1) over_ = absl::UnavailableError("TLS: no memory");
+  if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd) != 1) over_ = absl::UnavailableError("TLS: out of memory");
 }
 
 TlsStream::~TlsStream() { close(fd_); }
@@ -123,8 +124,9 @@ std::unique_ptr<TlsStream> TlsStream::Accept(const TlsContext& context, int fd) 
 
 std::unique_ptr<TlsStream> TlsStream::Connect(const TlsContext& context, int fd, const std::string& server_name) {
   std::unique_ptr<TlsStream> stream(new TlsStream(context, fd));
-  // OpenSSL would take any certificate.
-  if (server_name.empty()) stream->over_ = absl::UnavailableError("TLS: the server has no name");
+  // Without a name, OpenSSL would accept any certificate.
+  if (server_name.empty())
+    stream->over_ = absl::UnavailableError("TLS: no server name to check the certificate against");
   if (!stream->over_.ok()) return stream;
   SSL_set_connect_state(stream->ssl_.get());
   ExpectName(stream->ssl_.get(), server_name);
@@ -141,19 +143,19 @@ absl::StatusOr<size_t> TlsStream::Stop(size_t moved, int result, uint32_t& event
       events = POLLOUT;
       return moved;
     case SSL_ERROR_ZERO_RETURN:
-      over_ = absl::UnavailableError("closed");
+      over_ = absl::UnavailableError("the peer closed the connection");
       break;
     case SSL_ERROR_SYSCALL:
-      over_ = absl::UnavailableError(error == 0 ? "closed" : std::strerror(error));
+      over_ = absl::UnavailableError(error == 0 ? "the peer closed the connection" : std::strerror(error));
       break;
     default:
       const long verified = SSL_get_verify_result(ssl_.get());
       over_ = absl::UnavailableError(verified == X509_V_OK
-                                         ? absl::StrCat("TLS: ", TakeTlsReason("broken"))
+                                         ? absl::StrCat("TLS: ", TakeTlsReason("protocol error"))
                                          : absl::StrCat("TLS: certificate: ", X509_verify_cert_error_string(verified)));
   }
   ERR_clear_error();
-  if (moved > 0) return moved;  // The error is told next time.
+  if (moved > 0) return moved;  // The next call returns the error.
   return over_;
 }
 
@@ -185,7 +187,7 @@ absl::StatusOr<size_t> TlsStream::Write(absl::Span<const iovec> bytes) {
   if (!over_.ok()) return over_;
   const WithoutSigpipe quiet(over_);
   std::array<uint8_t, kRecordBytes> room;
-  size_t sent = 0, skip = 0;  // Of the first piece that is left.
+  size_t sent = 0, skip = 0;  // Bytes sent, and bytes to skip in the first remaining piece.
   while (true) {
     while (!bytes.empty() && skip >= bytes.front().iov_len) {
       skip -= bytes.front().iov_len;

@@ -1,4 +1,4 @@
-// A connection of the direct path with TLS.
+// A connection of the direct path over TLS.
 #ifndef PROTO_WIRE_TLS_TLS_STREAM_H_
 #define PROTO_WIRE_TLS_TLS_STREAM_H_
 
@@ -12,13 +12,12 @@
 namespace routing_replay {
 inline namespace wire {
 
-// The handshake is part of the first reads and writes: before it is done and both ends are content, no byte comes or
-// goes.
+// The first reads and writes perform the handshake. No payload byte is read or written before it has succeeded.
 class TlsStream final : public ByteStream {
  public:
-  // Take the socket, which does not block from here on.
+  // Both take ownership of the socket and make it non-blocking.
   static std::unique_ptr<TlsStream> Accept(const TlsContext& context, int fd);
-  // The server's certificate must have that name or address.
+  // The server's certificate must contain `server_name`, as a name or an address.
   static std::unique_ptr<TlsStream> Connect(const TlsContext& context, int fd, const std::string& server_name);
   ~TlsStream() override;
 
@@ -32,13 +31,14 @@ class TlsStream final : public ByteStream {
 
  private:
   TlsStream(const TlsContext& context, int fd);
-  // What a Read or Write returns that had moved so many bytes when OpenSSL gave `result`; it goes on after `events`.
+  // The return value of a Read or Write that has moved `moved` bytes when OpenSSL returned `result`. Sets `events` to
+  // those after which to retry.
   absl::StatusOr<size_t> Stop(size_t moved, int result, uint32_t& events);
 
   const int fd_;
   const std::unique_ptr<SSL, OpenSslFree<SSL_free>> ssl_;
   uint32_t read_events_ = POLLIN, write_events_ = POLLOUT;
-  bool drained_ = false;  // The last Read met no more.
+  bool drained_ = false;  // The last Read found no more bytes.
   absl::Status over_;
 };
 

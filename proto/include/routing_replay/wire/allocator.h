@@ -9,19 +9,18 @@
 namespace routing_replay {
 
 // By default glibc gives large blocks back to the kernel as soon as they are freed and takes them again, page by page,
-// for the next message, which costs more than moving the bytes. This keeps them: blocks up to 32 MiB come from the
-// heap, and the heap is not trimmed. It grows by 4 MiB at a time.
+// for the next message, which costs more than copying the bytes. With these settings glibc keeps freed memory: blocks
+// up to 32 MiB come from the heap, and the heap is not trimmed. The heap grows by 4 MiB at a time.
 //
-// glibc also keeps freed blocks of a few words apart from their neighbours, and goes through all of them whenever
-// somebody asks for a kilobyte. After a run with a million small samples is gone, that makes every append, and the end
-// of the next run, two to three times as slow. So they are merged at once (no "fast bins"; each thread's own cache
-// stays).
+// glibc also keeps small freed blocks in "fast bins", without merging them with their neighbours, and walks through all
+// of these whenever a larger block is requested. After a run with a million small samples is dropped, this makes every
+// append, and the end of the next run, two to three times as slow. So fast bins are turned off: small blocks are merged
+// as soon as they are freed. The per-thread cache stays on.
 //
 // The setting applies to the whole process, so no library function calls this: a program does, at the start of main,
 // before threads allocate. A process that cannot call it gets the same from the environment:
-//   GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:
-//                  glibc.malloc.top_pad=4194304
-// It has no effect where another allocator is linked or preloaded.
+// GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0:
+// glibc.malloc.top_pad=4194304 These settings have no effect if another allocator is linked or preloaded.
 inline void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

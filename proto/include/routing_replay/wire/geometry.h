@@ -25,8 +25,8 @@ inline constexpr int64_t kMaxRows = int64_t{1} << 22;  // Rows of one sample.
 inline constexpr int32_t kDefaultBlockRows = 256;
 inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
-// A range takes a few bytes on the wire and hundreds in memory. These limits are far above what is met in practice, and
-// enough for the windows of a sample of kMaxRows rows.
+// A range takes a few bytes on the wire and hundreds in memory. These limits are far above practical sizes, and
+// sufficient for the windows of a sample of kMaxRows rows.
 inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Per append (given or found), and per sample.
 inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Per append.
 inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Per read.
@@ -81,9 +81,9 @@ class Geometry {
   // Bytes of one row over all MoE layers in RAW.
   int64_t raw_row_bytes() const { return raw_row_bytes_; }
 
-  // For arrays [rows][MoE layers][K] of one dtype, where slots beyond a layer's own K mean nothing: the K of such an
-  // array, the RAW bytes of one of its ids, and the number of ids in `rows` rows (nothing if `rows` is below 0 or the
-  // number does not fit an int64).
+  // For arrays [rows][MoE layers][K] of one dtype, in which slots beyond a layer's own K are unused. max_top_k is the K
+  // of such an array, max_id_bytes the size of one id in it, and array_ids the number of ids in `rows` rows (nothing if
+  // `rows` is negative or the number does not fit an int64).
   int32_t max_top_k() const { return max_top_k_; }
   int32_t max_id_bytes() const { return max_id_bytes_; }
   std::optional<int64_t> array_ids(int64_t rows) const;
@@ -100,19 +100,19 @@ class Geometry {
   // Bytes of rows [row, row + rows) when they are cut out of a plane: from the byte of their first bit to the byte of
   // their last.
   int64_t cut_bytes(int32_t ordinal, int64_t row, int64_t rows, Codec codec) const;
-  // Where the first id of row `row` of a plane lies inside its byte: 0 … 7, always 0 for RAW.
+  // The bit inside a byte at which row `row` of a plane starts: 0 … 7, always 0 for RAW.
   int32_t cut_bit_offset(int32_t ordinal, int64_t row, Codec codec) const;
 
   // Bytes of a cut of `rows` rows whose first id lies at `bit_offset` of its first byte.
   int64_t cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const;
 
-  // Memory that the sums behind plane_offset take.
+  // Memory used by the precomputed sums behind plane_offset.
   size_t offset_bytes() const {
     return (raw_.row_bits.size() + raw_.fill_bits.size() + packed_.row_bits.size() + packed_.fill_bits.size()) *
            sizeof(int64_t);
   }
 
-  // PACKED where it saves a quarter or more of RAW, else RAW.
+  // PACKED if it saves at least a quarter of the bytes of RAW, else RAW.
   Codec default_codec() const;
   // 64-bit fingerprint of everything above; equal geometries have equal fingerprints on every machine.
   uint64_t fingerprint() const;
@@ -128,7 +128,7 @@ class Geometry {
 
   int32_t num_layers_ = 0;
   std::vector<LayerRouting> layers_;
-  std::vector<int32_t> ordinal_of_layer_;  // -1: a dense layer.
+  std::vector<int32_t> ordinal_of_layer_;  // -1 for a dense layer.
   // For one codec, sums over the layers before each ordinal: the bits of a row, and the bits that fill up the last byte
   // of a plane of `rows` rows (indexed by rows % 8).
   struct Offsets {

@@ -12,7 +12,7 @@
 
 namespace routing_replay {
 
-// Rows begin, begin + 1, …, end - 1. A value type; begin <= end is the caller's duty (RowRanges functions check it).
+// Rows begin, begin + 1, …, end - 1. A value type. The caller must ensure begin <= end; CheckNormal checks it.
 struct RowRange {
   int64_t begin = 0;
   int64_t end = 0;

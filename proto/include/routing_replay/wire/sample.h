@@ -29,10 +29,10 @@ absl::Status CheckId(absl::string_view id, absl::string_view field);
 // the chance of that is 10^-5.
 inline constexpr int kHandleBits = 56;
 int64_t SampleHandle(absl::string_view sample_id);
-// SampleHandle from the handle that a batch carries: with several servers, the highest byte of the latter says which
-// server has the sample (Run::Handle).
+// The SampleHandle inside a handle that a batch carries. With several servers, the highest byte of the batch's handle
+// says which server has the sample (Run::Handle).
 constexpr int64_t BareHandle(int64_t handle) { return handle & ((int64_t{1} << kHandleBits) - 1); }
-// Computes handles. Tests of collisions replace SampleHandle by another function.
+// A function that computes handles. Tests of collisions use another one than SampleHandle.
 using HandleFunction = std::function<int64_t(absl::string_view)>;
 
 // How errors name a sample: by its id, or "with handle 5" if `sample` is empty.
@@ -121,7 +121,7 @@ struct ReadRequest {
   std::vector<SampleRead> samples;
   bool wait = false;  // Wait for rows that are not committed yet, and for samples that do not exist yet.
   int32_t max_message_bytes = 0;
-  bool only_begun = false;  // `wait` does not wait for samples that do not exist yet.
+  bool only_begun = false;  // With `wait`: do not wait for samples that do not exist yet.
 };
 
 // Numbers are those of SampleRecord.SampleStatus.
